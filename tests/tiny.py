@@ -50,19 +50,19 @@ class ScriptedModel:
 
     def __init__(self, ids: Sequence[int], vocab_size: int) -> None:
         import torch
+        from transformers import PreTrainedConfig
 
-        self.config = SimpleNamespace(num_hidden_layers=0, hidden_size=1)
+        self.config = PreTrainedConfig(hidden_size=1)
         self._next = torch.tensor([*ids[1:], 0])
         self._vocab_size = vocab_size
 
-    def model(self, position_ids: Any, **_: Any) -> Any:
-        return SimpleNamespace(last_hidden_state=position_ids[..., None])
-
-    def lm_head(self, hidden: Any) -> Any:
+    def __call__(self, input_ids: Any, position_ids: Any = None, logits_to_keep: Any = None, **_: Any) -> Any:
         import torch
 
-        positions = hidden[..., 0].clamp(max=len(self._next) - 1)
-        return torch.nn.functional.one_hot(self._next[positions], self._vocab_size).float() * 100
+        positions = torch.arange(input_ids.shape[1])[None] if position_ids is None else position_ids
+        positions = positions if logits_to_keep is None else positions[:, logits_to_keep]
+        words = self._next[positions.clamp(max=len(self._next) - 1)]
+        return SimpleNamespace(logits=torch.nn.functional.one_hot(words, self._vocab_size).float() * 100)
 
     def eval(self) -> ScriptedModel:
         return self

@@ -20,8 +20,7 @@ from xp.engines.conversation import (
     RolloutTurn,
     WritingEngine,
 )
-from xp.engines.kv_cache import masks
-from xp.engines.transformers_engine import TransformersEngine, draw, truncated
+from xp.engines.transformers_engine import TransformersEngine, draw
 from xp.worker.stage import Sampling
 
 SAMPLING = Sampling(
@@ -288,17 +287,12 @@ def test_a_cache_with_slots_serves_windows_and_other_attention(kind: str) -> Non
     check_log_probabilities(engine, model, 1.0)
 
 
-def test_a_mask_ends_at_each_tokens_own_position() -> None:
-    mask = masks(None, torch.tensor([[0, 1], [2, 3]]), 4)
-    assert mask.long().tolist() == [[[[1, 0, 0, 0], [1, 1, 0, 0]]], [[[1, 1, 1, 0], [1, 1, 1, 1]]]]
-
-
-def test_the_nucleus_and_the_top_k_keep_what_they_should() -> None:
-    logprobs = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    assert truncated(logprobs, 2, 1.0).isfinite().tolist() == [[True, True, False, False]]
-    assert truncated(logprobs, None, 0.6).isfinite().tolist() == [[True, True, False, False]]
-    assert truncated(logprobs, None, 0.5).isfinite().tolist() == [[True, False, False, False]]
-    assert truncated(logprobs, None, 1.0).isfinite().all()
+@pytest.mark.parametrize(("top_k", "top_p", "num_kept"), [(2, 1.0, 2), (None, 0.6, 2), (None, 0.5, 1), (None, 1.0, 4)])
+def test_the_nucleus_and_the_top_k_keep_what_they_should(top_k: int | None, top_p: float, num_kept: int) -> None:
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(500, -1)
+    sampling = replace(SAMPLING, top_k=top_k, top_p=top_p)
+    tokens, _ = draw(logits, sampling, [Random(number) for number in range(500)])
+    assert {*tokens.tolist()} == {*range(num_kept)}
 
 
 def test_draws_have_the_frequencies_of_the_probabilities_and_nothing_else() -> None:

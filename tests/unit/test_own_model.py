@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +17,8 @@ from xp.composition import compose
 from xp.composition.model import name_of
 from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
+from xp.evaluation.local import check_engine
+from xp.evaluation.settings import settings
 from xp.models.clock import TEMPLATES
 from xp.models.files import hub_text
 from xp.models.network import COUNTED, MEDIA, RECURRENT, TEXT_ALONE, network_of, not_causal, stated
@@ -196,6 +198,7 @@ def test_what_is_no_model_to_train_is_refused(tmp_path: Path) -> None:
     assert "not a causal language model: its config.json names BertForMaskedLM" in fault(
         "model=hf", f"model.path={encoder}"
     )
+    compose(["model=hf", f"model.path={model_at(tmp_path / 'gpt2', architectures=['GPT2LMHeadModel'])}"])
     t5 = model_at(tmp_path / "t5", is_encoder_decoder=True)
     assert "is an encoder and a decoder" in fault("model=hf", f"model.path={t5}")
     (tmp_path / "bert" / "config.json").write_text("no json")
@@ -314,6 +317,27 @@ def test_skyrl_packs_no_episodes_that_would_read_each_others_state(own: Mapping[
     megatron = ("backend.parallel.strategy=megatron", "backend.parallel.offload_optimizer=true")
     assert "do not separate them; set sdpa, with backend.parallel.strategy=fsdp2" in fault(*mine, *megatron)
     build_plan(compose([*mine, "backend.attention=sdpa"]), "r")
+
+
+@pytest.mark.parametrize(
+    ("config", "words", "field"),
+    [
+        ({"model_type": "mamba"}, (), "backend.engine.name"),
+        ({**SMOLLM2, "model_type": "llama4_text"}, (), "backend.engine.name"),
+        ({**SMOLLM2, "model_type": "modernbert-decoder"}, (), "model.path"),
+        ({**SMOLLM2, "model_type": "deepseek_v4"}, PACKED, "model.path"),
+    ],
+)
+def test_a_family_that_the_engine_or_the_trainer_computes_otherwise_is_refused(
+    config: Mapping[str, Any], words: Sequence[str], field: str, tmp_path: Path
+) -> None:
+    place = model_at(tmp_path / "mine")
+    (place / "config.json").write_text(json.dumps(config))
+    mine = ("model=hf", f"model.path={place}", *words)
+    assert f"{field}: " in fault(*mine)
+    if field == "backend.engine.name":
+        with pytest.raises(XpError, match=r"eval\.engine=transformers"):
+            check_engine(compose(mine), settings({}).eval, is_local=True)
 
 
 @pytest.mark.parametrize("part", ["tokenizer.json", "model.safetensors"])

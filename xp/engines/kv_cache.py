@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.functional import pad
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.masking_utils import AttentionMaskInterface, create_masks_for_generate
 
 
 class Prefix(NamedTuple):
@@ -17,40 +21,22 @@ class Prefix(NamedTuple):
     length: int
 
 
-class Window:
-    """The cache slots of the next forward pass, and their numbers of tokens; shared by all layers.
-
-    Args:
-        slots: number of slots.
-        capacity: initial number of tokens per slot.
-    """
-
-    def __init__(self, slots: int, capacity: int) -> None:
-        self.slots, self.capacity = slots, capacity
-        self.rows: torch.Tensor | None = None
-        """Slots of this forward pass; None: the first `count` ones, whose buffers are read in place."""
-        self.count = 0
-        self.columns = torch.zeros(0, 0, dtype=torch.long)
-        """Column of each new token, [rows, new tokens]."""
-        self.width = 0
-        """Number of columns for attention."""
-
-
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     """Keys and values of one layer, [slots, heads, capacity, head size]; the buffers grow by doubling."""
 
     is_compileable = False
     is_sliding = False
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, slots: SlotCache) -> None:
         super().__init__()
-        self._window = window
+        self._slots = slots
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        _, heads, _, size = key_states.shape
         # Zeros, since masked values are multiplied by 0, which needs finite numbers.
-        shape = (self._window.slots, heads, self._window.capacity, size)
-        self.keys, self.values = key_states.new_zeros(shape), value_states.new_zeros(shape)
+        self.keys, self.values = (
+            states.new_zeros(self._slots.count, states.shape[1], self._slots.capacity, states.shape[3])
+            for states in (key_states, value_states)
+        )
         self.is_initialized = True
 
     def update(
@@ -59,14 +45,14 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         """Appends each row's new columns; returns all columns of the rows."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        window = self._window
-        if window.capacity > self.keys.shape[2]:
-            self.keys, self.values = _grown(self.keys, window.capacity), _grown(self.values, window.capacity)
-        rows = torch.arange(window.count) if window.rows is None else window.rows
-        self.keys[rows[:, None], :, window.columns] = key_states.transpose(1, 2)
-        self.values[rows[:, None], :, window.columns] = value_states.transpose(1, 2)
-        which: Any = slice(window.count) if window.rows is None else window.rows
-        return self.keys[which, :, : window.width], self.values[which, :, : window.width]
+        slots = self._slots
+        if more := slots.capacity - self.keys.shape[2]:
+            self.keys, self.values = pad(self.keys, (0, 0, 0, more)), pad(self.values, (0, 0, 0, more))
+        rows = torch.arange(slots.num_rows) if slots.rows is None else slots.rows
+        self.keys[rows[:, None], :, slots.columns] = key_states.transpose(1, 2)
+        self.values[rows[:, None], :, slots.columns] = value_states.transpose(1, 2)
+        which: Any = slice(slots.num_rows) if slots.rows is None else slots.rows
+        return self.keys[which, :, : slots.width], self.values[which, :, : slots.width]
 
     def prefix(self, slot: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.keys[slot, :, :length].clone(), self.values[slot, :, :length].clone()
@@ -75,10 +61,10 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         self.keys[slots, :, :length], self.values[slots, :, :length] = pair
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._window.width + query_length, 0
+        return self._slots.width + query_length, 0
 
     def get_seq_length(self) -> int:
-        return self._window.width
+        return self._slots.width
 
     def get_max_length(self) -> int:
         return -1
@@ -87,94 +73,85 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class SlotCache:
-    """The slots of all layers.
+    """The slots of all layers, and those of the next forward pass.
 
     Args:
-        num_layers: number of the model's layers.
-        slots: largest number of concurrent episodes.
+        count: largest number of concurrent episodes.
         capacity: initial number of tokens per slot.
     """
 
-    def __init__(self, num_layers: int, slots: int, capacity: int) -> None:
-        self._window = Window(slots, capacity)
-        self._layers = [SlotLayer(self._window) for _ in range(num_layers)]
-        self.cache = Cache(layers=self._layers)
-        self.lengths = torch.zeros(slots, dtype=torch.long)
+    def __init__(self, count: int, capacity: int) -> None:
+        self.count, self.capacity = count, capacity
+        self.cache = Cache(layer_class_to_replicate=partial(SlotLayer, self))
+        self.lengths = torch.zeros(count, dtype=torch.long)
         """Tokens in each slot."""
+        self.rows: torch.Tensor | None = None
+        """Slots of this forward pass; None: the first `num_rows` ones, whose buffers are read in place."""
+        self.num_rows, self.width = 0, 0
+        """Number of slots of this forward pass, and of columns for attention."""
+        self.columns = torch.zeros(0, 0, dtype=torch.long)
+        """Column of each new token, [rows, new tokens]."""
 
-    def aim(self, rows: torch.Tensor | None, count: int, new: int) -> torch.Tensor:
+    def aim(self, rows: torch.Tensor | None, num_rows: int, new: int) -> torch.Tensor:
         """Sets the slots of the next forward pass; returns the position of each new token, [rows, new].
 
         Args:
-            rows: slots; None: the first `count`.
-            count: number of rows.
+            rows: slots; None: the first `num_rows`.
+            num_rows: number of rows.
             new: number of tokens per row, with padding.
         """
-        window = self._window
-        lengths = self.lengths[:count] if rows is None else self.lengths[rows]
-        window.rows, window.count = rows, count
-        window.columns = lengths[:, None] + torch.arange(new)
-        window.width = int(lengths.max()) + new
-        while window.width > window.capacity:
-            window.capacity *= 2
-        return window.columns
-
-    @property
-    def width(self) -> int:
-        """Number of columns for attention in the next forward pass."""
-        return self._window.width
+        lengths = self.lengths[:num_rows] if rows is None else self.lengths[rows]
+        self.rows, self.num_rows = rows, num_rows
+        self.columns = lengths[:, None] + torch.arange(new)
+        self.width = int(lengths.max()) + new
+        while self.width > self.capacity:
+            self.capacity *= 2
+        return self.columns
 
     def prefix(self, slot: int, length: int) -> Prefix:
         """A copy of the beginning of a slot."""
-        return Prefix([layer.prefix(slot, length) for layer in self._layers], length)
+        return Prefix([layer.prefix(slot, length) for layer in self.cache.layers], length)
 
     def fill(self, slots: Sequence[int], prefix: Prefix) -> None:
         """Sets the beginning of these slots."""
         index = torch.tensor(slots)
-        for layer, pair in zip(self._layers, prefix.layers, strict=True):
+        for layer, pair in zip(self.cache.layers, prefix.layers, strict=True):
             layer.fill(index, pair, prefix.length)
         self.lengths[index] = prefix.length
 
 
-def _grown(buffer: torch.Tensor, capacity: int) -> torch.Tensor:
-    slots, heads, width, size = buffer.shape
-    larger = buffer.new_zeros(slots, heads, capacity, size)
-    larger[:, :, :width] = buffer
-    return larger
+UNEVALUATED = "xp_unevaluated"
+"""Attention implementation for which transformers' mask is the function that decides which columns are seen."""
 
 
-SLIDING = "sliding_attention"
+AttentionMaskInterface.register(UNEVALUATED, lambda *, mask_function, **_: mask_function)
 
 
-def masks(config: Any, positions: torch.Tensor, width: int) -> Any:
-    """Attention masks: the columns that each new token attends to.
+def mask_rule(model: Any) -> Any:
+    """The model's own rule (causal, sliding, chunked) for which columns a token attends to; one for each kind of layer,
+    if there are several."""
+    config = deepcopy(model.config)
+    config._attn_implementation = UNEVALUATED
+    create = getattr(model, "create_masks_for_generate", create_masks_for_generate)
+    return create(config, torch.zeros(1, 1, 1), None, None, position_ids=None)
 
-    These are the columns up to its own position; in layers with a window, only the last of them.
+
+def masks(rule: Any, model: Any, positions: torch.Tensor, width: int) -> Any:
+    """Attention masks [rows, 1, new tokens, columns]: boolean, or numbers that are added to the scores.
 
     Args:
-        config: configuration of the model.
+        rule: the model's `mask_rule`.
+        model: a Hugging Face model.
         positions: position of each new token, [rows, new tokens]; a token's column is its position.
         width: number of columns of the cache.
     """
-    columns = torch.arange(width)
-    is_seen = columns <= positions[:, :, None]
-    kinds = set(getattr(config, "layer_types", None) or ())
-    window = getattr(config, "sliding_window", None)
-    if SLIDING not in kinds and (kinds or window is None):
-        return _as_taken(config, is_seen)
-    is_near = is_seen & (columns > positions[:, :, None] - (window or width))
-    if not kinds:
-        return _as_taken(config, is_near)
-    return {kind: _as_taken(config, is_near if kind == SLIDING else is_seen) for kind in kinds}
-
-
-def _as_taken(config: Any, is_seen: torch.Tensor) -> torch.Tensor:
-    """Mask [rows, 1, new tokens, columns]: boolean, or numbers that are added to the scores."""
-    mask = is_seen[:, None]
-    if getattr(config, "_attn_implementation", None) != "eager":
-        return mask
-    lowest = torch.finfo(torch.float32).min
-    return torch.zeros(mask.shape).masked_fill(~mask, lowest)
+    if isinstance(rule, dict):
+        return {kind: masks(own, model, positions, width) for kind, own in rule.items()}
+    row = torch.tensor(0)
+    is_seen = rule(row, row, positions[:, None, :, None], torch.arange(width))
+    if model.config._attn_implementation != "eager":
+        return is_seen
+    return torch.zeros(is_seen.shape, dtype=model.dtype).masked_fill(~is_seen, torch.finfo(model.dtype).min)
 
 
 @contextmanager

@@ -7,18 +7,26 @@ prefilled again. The common prefix of all prompts is prefilled once, the rest of
 from __future__ import annotations
 
 import heapq
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from statistics import mean
+from typing import Any, Final
+from weakref import WeakSet
 
 import torch
+from transformers import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
-from xp.engines.conversation import Conversation, EpisodeEngine, Opening, RolloutTurn
-from xp.engines.kv_cache import Prefix, SlotCache, masks
+from xp.engines.conversation import Conversation, EpisodeEngine, OpenEngine, Opening, RolloutTurn
+from xp.engines.kv_cache import Prefix, SlotCache, mask_rule, masks
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
 from xp.worker.stage import Sampling
 from xp.worker.token_budget import is_cut
 
@@ -26,6 +34,8 @@ ROOM = 256
 """Initial number of tokens of a slot beyond the longest prompt."""
 SMALL = 256
 """Largest hidden size of a model that decodes with one thread: faster than two (tools/benchmarks/bench_threads.py)."""
+_CHECKED: Final = WeakSet[Any]()
+"""Models that `check_decoding` has accepted."""
 
 
 @dataclass
@@ -41,11 +51,7 @@ class Writing:
 
 
 class TransformersEngine(EpisodeEngine):
-    """An EpisodeEngine over a model of this process.
-
-    Args:
-        model: a Hugging Face causal language model with `model.model` and `model.lm_head`.
-    """
+    """An EpisodeEngine over a causal language model of this process that `check_decoding` accepts."""
 
     def __init__(
         self,
@@ -68,7 +74,8 @@ class TransformersEngine(EpisodeEngine):
         self._shared: Prefix | None = None
         self._known: dict[tuple[int, ...], tuple[Prefix, torch.Tensor]] = {}
         """Prompts that further episodes share, and the logits after them."""
-        self._cache = SlotCache(model.config.num_hidden_layers, opening.places, max(map(len, distinct)) + ROOM)
+        self._cache = SlotCache(opening.places, max(map(len, distinct)) + ROOM)
+        self._mask_rule = mask_rule(model)
         self._free = list(range(opening.places))
         self._slots: dict[int, int] = {}
         self._begins: list[int] = []
@@ -101,8 +108,14 @@ class TransformersEngine(EpisodeEngine):
     def step(self, is_live: bool) -> None:
         """Generates a token for every current turn, including turns that begin."""
         del is_live
-        with _threads(self._model.config.hidden_size):
+        before = torch.get_num_threads()
+        # The operations of a small model take less time than waking another thread.
+        is_small = self._model.config.get_text_config().hidden_size <= SMALL
+        torch.set_num_threads(1 if is_small else before)
+        try:
             self._step()
+        finally:
+            torch.set_num_threads(before)
 
     def _step(self) -> None:
         parts = [self._decoded(), self._replied(), self._begun()]
@@ -130,11 +143,11 @@ class TransformersEngine(EpisodeEngine):
         tokens = torch.tensor([[one.ids[-1]] for one in self._writing])
         count = int(slots.max()) + 1
         if 2 * len(slots) <= count:
-            return self._forward(slots, len(slots), tokens)
+            return self._forward(slots, tokens)
         # Most slots are active: computing the others with padding is cheaper than copying the cache of the active ones.
         padded = torch.full((count, 1), self._padding)
         padded[slots] = tokens
-        return self._forward(None, count, padded, taken=slots)
+        return self._forward(slots, padded, is_padded=True)
 
     def _replied(self) -> torch.Tensor | None:
         """Logits after the environments' replies since the last step."""
@@ -203,48 +216,77 @@ class TransformersEngine(EpisodeEngine):
         ids = torch.full((len(chunks), int(lengths.max())), self._padding)
         for row, chunk in enumerate(chunks):
             ids[row, : len(chunk)] = torch.tensor(chunk)
-        return self._forward(torch.tensor(slots), len(slots), ids, lengths=lengths)
+        return self._forward(torch.tensor(slots), ids, lengths)
 
     def _forward(
-        self,
-        slots: torch.Tensor | None,
-        count: int,
-        ids: torch.Tensor,
-        lengths: torch.Tensor | None = None,
-        taken: torch.Tensor | None = None,
+        self, slots: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor | None = None, *, is_padded: bool = False
     ) -> torch.Tensor:
-        """Logits after the last token of each row.
+        """Logits after the last token of each slot.
 
         Args:
-            slots: slots of the rows; None: the first `count`.
+            slots: slots that get tokens.
+            ids: tokens, a row for each of these slots.
             lengths: number of tokens of each row without padding; None: one.
-            taken: rows in the result; None: all.
+            is_padded: whether the rows are those of all slots up to the last.
         """
-        positions = self._cache.aim(slots, count, ids.shape[1])
-        hidden = self._model.model(
+        count = len(ids)
+        positions = self._cache.aim(None if is_padded else slots, count, ids.shape[1])
+        columns = torch.zeros(count, dtype=torch.long) if lengths is None else lengths - 1
+        kept, places = columns.unique(return_inverse=True)
+        ends = positions[torch.arange(count), columns]
+        output = self._model(
             input_ids=ids,
-            attention_mask=masks(self._model.config, positions, self._cache.width),
-            position_ids=positions,
+            attention_mask=masks(self._mask_rule, self._model, positions, self._cache.width),
+            # Padding may be beyond the model's last position.
+            position_ids=positions.clamp(max=int((ends[slots] if is_padded else ends).max())),
             past_key_values=self._cache.cache,
             use_cache=True,
-        ).last_hidden_state
-        hidden = hidden[:, 0] if lengths is None else hidden[torch.arange(count), lengths - 1]
-        rows = slots if taken is None else taken
-        assert rows is not None
-        self._cache.lengths[rows] += 1 if lengths is None else lengths
-        logits: torch.Tensor = self._model.lm_head(hidden if taken is None else hidden[taken])
-        return logits.float()
+            logits_to_keep=kept,
+        )
+        self._cache.lengths[slots] += 1 if lengths is None else lengths
+        logits: torch.Tensor = output.logits[torch.arange(count), places]
+        return (logits[slots] if is_padded else logits).float()
 
 
-@contextmanager
-def _threads(hidden_size: int) -> Iterator[None]:
-    """Context manager: one thread for a small model, whose operations take less time than waking another one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if hidden_size <= SMALL else before)
+def over_model(model: Any, chat: ChatTokens, sampling: Sampling, seed: str) -> OpenEngine:
+    """Function that opens engines over a model of this process; raises XpError as `check_decoding` does."""
+    check_decoding(model)
+    is_stop = chat.holds_one_of(sampling.stop)
+    return lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, seed, is_stop)
+
+
+@torch.inference_mode()
+def check_decoding(model: Any) -> None:
+    """Compares two short conversations of an engine with the model's own forward pass, once for each model.
+
+    Raises:
+        XpError: (PLAN) the engine is not this model, as where layers keep another state than keys and values.
+    """
+    if model in _CHECKED:
+        return
+    sampling = Sampling(32, 4, 32, temperature=1.0, top_p=1.0, top_k=None, seed=0)
+    opening, gaps = Opening([[*range(5, 12)], [7, 8, 9]], ["a", "b"], 2, lambda _: None), []
     try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+        engine = TransformersEngine(model, opening, [-1], sampling, "check")
+        for act in (engine.begin, lambda number: engine.go_on(number, [6] * (number + 1))):
+            act(0)
+            act(1)
+            while engine.is_writing:
+                engine.step(is_live=True)
+        for one in engine.conversations:
+            ids, mask = torch.tensor([*one.prompt_ids, *one.completion_ids]), torch.tensor(one.mask) > 0
+            logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
+            own = logits.log_softmax(-1).gather(1, ids[1:, None])[-len(mask) :, 0]
+            gaps += (own - torch.tensor(one.logprobs))[mask].abs().tolist()
+        is_exact = all(layer.values.dtype is torch.float32 for layer in engine._cache.cache.layers)
+        if not mean(gaps) <= (1e-3 if is_exact else 0.1):
+            raise ValueError(f"its log-probabilities differ by {mean(gaps):.2g}")
+    except Exception as error:  # a model's own code may raise any
+        reason = str(error).split("\n", 1)[0] or type(error).__name__
+        way_out = "sample with vLLM (eval.engine=vllm, or in a training backend.engine.name=vllm)"
+        text = f"xp's own decoding is not that of {type(model).__name__}: {reason}; {way_out}"
+        raise XpError(text, ExitCode.PLAN) from error
+    _CHECKED.add(model)
 
 
 def _grouped(numbers: Sequence[int], prompts: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], list[int]]]:
@@ -258,10 +300,8 @@ def _grouped(numbers: Sequence[int], prompts: Sequence[tuple[int, ...]]) -> list
 def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
     """Length of the common prefix, at most one less than the shortest sequence."""
     longest = min(map(len, sequences)) - 1
-    for column in range(longest):
-        if len({sequence[column] for sequence in sequences}) > 1:
-            return column
-    return longest
+    columns = enumerate(zip(*sequences, strict=False))
+    return next(number for number, ids in columns if number == longest or len({*ids}) > 1)
 
 
 def draw(
@@ -279,37 +319,19 @@ def draw(
     scale = sampling.temperature or 1.0
     logprobs = candidates = torch.log_softmax(logits / scale, -1)
     if contexts:
-        candidates = torch.log_softmax(penalized(logits, contexts, sampling.repetition_penalty) / scale, -1)
+        penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
+        rows = [penalty(torch.tensor([ids]), row[None]) for row, ids in zip(logits, contexts, strict=True)]
+        candidates = torch.log_softmax(torch.cat(rows) / scale, -1)
     if sampling.temperature == 0:
         tokens = candidates.argmax(-1)
     else:
-        if sampling.min_p > 0:
-            least = candidates.max(-1, keepdim=True).values + math.log(sampling.min_p)
-            candidates = candidates.masked_fill(candidates < least, -torch.inf)
-        heights = truncated(candidates, sampling.top_k, sampling.top_p).double().exp().cumsum(-1)
+        kinds = ((MinPLogitsWarper, 0.0), (TopKLogitsWarper, None), (TopPLogitsWarper, 1.0))
+        values = (sampling.min_p, sampling.top_k, sampling.top_p)
+        for (cut, off), value in zip(kinds, values, strict=True):
+            candidates = candidates if value == off else cut(value)(None, candidates)
+        heights = candidates.double().exp().cumsum(-1)
         points = torch.tensor([one.random() for one in randoms], dtype=torch.float64) * heights[:, -1]
         # The first token whose cumulative probability is above the number; tokens of probability 0 are never chosen.
         points = torch.minimum(points, torch.nextafter(heights[:, -1], torch.zeros(())))
         tokens = torch.searchsorted(heights, points[:, None], right=True)[:, 0]
     return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
-
-
-def penalized(logits: torch.Tensor, contexts: Sequence[Sequence[int]], penalty: float) -> torch.Tensor:
-    """Logits with those of the tokens in each row's context divided by the penalty, negative ones multiplied."""
-    logits = logits.clone()
-    for row, ids in zip(logits, contexts, strict=True):
-        repeated = row[list(ids)]
-        row[list(ids)] = torch.where(repeated > 0, repeated / penalty, repeated * penalty)
-    return logits
-
-
-def truncated(logprobs: torch.Tensor, top_k: int | None, top_p: float) -> torch.Tensor:
-    """Log-probabilities with everything outside the top k and the nucleus at minus infinity."""
-    if top_k is not None and top_k < logprobs.shape[-1]:
-        smallest = logprobs.topk(top_k, -1).values[:, -1:]
-        logprobs = logprobs.masked_fill(logprobs < smallest, -torch.inf)
-    if top_p < 1:
-        ordered, index = logprobs.softmax(-1).sort(-1, descending=True)
-        outside = ordered.cumsum(-1) - ordered >= top_p
-        logprobs = logprobs.masked_fill(outside.gather(1, index.argsort(-1)), -torch.inf)
-    return logprobs

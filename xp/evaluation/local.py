@@ -26,6 +26,7 @@ from xp.evaluation.settings import Engine, Eval
 from xp.lib.verified import damaged
 from xp.models.clock import CLOCK, with_date
 from xp.planning.backend import RunPaths
+from xp.planning.engine import no_own_decoding
 from xp.planning.episode import chat_of, judge_server, sampling_of
 from xp.planning.rows import longest_in_engine
 from xp.planning.stages import model_place, model_stages
@@ -115,12 +116,11 @@ class LocalModel:
 def _transformers(
     directory: str, spec: RunSpec, chat: ChatTokens, sampling: Sampling, *_: object
 ) -> Iterator[OpenEngine]:
-    from xp.engines.transformers_engine import TransformersEngine
+    from xp.engines.transformers_engine import over_model
 
     with _loading(directory, "weights"):
         model = load_policy(directory, spec.model.dtype.value).eval()
-    is_stop, seed = chat.holds_one_of(sampling.stop), f"{sampling.seed}/eval"
-    yield lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, seed, is_stop)
+    yield over_model(model, chat, sampling, f"{sampling.seed}/eval")
 
 
 @contextmanager
@@ -198,8 +198,11 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
         is_local: whether the model is played on this machine, beside a judge that must be served.
 
     Raises:
-        XpError: RUNTIME if `eval.engine` is not installed in its Python; PLAN if it cannot serve the judge.
+        XpError: RUNTIME if `eval.engine` is not installed in its Python; PLAN if it cannot play the model, or serve
+            the judge.
     """
+    if how.engine is Engine.TRANSFORMERS and is_local and (fault := no_own_decoding(spec)) is not None:
+        raise XpError(f"eval.engine={how.engine.value}: {fault}", ExitCode.PLAN)
     is_on_cpu, reason = spec.hardware.accelerator == "cpu", ""
     if how.engine is Engine.TRANSFORMERS or (is_on_cpu and how.engine is not Engine.VLLM):
         engines = "vllm (on a CPU)" if is_on_cpu else "vllm or sglang"

@@ -31,9 +31,10 @@ NORMALIZED: Final = ("qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5_moe_text", "
 TIED: Final = ("gemma", "gemma2", "gemma3_text", "smollm3")
 """Families whose embeddings are one matrix where config.json does not say."""
 RECURRENT: Final = (
-    *("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "glm5_next", "granitemoehybrid", "inkling", "jamba"),
-    *("kimi_linear", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid", "qwen3_5"),
-    *("qwen3_5_moe", "qwen3_next", "qwen4_exp", "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2", "zaya"),
+    *("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "glm5_next", "granitemoehybrid", "inkling", "inkling2"),
+    *("jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid"),
+    *("qwen3_5", "qwen3_5_moe", "qwen3_next", "qwen4_exp", "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2"),
+    "zaya",
 )
 """Families with recurrent layers: their code in transformers 5.8 and 5.23 keeps a state beside keys and values."""
 RECURRENT_KINDS: Final = ("conv", "hybrid", "hybrid_sliding", "linear_attention", "mamba", "recurrent")
@@ -42,6 +43,11 @@ LAYER_LISTS: Final = ("layer_types", "layers_block_type")
 """Keys of that list."""
 RECURRENT_KEYS: Final = ("linear_attn", "linear_num_", "mamba_", "ssm_")
 """Beginnings of keys that only configurations of such layers have, for families with code of their own."""
+OTHER_STATE: Final = (
+    *("axk2", "bloom", "deepseek_v32", "deepseek_v4", "dots3_note_text", "glm_moe_dsa", "gpt_neo", "hy_v4"),
+    *("llama4", "llama4_text"),
+)
+"""Other families whose layers keep more than keys and values, or count the tokens before them by the cache."""
 WITH_HEADS: Final = (
     *("deepseek_v3", "deepseek_v32", "ernie4_5_moe", "exaone_moe", "glm4_moe", "glm4_moe_lite", "longcat_flash"),
     *("mimo", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
@@ -120,7 +126,7 @@ def not_causal(config: Mapping[str, Any]) -> str | None:
     names = config.get("architectures") or []
     if config.get("is_encoder_decoder"):
         return f"{config.get('model_type')} is an encoder and a decoder"
-    if names and not any(str(name).endswith(("ForCausalLM", "ForConditionalGeneration")) for name in names):
+    if names and not any(str(name).endswith(("CausalLM", "LMHeadModel", "ConditionalGeneration")) for name in names):
         return f"its config.json names {', '.join(map(str, names))}"
     family, media = config.get("model_type"), [key for key in MEDIA if config.get(key)]
     if media and family not in TEXT_ALONE:
@@ -131,9 +137,19 @@ def not_causal(config: Mapping[str, Any]) -> str | None:
     return None
 
 
+def has_own_decoding(network: Mapping[str, Any]) -> bool:
+    """Returns whether keys and values are all that the layers keep, as xp's own engine needs.
+
+    Args:
+        network: fields of model.architecture, or those that a config.json states.
+    """
+    return not network.get("recurrent_layers") and network.get("model_type") not in OTHER_STATE
+
+
 def context_of(config: Mapping[str, Any]) -> int | None:
     """Longest sequence, in tokens, that the model was trained for."""
-    value = text_part(config).get("max_position_embeddings")
+    own = text_part(config)
+    value = own.get("max_position_embeddings", own.get("n_positions"))
     return value if isinstance(value, int) and value > 0 else None
 
 

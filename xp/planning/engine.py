@@ -1,14 +1,33 @@
-"""Reasons against cheaper sampling that all backends share: FP8, expert parallelism, speculative decoding."""
+"""Reasons against an engine that all backends share: xp's own decoding, FP8, expert parallelism, speculation."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
 
-from xp.models.network import WITH_HEADS
+from xp.models.files import config_of
+from xp.models.network import WITH_HEADS, has_own_decoding, stated
 from xp.planning.rows import is_corrected, is_to_engine
 from xp.spec import DType, EngineName, RunSpec, SpeculativeMethod
 
 OWN_DECODING = "xp's own decoding has no such setting; set {}, or on a GPU backend.engine.name=vllm"
+
+
+def network_fields(spec: RunSpec) -> Mapping[str, Any]:
+    """The fields of model.architecture: the spec's, or those that config.json states; empty: neither is known."""
+    model = spec.model
+    if model.architecture is not None:
+        return model.architecture.model_dump()
+    config = None if model.path is None else config_of(model.path, Path(spec.outputs), model.revision)
+    return {} if config is None else stated(config)
+
+
+def no_own_decoding(spec: RunSpec) -> str | None:
+    """Returns why xp's own engine cannot decode the model; None if it can, or its family is not known."""
+    if has_own_decoding(network_fields(spec)):
+        return None
+    return f"the layers of model={spec.model.name} keep more than xp's own decoding does, keys and values; set vllm"
 
 
 def no_fp8(spec: RunSpec, name: str) -> str | None:

@@ -15,6 +15,7 @@ from xp.models.files import config_of, local_directory
 from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.planning.backend import Refusal, backend_of
+from xp.planning.engine import no_own_decoding
 from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.memory.fit import memory_refusals
@@ -38,6 +39,8 @@ def check_spec(spec: RunSpec, *, trains: bool = True, tunes_only: bool = False) 
     row_lines(spec)
     refusals = [*backend_of(spec).refusals(spec), *extent_refusals(spec, trains=trains), *sandbox_refusals(spec)]
     refusals += [*card_refusals(spec), *judge_refusals(spec)]
+    if spec.backend.engine.name is EngineName.TRANSFORMERS and (reason := no_own_decoding(spec)) is not None:
+        refusals.append(Refusal("backend.engine.name", reason))
     if trains:
         refusals += [*sft_refusals(spec), *profile_refusals(spec), *image_refusals(spec), *teacher_refusals(spec)]
         refusals += draft_refusals(spec)

@@ -117,8 +117,7 @@ def _tying() -> Iterator[None]:
     shard = fsdp_strategy.apply_fsdp2
 
     def tie_and_shard(model: Any, *args: Any, **kwargs: Any) -> Any:
-        if model.config.tie_word_embeddings:
-            model.tie_weights()
+        model.tie_weights()
         return shard(model, *args, **kwargs)
 
     fsdp_strategy.apply_fsdp2 = tie_and_shard

@@ -78,11 +78,9 @@ def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iter
     """Context manager of the engine: a vLLM server on all of the stage's accelerators, or this process on the CPU."""
     common, seed = config.common, seed_of(config)
     if common.server is None:
-        from xp.engines.transformers_engine import TransformersEngine
+        from xp.engines.transformers_engine import over_model
 
-        model = load_policy(directory, common.dtype).eval()
-        is_stop = chat.holds_one_of(common.sampling.stop)
-        yield lambda opening: TransformersEngine(model, opening, chat.end_ids, common.sampling, seed, is_stop)
+        yield over_model(load_policy(directory, common.dtype).eval(), chat, common.sampling, seed)
         return
     from xp.engines.completions import ServerWriter
     from xp.engines.conversation import over_writers

@@ -70,17 +70,12 @@ class Generation:
 
     @contextmanager
     def _transformers(self) -> Iterator[EngineOf]:
-        from xp.engines.transformers_engine import TransformersEngine
+        from xp.engines.transformers_engine import over_model
 
         model = self._model
         was_training = model.training
         model.eval()
-
-        def engine(sampling: Sampling, seed: str) -> OpenEngine:
-            is_stop = self._chat.holds_one_of(sampling.stop)
-            return lambda opening: TransformersEngine(model, opening, self._chat.end_ids, sampling, seed, is_stop)
-
-        yield engine
+        yield partial(over_model, model, self._chat)
         model.train(was_training)
 
     @contextmanager

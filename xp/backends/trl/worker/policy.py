@@ -34,17 +34,18 @@ class WholePolicy:
         return self._copied(model, trainer.is_fsdp_enabled) if self._is_copied or trainer.is_fsdp_enabled else model
 
     def _copied(self, model: Any, is_sharded: bool) -> Any:
-        import torch
         from transformers import AutoModelForCausalLM
 
         if self._copy is None and is_sharded:
             self._copy = AutoModelForCausalLM.from_config(model.config, dtype=next(model.parameters()).dtype).eval()
         elif self._copy is None:
             self._copy = deepcopy(model).eval()
-        copies = dict(self._copy.named_parameters())
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                copies[name].copy_(parameter.full_tensor() if is_sharded else parameter)
+            # TRL's own forward would still call that of the original.
+            vars(self._copy).pop("forward", None)
+        copies = self._copy.state_dict()
+        # Parameters and buffers; FSDP2 shards parameters alone.
+        for name, tensor in model.state_dict().items():
+            copies[name].copy_(tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor)
         return self._copy
 
 

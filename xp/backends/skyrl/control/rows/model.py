@@ -10,6 +10,7 @@ from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_cri
 from xp.backends.skyrl.control.rows.training import OTHER_PARAMETERS
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.envs.config import PromptSource
+from xp.planning.engine import network_fields
 from xp.planning.episode import chat_of
 from xp.planning.rows import Pin, Row, adapter_on_tied, pinned, when
 from xp.spec import DType, RunSpec
@@ -17,6 +18,8 @@ from xp.worker.adapters import ENGINE_RANKS
 
 LORA = "trainer.policy.model.lora"
 MERGED = "Megatron merges adapters in bfloat16, for the engine and the published model: small updates are lost."
+READ_PADDING = ("deepseek_v4", "llama4_text", "recurrent_gemma", "rwkv")
+"""Families for which transformers 5.16 computes other log-probabilities with padding on the left."""
 
 
 def _dtype(spec: RunSpec) -> Keys:
@@ -102,6 +105,10 @@ MODEL = (
         "model.path",
         carried_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
         native=("trainer.policy.model.path", "trainer.ref.model.path", "trainer.critic.model.path"),
+        refuse=when(
+            lambda s: not is_megatron(s) and network_fields(s).get("model_type") in READ_PADDING,
+            "SkyRL pads episodes on the left, which changes this family's log-probabilities; use backend=trl",
+        ),
     ),
     Row(
         "model.dtype",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInterface
 
 from xp.engines.conversation import Opening
+from xp.episode.tokens import ChatTokens
 from xp.worker.stage import Sampling
 
 QUIET_S = 0.004
@@ -53,9 +54,12 @@ class Sampler:
     def __init__(self, directory: str, num_threads: int) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        from xp.engines.transformers_engine import check_decoding
+
         torch.set_num_threads(num_threads)
-        self._tokenizer = AutoTokenizer.from_pretrained(directory)
+        self._chat = ChatTokens(AutoTokenizer.from_pretrained(directory))
         self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        check_decoding(self._model)
 
     def take(self, weights: Path) -> None:
         """Replaces the weights by those of a safetensors file; raises RuntimeError if the names differ."""
@@ -86,7 +90,7 @@ class Sampler:
         sampling = replace(sampling, max_tokens_per_turn=longest, max_response_tokens=longest)
         prompts, names = [request.ids for request in requests], [request.seed for request in requests]
         opening = Opening(prompts, names, len(requests), lambda _: None)
-        is_stop = partial(self._holds, sampling.stop)
+        is_stop = self._chat.holds_one_of(sampling.stop)
         engine = TransformersEngine(self._model, opening, end_ids, sampling, "rehearsal", is_stop)
         for number in range(len(requests)):
             engine.begin(number)
@@ -95,13 +99,8 @@ class Sampler:
         for request, turn in zip(requests, engine.conversations, strict=True):
             limit = request.sampling.max_tokens_per_turn
             ids = turn.completion_ids[:limit]
-            text = self._tokenizer.decode(ids, skip_special_tokens=True)
+            text = self._chat.tokenizer.decode(ids, skip_special_tokens=True)
             yield SampledTurn(ids, turn.logprobs[:limit], ids[-1] in end_ids or is_stop(ids), text)
-
-    def _holds(self, texts: Sequence[str], ids: Sequence[int]) -> bool:
-        """Returns whether the last tokens contain one of these texts."""
-        longest = max((len(text.encode()) for text in texts), default=0)
-        return bool(texts) and any(text in self._tokenizer.decode(ids[-longest - 1 :]) for text in texts)
 
 
 class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from xp.planning.engine import network_fields
 from xp.planning.rows import Pin, Row, adapter_on_tied, pinned, when
 from xp.spec import DType
 
 HEAD = "lm_head"
+OTHER_HEADS = ("inkling_text", "llama4_text", "mllama_text_model", "modernbert-decoder", "recurrent_gemma", "xlstm")
+"""Families whose head TRL 1.16 computes wrongly, or not at all (trl/trainer/utils.py `add_fused_lm_head`)."""
 NOISE = (
     "Where a step is one update without an importance correction, the policy before the update is the one with dropout."
 )
@@ -23,7 +26,15 @@ MODEL = (
         note="Each turn is drawn by a seed made of this one, the step, the task, the sample and the turn's number."
         " The order of tasks is the same on every backend.",
     ),
-    Row("model.path", carried_by="AutoModelForCausalLM.from_pretrained"),
+    Row(
+        "model.path",
+        carried_by="AutoModelForCausalLM.from_pretrained",
+        refuse=when(
+            lambda s: network_fields(s).get("model_type") in OTHER_HEADS,
+            "TRL computes log-probabilities from the head's weights, and knows nothing of this family's scale, cap or"
+            " layer around them; use backend=skyrl",
+        ),
+    ),
     Row(
         "model.dtype",
         lambda s: {"bf16": s.model.dtype is DType.BFLOAT16, "fp16": False},
