@@ -48,7 +48,7 @@ def test_what_the_measure_says_is_refused_is_refused() -> None:
     assert {backend for _, backend in refused} == set(PROGRAMS)
 
 
-NOT_OF_UPDATES = {"training/tokens", "training/staleness", "training/updates", "training/updates_left_out"}
+NOT_OF_UPDATES = {"training/tokens", "training/staleness", "training/updates"}
 """Metrics of training that are no figures of an update; tests of each trainer's log have them."""
 
 

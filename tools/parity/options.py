@@ -201,6 +201,7 @@ OF_UPDATES = "a mean of the updates' means"
 REPORTED: dict[tuple[str, str], dict[str, str]] = {
     ("trl", "training/clip_fraction"): {"gspo": "with `ratio_level=sequence` a share of episodes"},
     ("slime", "training/logprob_gap"): {"": OF_UPDATES},
+    ("slime", "training/value_clip_fraction"): {"sequence_mean": OF_EPISODES},
     ("slime", "training/importance_outside"): {"": OF_UPDATES},
     ("slime", "training/importance_sample_size"): {"": "from means of the updates' means"},
     **{
