@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,7 @@ def test_an_export_is_sealed_once_and_damage_is_found(tmp_path: Path) -> None:
     export = tmp_path / "exports/4"
     seal_exports(tmp_path / "checkpoints", tmp_path / "exports", [2, 0])
     check_there(str(export))
+    assert json.loads((export / "generation_config.json").read_text()) == {"eos_token_id": [2, 0]}
     assert not (tmp_path / "exports/9" / DIGESTS).exists()
     (export / "config.json").write_text("[]")
     seal_exports(tmp_path / "checkpoints", tmp_path / "exports", [2, 0])

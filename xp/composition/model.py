@@ -312,7 +312,7 @@ def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
 
 def _without_config(place: Path) -> str:
     if (place / "adapter_config.json").is_file():
-        return "the directory has adapters; merge them into their model first (peft's merge_and_unload)"
+        return "the directory has adapters; merge them into their model first, in float32 (peft's merge_and_unload)"
     return "the directory has no readable config.json; a Megatron checkpoint must be exported first"
 
 
