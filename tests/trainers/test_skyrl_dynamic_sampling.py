@@ -129,6 +129,8 @@ def trained(root: Path, rewards: Rewards, num_steps: int, first: int = 0) -> Run
 
         def init_weight_sync_state(self) -> None: ...
 
+        def save_models(self) -> None: ...
+
         def _cleanup_old_checkpoints(self) -> None:
             """Without SkyRL's call of Ray on each node."""
 
