@@ -84,7 +84,7 @@ def test_the_users_own_keys_reach_trls_configuration(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     words = (f"sft.data={leave_talk(tmp_path, 1)}", "sft.num_updates=1", "sft.overrides.label_smoothing_factor=0.1")
     config = outputs_with_model(tmp_path, *words)
-    args = sft.make_trainer(config, tokenizer_and_model()[0], samples(), [], Ranks(), Updates(None)).args
+    args = sft.make_trainer(config, ChatTokens(tokenizer_and_model()[0]), samples(), [], Ranks(), Updates(None)).args
     assert (args.label_smoothing_factor, args.router_aux_loss_coef) == (0.1, 0.0)
 
 
