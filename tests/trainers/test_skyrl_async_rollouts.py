@@ -33,6 +33,7 @@ class SlowGroups:
 
     def __init__(self) -> None:
         self.begun: list[str] = []
+        self.chat = SimpleNamespace(end_ids=(0,))
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:  # noqa: ARG002
         uid = input_batch["trajectory_ids"][0].instance_id

@@ -66,9 +66,9 @@ class SftLog:
         """Takes the metrics of an update, or of an evaluation, which SkyRL makes before the first and after the last
         update."""
         del commit
-        self._step = step
         loss = data.get(HELD_OUT)
         if "train/loss" in data:
+            self._step = step  # an evaluation after the last update has a later one
             values = data["train/loss"], data["train/grad_norm"], self.learning_rate
             self._updates.end(step, *values, is_last=step == self._num_updates)
         elif loss is not None and self._updates.start_loss is None:
