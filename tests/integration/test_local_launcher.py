@@ -26,7 +26,7 @@ import json, os
 assert "WANDB_API_KEY" not in os.environ
 with open("runs/run/metrics.jsonl", "a") as file:
     for step in range(3):
-        file.write(json.dumps({"step": step, "time": 1.0, "attempt": 1, "loss": step}) + "\\n")
+        file.write(json.dumps({"step": step, "time": 1.0, "attempt": 1, "stage": "train", "loss": step}) + "\\n")
 """
 
 

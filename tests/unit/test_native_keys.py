@@ -20,7 +20,7 @@ from xp.composition import compose
 from xp.composition.faults import every_key
 from xp.composition.native_names import _REFERENCE, _VARIANTS, hint, reference_spec
 from xp.planning.backend import backend_of
-from xp.planning.native_keys import NEEDS, Kind, NativeKeys
+from xp.planning.native_keys import NEEDS, AnswerKind, NativeKeys
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
 
@@ -96,7 +96,8 @@ def test_a_table_opens_no_key_that_a_field_renders(backend: str) -> None:
         key
         for spec in specs(backend)
         for key in render(backend).owners(spec)
-        if (found := render(backend).native_keys(spec).answer(key)) and found[0] in (Kind.WARNED, Kind.HARMLESS)
+        if (found := render(backend).native_keys(spec).answer(key))
+        and found[0] in (AnswerKind.WARNED, AnswerKind.HARMLESS)
     }
     by_rows = {key for row in import_module(f"xp.backends.{backend}.control.rows").ROWS for key in row.opens}
     assert sorted(opened - by_rows) == sorted(MOE if backend == "slime" else ())
@@ -107,7 +108,7 @@ def test_the_fields_that_a_table_names_exist(backend: str) -> None:
     fields = {*every_key(), "hardware"}
     fields |= {name.rpartition(".")[0] for name in fields}
     files = {file for keys, _ in catalogs(backend, specs(backend)[0]) for file in keys.files}
-    texts = [group["text"] for file in files for group in tomllib.loads(file.read_text())[Kind.OWNER]]
+    texts = [group["text"] for file in files for group in tomllib.loads(file.read_text())[AnswerKind.OWNER]]
     assert [text for text in texts if re.split(r"[ ;,=]", text)[0].removesuffix(".*") not in fields] == []
 
 

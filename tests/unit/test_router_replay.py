@@ -36,7 +36,7 @@ def test_skyrl_gets_its_keys_with_what_they_need() -> None:
     plain = native(compose([*SKYRL]))
     assert (plain[POLICY], plain[f"{ENGINE}.enable_return_routed_experts"]) == (False, False)
     assert f"{ENGINE}.distributed_executor_backend" not in plain
-    for file in Path(xp.__file__).parent.glob("backends/skyrl/control/catalog*.json"):
+    for file in Path(xp.__file__).parent.glob("backends/skyrl/control/catalog*[!r].json"):
         assert {POLICY, REFERENCE, f"{ENGINE}.enable_return_routed_experts"} <= set(
             json.loads(file.read_text())["fields"]
         )

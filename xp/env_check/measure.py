@@ -134,8 +134,7 @@ def measure(
         EnvFault, XpError: the environment does not list its tasks, or does not give 1 to a right answer.
     """
     if rules.dialect is Dialect.AUTO:
-        # The check itself writes the calls, without a model, so that any dialect will do.
-        rules = replace(rules, dialect=Dialect.HERMES)
+        rules = replace(rules, dialect=Dialect.HERMES)  # the check itself writes the calls: any dialect will do
     watch.doing("asking for its splits")
     measured.version = provider.version()
     if isinstance(provider, AnswerChecker):

@@ -15,7 +15,7 @@ from xp.planning.rows import Row
 from xp.spec import EngineName, Placement, RunSpec, Strategy
 
 
-class Kind(StrEnum):
+class AnswerKind(StrEnum):
     """Kind of an answer, which is also the name of its tables in the file."""
 
     OWNER = "owner"
@@ -45,11 +45,11 @@ NEEDS: Mapping[str, Callable[[RunSpec], bool]] = {
 
 
 @cache
-def _tables(file: Path) -> tuple[Mapping[str, tuple[Kind, str]], Sequence[tuple[str, str]]]:
+def _tables(file: Path) -> tuple[Mapping[str, tuple[AnswerKind, str]], Sequence[tuple[str, str]]]:
     """Answers of a file by key, or by a pattern of keys with `*`; and its pairs of a pattern and what it needs."""
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     needs = [(key, group["text"]) for group in tables.pop("needs", ()) for key in group["keys"]]
-    groups = ((Kind(kind), group) for kind, groups in tables.items() for group in groups)
+    groups = ((AnswerKind(kind), group) for kind, groups in tables.items() for group in groups)
     keys = ((kind, group, group.get("below", "")) for kind, group in groups)
     return {f"{below}{key}": (kind, group["text"]) for kind, group, below in keys for key in group["keys"]}, needs
 
@@ -59,7 +59,7 @@ def _matches(key: str, pattern: str) -> bool:
 
 
 @cache
-def _answer(files: Sequence[Path], key: str) -> tuple[Kind, str] | None:
+def _answer(files: Sequence[Path], key: str) -> tuple[AnswerKind, str] | None:
     for answers in (_tables(file)[0] for file in files):
         name = key if key in answers else max((one for one in answers if _matches(key, one)), key=len, default="")
         if name:
@@ -79,23 +79,23 @@ class NativeKeys:
     owners: Mapping[str, str]
     """Native key -> its field, by the rows; empty: the key is the same for every run."""
 
-    def answer(self, key: str) -> tuple[Kind, str] | None:
+    def answer(self, key: str) -> tuple[AnswerKind, str] | None:
         """Kind and text of the answer to a key; a longer pattern comes before a shorter one."""
         if key in self.owners:
             opens = next((row.opens[key] for row in self.rows if key in row.opens), None)
             if opens is not None:
-                return Kind.WARNED, opens
+                return AnswerKind.WARNED, opens
             reason = next((row.reasons[key] for row in self.rows if key in row.reasons), "")
             field, same = self.owners[key], f"it is the same for every run{reason and f': {reason}'}"
-            return Kind.REFUSED, f"xp renders this key itself; {f'set {field}' if field else same}"
+            return AnswerKind.REFUSED, f"xp renders this key itself; {f'set {field}' if field else same}"
         return _answer(self.files, key)
 
     def fault(self, key: str, spec: RunSpec) -> str | None:
         """Returns why overrides cannot set a key that the trainer has; None if they can."""
-        kind, text = self.answer(key) or (Kind.REFUSED, "xp does not know what it would change; leave it out")
-        if kind is Kind.OWNER:
+        kind, text = self.answer(key) or (AnswerKind.REFUSED, "xp does not know what it would change; leave it out")
+        if kind is AnswerKind.OWNER:
             return f"xp has a field for this; set {text}"
-        if kind is Kind.REFUSED:
+        if kind is AnswerKind.REFUSED:
             return text
         needs = (need for file in self.files for name, need in _tables(file)[1] if _matches(key, name))
         lacking = next((need for need in needs if key not in self.owners and not NEEDS[need](spec)), None)
@@ -107,7 +107,7 @@ class NativeKeys:
         return [
             f"{self.place}.{key.removeprefix('--')}: {found[1]}"
             for key, found in answers.items()
-            if found is not None and found[0] is Kind.WARNED
+            if found is not None and found[0] is AnswerKind.WARNED
         ]
 
 

@@ -23,7 +23,7 @@ from xp.planning.episode import needs_catalog_key
 from xp.replay.recorded import ABOUT, Recorded
 from xp.run_records.held_out import evaluation_files, read_held_out, read_rewards
 from xp.run_records.lock import FILE as LOCK
-from xp.run_records.lock import read_lock
+from xp.run_records.lock import Lock, read_lock
 from xp.run_records.record import read_record
 from xp.run_records.run_directory import SPEC, resource_errors
 from xp.secrets.redaction import MASK, Redactor, known_values
@@ -71,12 +71,7 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
     except XpError as error:
         left_out.append(f"recipe: {error}")
     left_out += _on_this_machine(spec)
-    copied = {f"code.{place.name.removesuffix('.py')}" for place in (attempt / "code").iterdir()}
-    left_out += [
-        f"{name}: no statement imports it, so that the run has no copy"
-        for name in lock.facts
-        if name.startswith("code.") and name not in copied
-    ]
+    left_out += _without_copy(lock, attempt / "code")
     record = read_record(run)
     files[ABOUT] = _json(
         {
@@ -102,6 +97,16 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
             archive.writestr(entry, content if isinstance(content, str) else content.read_bytes())
     Recorded.open(target, (f"outputs={run.parent.parent}",)).trust()
     return left_out
+
+
+def _without_copy(lock: Lock, code: Path) -> list[str]:
+    """Modules that a run has loaded and has no copy of."""
+    copied = {f"code.{place.name.removesuffix('.py')}" for place in code.iterdir()}
+    return [
+        f"{name}: no statement imports it, so that the run has no copy"
+        for name in lock.facts
+        if name.startswith("code.") and name not in copied
+    ]
 
 
 def _on_this_machine(spec: RunSpec) -> Iterator[str]:

@@ -35,10 +35,10 @@ class _Tally:
     prompt_characters: int = 0
     prompts: set[bytes] = field(default_factory=set)
     names: list[Sequence[str]] = field(default_factory=list)
-    """Names of the held-out tasks (`_Overlap`)."""
+    """Names of the held-out tasks (`_HeldOutNames`)."""
 
 
-class _Overlap:
+class _HeldOutNames:
     """Recognises held-out tasks among those for training, by the environment's description and by the prompt.
 
     The prompt counts in all environments. A description or a prompt that all tasks of an environment share recognises
@@ -101,7 +101,7 @@ def merge(
         (block.env, block.purpose) for block in blocks for one in block.indices if block.task_id(one) in lost
     )
     tallies = {(block.env, block.purpose): _Tally() for block in blocks}
-    overlap = _Overlap(config, blocks, work)
+    overlap = _HeldOutNames(config, blocks, work)
     with replacing(directory / TABLE) as temporary:
         content_digest = write_rows(temporary, _rows(config, blocks, work, tallies, overlap))
     counts: dict[str, dict[str, Count]] = {}
@@ -181,7 +181,7 @@ def _rows(
     blocks: Sequence[Block],
     work: WorkDirectory,
     tallies: dict[tuple[str, Purpose], _Tally],
-    overlap: _Overlap,
+    overlap: _HeldOutNames,
 ) -> Iterator[TaskRow]:
     for block in blocks:
         tally = tallies[block.env, block.purpose]
