@@ -110,8 +110,7 @@ class TransformersEngine(EpisodeEngine):
         del is_live
         before = torch.get_num_threads()
         # The operations of a small model take less time than waking another thread.
-        is_small = self._model.config.get_text_config().hidden_size <= SMALL
-        torch.set_num_threads(1 if is_small else before)
+        torch.set_num_threads(1 if self._model.config.get_text_config().hidden_size <= SMALL else before)
         try:
             self._step()
         finally:
@@ -300,8 +299,7 @@ def _grouped(numbers: Sequence[int], prompts: Sequence[tuple[int, ...]]) -> list
 def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
     """Length of the common prefix, at most one less than the shortest sequence."""
     longest = min(map(len, sequences)) - 1
-    columns = enumerate(zip(*sequences, strict=False))
-    return next(number for number, ids in columns if number == longest or len({*ids}) > 1)
+    return next(n for n, ids in enumerate(zip(*sequences, strict=False)) if n == longest or len({*ids}) > 1)
 
 
 def draw(

@@ -31,8 +31,7 @@ MODEL = (
         carried_by="AutoModelForCausalLM.from_pretrained",
         refuse=when(
             lambda s: network_fields(s).get("model_type") in OTHER_HEADS,
-            "TRL computes log-probabilities from the head's weights, and knows nothing of this family's scale, cap or"
-            " layer around them; use backend=skyrl",
+            "TRL's log-probabilities lack this family's own scale, cap or layer at the head; use backend=skyrl",
         ),
     ),
     Row(
