@@ -55,8 +55,9 @@ def _right(text: str) -> tuple[list[Any], LatexExtractionConfig]:
     Raises:
         ValueError: it is not read whole.
     """
-    read, whole = (parse(text if _MARKED.search(text) else f"${text}$", (one,)) for one in (LATEX, WHOLE))
-    latex = LATEX
+    marked, latex = text if _MARKED.search(text) else f"${text}$", LATEX
+    read = parse(marked, (LATEX,))
+    whole = parse(marked, (WHOLE,)) if read and len(read[-1]) < len(text.strip("$ ")) else read
     if read and not (whole[-1].startswith(read[-1]) and _UNIT.fullmatch(whole[-1][len(read[-1]) :])):
         read, latex = whole, WHOLE
     if (not read or isinstance(read[0], str)) and _NUMBER.fullmatch(text):
