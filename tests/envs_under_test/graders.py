@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from xp.builtin.graders import ready
+
 
 def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     return {"train": [{"prompt": f"Say {n}.", "answer": str(n)} for n in range(9)], "test": [{"prompt": "?"}]}
@@ -257,6 +259,12 @@ async def trl_reward(
 def trl_bare_number(completions: list[Any], **kwargs: Any) -> float:
     del completions, kwargs
     return 1.0
+
+
+@ready(limit_s=5.0)
+def sleeps(answer: str, right: Any) -> bool:
+    time.sleep(600.0 if answer == "asleep" else 0.0)
+    return answer == right
 
 
 def thinks(answer: str, row: Mapping[str, Any]) -> float:
