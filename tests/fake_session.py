@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -93,6 +94,27 @@ class FakeSession:
 
     def close(self) -> None:
         self.num_closed += 1
+
+
+class OneAtATime:
+    """Opens sessions of a server that holds one; others wait for its end."""
+
+    def __init__(self, make: Callable[[], FakeSession]) -> None:
+        self._make, self._free = make, threading.Semaphore(1)
+
+    def __call__(self) -> FakeSession:
+        if not self._free.acquire(timeout=PATIENCE_S):
+            raise EnvFault("no session was free in time")
+        session = self._make()
+        close = session.close
+
+        def closed() -> None:
+            if not session.num_closed:
+                self._free.release()
+            close()
+
+        session.close = closed  # type: ignore[method-assign]
+        return session
 
 
 class Sessions:

@@ -156,7 +156,7 @@ def test_one_attempt_of_an_environment_with_several_agrees_and_more_are_refused(
     found = played(package("xp_capitals", environment="best-of-n", config={"n": 1}), scripts)
     assert found == own(own_config, scripts) == [2.0, 0.0]
     provider = load_provider(package("xp_capitals", environment="best-of-n", config={"n": 2}), os.environ)
-    with pytest.raises(ProtocolError, match=r"agent plays several times .* options\.config"):
+    with pytest.raises(ProtocolError, match=r"agent plays several times .*options\.config"):
         provider.open(Task("x", "train", 0)).answer("Paris")
     provider.close()
 

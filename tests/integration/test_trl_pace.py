@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.envs_under_test.graders import TOGETHER
-from tests.fake_session import RULES, FakeSession, with_limits
+from tests.fake_session import RULES, FakeSession, OneAtATime, with_limits
 from tests.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
@@ -176,6 +176,21 @@ def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path) -> None:
     records = read_trajectories(file).records
     assert len({record["index"] for record in records}) == 9
     assert all(record["tokens"]["generated"] > 0 for record in records)
+
+
+def test_episodes_that_wait_for_a_session_leave_a_thread_to_the_one_that_has_it() -> None:
+    tokenizer, model = tokenizer_and_model()
+    chat, turns = ChatTokens(tokenizer), iter(range(8))
+
+    def grade(_: str) -> ToolResult:
+        is_last = next(turns) % 2 == 1
+        return ToolResult("go on", 1.0, finished=is_last, awaits_reply=not is_last)
+
+    open_session = OneAtATime(lambda: FakeSession(lambda *_: grade(""), grade))
+    mix: Any = Mix(lambda *_: None, 4)
+    mix.episode = lambda row: Episode(Task("fake", "train", row.index), open_session, replace(RULES, provider="local"))
+    engine = lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1")  # noqa: E731
+    assert rewards(list(play_each(engine, chat, [(row, 0) for row in rows(4)], mix))) == [2.0] * 4
 
 
 def test_a_lost_engine_ends_the_play() -> None:

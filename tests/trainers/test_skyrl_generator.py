@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.contracts.test_agreement import DRAWN, ROW, SCRIPTS, DrawnMix, FakeMix, check_drawn, check_penalty, grade
-from tests.fake_session import RULES, FakeSession, call
+from tests.fake_session import RULES, FakeSession, OneAtATime, call
 from tests.tiny import tokenizer_and_model
 from tests.trainers import skyrl_parts
 from tests.trainers.skyrl_parts import ScriptedClient, generator, play, request, train_config
@@ -126,6 +126,15 @@ def test_more_episodes_than_sessions_wait_for_their_turn() -> None:
     assert [sum(one) for one in batch.output["rewards"]] == [1.0] * 16
     assert mix.most_open <= 2
     assert len(mix.sessions) == 16
+
+
+def test_episodes_that_wait_for_a_servers_only_session_leave_a_thread_to_the_one_that_has_it() -> None:
+    mix: Any = CountedMix(RULES)
+    mix._open = OneAtATime(mix._open)
+    config = train_config(*ROOMY_LIMITS, "env.limits.max_sessions=8")  # as many threads as episodes
+    batch = play(ScriptedClient([call("look"), call("win")]), mix, [ROW, OTHER], config, 4)
+    assert [sum(one) for one in batch.output["rewards"]] == [1.0] * 8
+    assert mix.most_open == 1
 
 
 def test_the_prompt_is_the_one_that_other_trainers_read_tools_included() -> None:

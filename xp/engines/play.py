@@ -210,6 +210,9 @@ class EpisodePlay:
                 self._outcomes |= {number: self._episodes[number].settle() for number in event.numbers}
             elif isinstance(event, BaseException):
                 raise event
+            elif isinstance(event, RolloutTurn) and not self._starts[event.number].done():
+                # No thread waits for another one's session: where a server holds few, that one may need a thread first.
+                self._starts[event.number].add_done_callback(partial(self._put_again, event))
             elif isinstance(event, RolloutTurn):
                 self._start(self._answer, event)
             elif isinstance(event, Opened) and event.prompt is None:
@@ -262,6 +265,9 @@ class EpisodePlay:
         # If the reply leaves no room, settle() records the episode as truncated.
         self.engine.end(turn.number)
         self._start(self._settle, turn.number)
+
+    def _put_again(self, turn: RolloutTurn, _: object) -> None:
+        self._inbox.put(turn)
 
     def _answer(self, turn: RolloutTurn) -> Answered:
         self._starts[turn.number].result()

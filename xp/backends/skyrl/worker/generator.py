@@ -130,7 +130,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             row, limit = running.row, self._sampling.max_prompt_tokens
             live = partial(live_prompt, running.episode, row.tools, self.chat, limit)
             open_session = live if running.episode.is_live else running.episode.start
-            start = asyncio.ensure_future(self._run_in_executor_if_available(open_session))
+            start = running.start = asyncio.ensure_future(self._run_in_executor_if_available(open_session))
             try:
                 # The prompt of the session replaces the prepared one.
                 if running.episode.is_live and (ids := await start) is not None:
@@ -145,6 +145,13 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         # Without a slot: the other episodes of the group may need it.
         await self._score_group(running, self._groups[id(trajectory_id)])
         return self._with_result(output, running.episode.settle())
+
+    async def _run_in_executor_if_available(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        """SkyRL's; a step takes a thread once its session is open, since the threads may be all that others wait in."""
+        running = CURRENT.get()
+        if running is not None and running.start is not None and getattr(func, "__name__", "") == "step":
+            await running.start
+        return await super()._run_in_executor_if_available(func, *args, **kwargs)
 
     def _form_groups(self, trajectory_ids: Sequence[Any]) -> None:
         sizes = Counter(one.instance_id for one in trajectory_ids)

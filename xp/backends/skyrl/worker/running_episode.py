@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from asyncio import Future
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class RunningEpisode:
     """Number of turns that were requested."""
     is_cut: bool = False
     """True if a token limit ended the last turn."""
+    start: Future[Any] | None = None
+    """Opening of the session."""
     _last_id: int | None = None
 
     def next_seed(self) -> int:
