@@ -148,6 +148,9 @@ def _served(
         devices, _ = server.split_devices(0 if is_on_cpu else spec.trainer_accelerators, 0)
         arguments, adapters = sglang_arguments(spec), adapters_of(directory)
         writer = sglang.SGLangWriter
+        if adapters is not None and is_on_cpu:  # it would pin their memory
+            reason = "SGLang takes a model's adapters on accelerators alone; leave it out"
+            raise XpError(f"eval.engine={engine}: {reason}", ExitCode.PLAN)
         if adapters is not None:
             arguments, directory = (*arguments, "--lora-paths", f"{MODEL}={adapters}"), base_of(adapters)
             writer = sglang.AdapterWriter
