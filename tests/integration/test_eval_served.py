@@ -26,8 +26,12 @@ import pytest
 
 from tests.listeners import listeners, off_loopback
 from tests.smollm2 import smollm2
+from tests.tiny import tokenizer_and_model
 from xp.__main__ import main
+from xp.backends.trl.control.processes import evaluation_server
 from xp.composition import compose
+from xp.engines import server
+from xp.engines.completions import ServerWriter
 from xp.engines.conversation import GenerationRequest
 from xp.engines.sglang import SGLangWriter, running
 from xp.errors import ExitCode, XpError
@@ -35,6 +39,7 @@ from xp.evaluation.local import ON_CPU, ensure_made, sglang_arguments
 from xp.lib.loopback import HOST, free_port
 from xp.planning.episode import sampling_of
 from xp.planning.stages import model_place
+from xp.worker.adapters import load_policy
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(3600)]
 
@@ -197,3 +202,30 @@ def test_a_pretrained_model_behind_vllm_is_evaluated_on_two_environments(
         assert one["num_played"] == one["num_asked"] > 0
         assert one["summary"]["num_void"] == 0
         assert sum(one["summary"]["statuses"].values()) == one["num_asked"]
+
+
+def test_vllm_plays_the_base_of_a_model_with_its_adapters_apart(tmp_path: Path) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    python = os.environ.get(VARIABLE)
+    if python is None:
+        pytest.skip(f"needs {VARIABLE}=a Python with vLLM: make test-vllm")
+    for one in tokenizer_and_model():
+        one.save_pretrained(tmp_path / "base")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    new = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    get_peft_model(base, new).save_pretrained(tmp_path / "adapted")
+    spec = compose(["model=tiny", "hardware=cpu", "evaluation.temperature=1.0"])
+    served, model, name = server.with_adapters(evaluation_server(spec), str(tmp_path / "adapted"))
+    log, prompt = tmp_path / "vllm.log", [10, 11, 12]
+    with server.running(served, model, "", log, python, name) as (url, key):
+        written = ServerWriter(url, sampling_of(spec, evaluates=True), [2], str(log), key=key).answer(
+            GenerationRequest(prompt, 8, 1)
+        )
+    with torch.no_grad():
+        ids = torch.tensor([[*prompt, *written.ids]])
+        logprobs = load_policy(tmp_path / "adapted", "float32")(ids).logits.log_softmax(-1)[0]
+    expected = [float(logprobs[len(prompt) - 1 + at, token]) for at, token in enumerate(written.ids)]
+    assert written.logprobs == pytest.approx(expected, abs=1e-3)
