@@ -43,7 +43,7 @@ def test_an_observation_is_what_the_model_reads(observation: dict[str, Any], tex
 @pytest.mark.parametrize("kind", ["image", "audio", "resource_link"])
 def test_a_result_that_is_no_text_is_refused(kind: str) -> None:
     blocks = [{"type": "text", "text": "a"}, {"type": kind, "data": "iVBO", "mimeType": "a/b"}]
-    with pytest.raises(ProtocolError, match=f"{kind} .*text alone"):
+    with pytest.raises(ProtocolError, match=f"{kind}: .*text alone"):
         openenv.observed({"observation": {"tool_name": "f", "result": {"content": blocks}}}, "x")
 
 

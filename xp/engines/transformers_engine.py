@@ -231,7 +231,7 @@ class TransformersEngine(EpisodeEngine):
         count = len(ids)
         positions = self._cache.aim(None if is_padded else slots, count, ids.shape[1])
         columns = torch.zeros(count, dtype=torch.long) if lengths is None else lengths - 1
-        kept, places = columns.unique(return_inverse=True)
+        kept, places = (columns[:1], columns) if lengths is None else columns.unique(return_inverse=True)
         ends = positions[torch.arange(count), columns]
         output = self._model(
             input_ids=ids,

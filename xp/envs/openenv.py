@@ -124,8 +124,7 @@ def _block_text(block: Mapping[str, Any], what: str) -> str:
     resource = block.get("resource")
     text = (resource if isinstance(resource, Mapping) else block).get("text")
     if not isinstance(text, str):
-        kind = f"{str(block.get('type'))[:40]} ({str(block.get('mimeType'))[:40]})"
-        raise ProtocolError(f"{what}: a block of type {kind}: xp gives a model text alone")
+        raise ProtocolError(f"{what}: a block of type {str(block.get('type'))[:40]}: xp gives a model text alone")
     return text
 
 
@@ -433,20 +432,21 @@ def opening(row: Row, where: str, reply: Mapping[str, Any]) -> list[Message]:
     observation, messages = reply["observation"], messages_of(row)
     metadata = wire.mapping(observation.get("metadata") or reply.get("metadata") or {}, f"{where}: metadata")
     fields = [name for name, value in observation.items() if name != "metadata" and value not in (None, "", [], {})]
-    names = [", ".join(one)[:MAX_ERROR_CHARS] or "nothing" for one in (fields, metadata)]
-    known = f"its observation has {names[0]}, its metadata {names[1]}"
+    known = f"its observation has {', '.join(fields) or 'nothing'}, its metadata {', '.join(metadata) or 'nothing'}"
 
     def shown(placeholder: re.Match[str]) -> str:
         if placeholder[1] == "observation":
             return text_of(observation if fields or not metadata else metadata, where)
         if (value := value_at({"metadata": metadata}, placeholder[1])) is None:
-            raise XpError(f"{where}: the reset gave nothing for {placeholder[0]}: {known}", ExitCode.CONFIG)
+            raise XpError(
+                f"{where}: the reset gave nothing for {placeholder[0]}: {known[:MAX_ERROR_CHARS]}", ExitCode.CONFIG
+            )
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     is_shown = any(PLACEHOLDER.search(one["content"]) for one in messages)
     if (fields or metadata) and row.get(RESET) is None and not is_shown:
         raise XpError(
-            f"{where}: the prompt shows nothing of what the reset observed: {known}\n"
+            f"{where}: the prompt shows nothing of what the reset observed: {known[:MAX_ERROR_CHARS]}\n"
             "write {observation}, {metadata} or {metadata.NAME} into the prompt; a row that sets its task itself has"
             ' the column reset ("reset": {})',
             ExitCode.CONFIG,

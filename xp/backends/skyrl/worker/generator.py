@@ -148,9 +148,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
 
     async def _run_in_executor_if_available(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """SkyRL's; a step takes a thread once its session is open, since the threads may be all that others wait in."""
-        running = CURRENT.get()
-        if running is not None and running.start is not None and getattr(func, "__name__", "") == "step":
-            await running.start
+        if (start := getattr(CURRENT.get(), "start", None)) is not None and getattr(func, "__name__", "") == "step":
+            await start
         return await super()._run_in_executor_if_available(func, *args, **kwargs)
 
     def _form_groups(self, trajectory_ids: Sequence[Any]) -> None:
