@@ -55,7 +55,7 @@ def test_an_override_comes_before_the_files_and_they_are_told_too() -> None:
     origin = origin_of("training.learning_rate", overrides)
     assert origin.override == "training.learning_rate=1e-5"
     assert [mark.file.relative_to(ROOT).as_posix() for mark in origin.marks] == [
-        "conf/model/_base.yaml",
+        "conf/training/_base.yaml",
         "conf/model/tiny.yaml",
     ]
 
