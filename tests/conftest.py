@@ -10,7 +10,7 @@ import omegaconf.omegaconf
 import yaml
 from hypothesis import HealthCheck, settings
 
-from tests.real_code import real_code
+from tests.support.real_code import real_code
 
 # Several processes test at the same time, and a waiting thread of OpenMP keeps its core busy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests import grouped
-from tests.fake_session import RULES, FakeSession, call
-from tests.tiny import ScriptedModel, tokenizer_and_model
+from tests.support import grouped
+from tests.support.fake_session import RULES, FakeSession, call
+from tests.support.tiny import ScriptedModel, tokenizer_and_model
 from xp.envs.base import EnvUnavailable, Message, SessionLost, Task, ToolResult
 from xp.envs.config import (
     Chat,

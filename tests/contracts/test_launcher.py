@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.launching import stage
+from tests.support.launching import stage
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime
 from xp.launchers.base import Context, Launcher

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.ors_server import COUNTER, QUIZ, rules, running
+from tests.support.ors_server import COUNTER, QUIZ, rules, running
 from tests.unit.test_envs_graded import graded
 from xp.envs.base import Provider
 from xp.envs.config import EnvConfig

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.architectures import VOCABULARY, tiny_model
+from tests.support.architectures import VOCABULARY, tiny_model
 from xp.backends.trl.control.rows.model import OTHER_HEADS
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.engines.conversation import Opening

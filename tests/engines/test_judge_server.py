@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.engines import needs_vllm
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.engines.config import JudgeServer, VLLMServer
 
 pytestmark = needs_vllm

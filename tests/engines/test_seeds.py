@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines import needs_vllm
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 PROGRAM = """

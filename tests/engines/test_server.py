@@ -12,7 +12,7 @@ import pytest
 
 from tests.engines import needs_vllm
 from tests.engines.test_trl import configured
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.engines.completions import ServerWriter
 from xp.engines.conversation import GenerationRequest

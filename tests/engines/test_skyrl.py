@@ -16,7 +16,7 @@ from tests.engines import needs_vllm
 pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
 
 from tests.engines.skyrl_faults import UNTIED
-from tests.tiny import leave_untrained
+from tests.support.tiny import leave_untrained
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode

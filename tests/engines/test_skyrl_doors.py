@@ -19,7 +19,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in .venv-vllm: make test-vllm")
 
 import uvicorn
 
-from tests.listeners import Listener, listeners, off_loopback
+from tests.support.listeners import Listener, listeners, off_loopback
 from xp.backends.skyrl.worker import process
 from xp.backends.skyrl.worker.train import MIDDLEWARE
 from xp.lib import loopback, private_ray

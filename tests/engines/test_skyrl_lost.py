@@ -10,7 +10,7 @@ from tests.engines import needs_vllm
 
 pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
 
-from tests.resuming import lose_once, process_with
+from tests.support.resuming import lose_once, process_with
 from xp.errors import ExitCode
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(3700)]

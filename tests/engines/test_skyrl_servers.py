@@ -18,7 +18,7 @@ from tests.engines import needs_vllm
 
 pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.backends.skyrl.control.keys import CPU_WORKER, EXTENSION
 from xp.lib.loopback import HOST, ONE_MACHINE, free_port
 from xp.planning.stages import cpu_environment

@@ -16,8 +16,8 @@ import pytest
 import requests
 
 from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
-from tests.listeners import listeners, off_loopback
-from tests.tiny import tokenizer_and_model
+from tests.support.listeners import listeners, off_loopback
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.slime_play import Kept, play_group
 from tests.trainers.slime_setup import (
     group_of,

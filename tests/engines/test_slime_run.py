@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from tests.engines.test_slime import ON_CPU, needs_server
-from tests.listeners import listeners, off_loopback
+from tests.support.listeners import listeners, off_loopback
 from tests.trainers.slime_setup import needs_slime, tiny_directory
 from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, job_of, run, spec_of, start
 from xp.backends.slime.worker.config import SlimeTrainConfig

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.test_slime import needs_server
-from tests.resuming import lose_once, process_with
+from tests.support.resuming import lose_once, process_with
 from tests.trainers.slime_setup import needs_slime
 from tools.benchmarks.equivalence import ON_GPUS, shipped_model, sweep_words
 from xp.episode.metrics_file import read_metrics

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.envs.base import Message
 from xp.envs.config import Chat, ToolsPrompt
 from xp.episode.tokens import ChatTokens

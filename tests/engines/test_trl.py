@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from tests.engines import needs_vllm
-from tests.resuming import lose_once, process_with
-from tests.tiny import tokenizer_and_model
+from tests.support.resuming import lose_once, process_with
+from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contracts.test_agreement import FakeMix
-from tests.fake_session import RULES
+from tests.support.fake_session import RULES
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.worker import colocated
 from xp.backends.trl.worker.config import TRLTrainConfig

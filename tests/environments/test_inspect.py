@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.environments.python import ROOT, inspect_python, told
-from tests.ors_server import rules
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.ors_server import rules
 from xp.__main__ import main
 from xp.envs.base import Provider, Task
 from xp.envs.config import EnvConfig

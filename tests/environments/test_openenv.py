@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.envs_under_test.openenv_counter import own_results
-from tests.ors_server import rules
+from tests.support.ors_server import rules
 from xp.envs.base import Task, ToolResult
 from xp.envs.openenv import STEP, OpenEnvProvider
 from xp.lib.load import load_object

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.environments.python import python, told
-from tests.ors_server import rules
+from tests.support.ors_server import rules
 from xp.__main__ import main
 from xp.envs.base import Provider
 from xp.envs.config import EnvConfig

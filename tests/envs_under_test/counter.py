@@ -20,7 +20,7 @@ from openreward.environments.utils import run_user_callable
 from openreward.judging import PairwiseJudge, rank_group
 from pydantic import BaseModel
 
-from tests.ors_server import LOG_VARIABLE
+from tests.support.ors_server import LOG_VARIABLE
 
 
 class Noted(Environment):

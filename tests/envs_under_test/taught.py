@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.builtin.mystery import generate_case
 from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cases import few
+from tests.support.cases import few
 from xp.composition import ROOT, compose
 from xp.envs.base import Task
 from xp.envs.openreward import OpenRewardProvider

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_eval import TASKS, whole_line
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose, to_yaml
 from xp.errors import ExitCode

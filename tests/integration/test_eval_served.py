@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from tests.listeners import listeners, off_loopback
-from tests.smollm2 import smollm2
-from tests.tiny import tokenizer_and_model
+from tests.support.listeners import listeners, off_loopback
+from tests.support.smollm2 import smollm2
+from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.backends.trl.control.processes import evaluation_server
 from xp.composition import compose

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launching import PATIENCE_S, eventually, is_alive
+from tests.support.launching import PATIENCE_S, eventually, is_alive
 from xp.composition import compose
 from xp.errors import ExitCode
 from xp.evaluation.local import ensure_made

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import few
-from tests.launching import Supervisor
+from tests.support.cases import few
+from tests.support.launching import Supervisor
 from xp.errors import ExitCode
 from xp.run_records.record import read_record
 

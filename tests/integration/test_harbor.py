@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.fake_session import call
-from tests.harbor_tasks import CONFIG, HELLO, REWARD, harbor, left_over, write_task
+from tests.support.fake_session import call
+from tests.support.harbor_tasks import CONFIG, HELLO, REWARD, harbor, left_over, write_task
 from xp.__main__ import main
 from xp.contrib.harbor import keeper, session
 from xp.envs.base import Provider, Task
@@ -210,7 +210,7 @@ def test_a_process_in_the_background_stays_until_the_verifier_ran(tmp_path: Path
 PROGRAM = """
 import os, time
 from pathlib import Path
-from tests.harbor_tasks import harbor
+from tests.support.harbor_tasks import harbor
 from xp.contrib.harbor.local_sandbox import LocalSandbox
 box = LocalSandbox(None, harbor(Path("tasks")), os.environ)
 box.run("setsid sleep 604 & echo", {}, 5.0, 100)

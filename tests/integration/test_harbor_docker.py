@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_session import call
-from tests.harbor_tasks import CONFIG, HELLO, harbor, write_task
+from tests.support.fake_session import call
+from tests.support.harbor_tasks import CONFIG, HELLO, harbor, write_task
 from xp.envs.base import Task
 from xp.envs.config import SandboxKind
 from xp.envs.load import load_provider

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harbor_tasks import left_over, write_task
+from tests.support.harbor_tasks import left_over, write_task
 from xp.__main__ import main
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_session import call
-from tests.ors_server import rules
+from tests.support.fake_session import call
+from tests.support.ors_server import rules
 from xp.__main__ import main
 from xp.envs.base import Task
 from xp.envs.load import load_provider

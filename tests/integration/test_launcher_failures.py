@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from tests.launching import ROOT, eventually, launcher_spec, plan, stage
+from tests.support.launching import ROOT, eventually, launcher_spec, plan, stage
 from xp.cli.runs import cancel
 from xp.errors import ExitCode, XpError
 from xp.job import Resources, Stage

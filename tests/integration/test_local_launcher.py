@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launching import PATIENCE_S, ROOT, Supervisor, eventually, forms, plan, run, stage, statuses
+from tests.support.launching import PATIENCE_S, ROOT, Supervisor, eventually, forms, plan, run, stage, statuses
 from xp.errors import ExitCode, XpError
 from xp.launchers.local import LocalLauncher
 from xp.run_records.record import RunStatus, read_record
@@ -168,7 +168,7 @@ def test_a_full_disk_under_the_log_ends_the_run_with_its_code(tmp_path: Path) ->
     code = "import sys\nfor _ in range(4000): sys.stdout.write('x' * 999 + '\\n')"
     limited = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000)); import json, tests.launching as t;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000)); import json, tests.support.launching as t;"
         f"sys.exit(t._main({{'outputs': {str(tmp_path)!r}, 'codes': [{code!r}], 'grace_s': 1, 'attempt': 1}}))"
     )
     ended = subprocess.run(

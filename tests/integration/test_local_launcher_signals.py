@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import PATIENCE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
+from tests.support.launching import PATIENCE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
 from xp.run_records.run_directory import cancel

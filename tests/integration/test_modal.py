@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.detaching import DetachingContract, InTheCloud, stand_in
-from tests.launching import FakePlan, eventually, launcher_spec, plan, stage
+from tests.support.detaching import DetachingContract, InTheCloud, stand_in
+from tests.support.launching import FakePlan, eventually, launcher_spec, plan, stage
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Launch, Launcher

@@ -19,8 +19,8 @@ import aiohttp
 import pytest
 
 from tests.envs_under_test.openenv_counter import Tools, own_results
-from tests.fake_session import RULES
-from tests.ors_server import rules
+from tests.support.fake_session import RULES
+from tests.support.ors_server import rules
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, ProtocolError, SessionLost, Task, ToolCrashed
 from xp.envs.config import Dialect, EnvConfig
 from xp.envs.local_server import LocalServer

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.envs_under_test.openenv_image import make_image
-from tests.fake_session import with_limits
 from tests.integration.test_openenv import counter, task
+from tests.support.fake_session import with_limits
 from xp.envs.config import Dialect, EnvConfig
 from xp.envs.openenv import OpenEnvProvider
 from xp.episode.episode import Episode

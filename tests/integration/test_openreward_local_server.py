@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launching import is_alive
-from tests.ors_server import COUNTER, rules
 from tests.reliability.test_sessions import wait_for
+from tests.support.launching import is_alive
+from tests.support.ors_server import COUNTER, rules
 from xp.envs import local_server
 from xp.envs.base import EnvFault
 from xp.envs.local_server import LocalServer, source_version
@@ -41,7 +41,7 @@ def test_it_serves_within_its_context_and_not_after() -> None:
     ("serve", "reason"),
     [
         ("no_such_module:Env", "ModuleNotFoundError"),
-        ("tests.ors_server:Running", "TypeError"),
+        ("tests.support.ors_server:Running", "TypeError"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_one_message(serve: str, reason: str, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_server_stuck_in_a_call_is_replaced_after_its_time(
 
 KEEPS_THE_INTERPRETER = """
 import os
-from tests.ors_server import rules
+from tests.support.ors_server import rules
 from xp.envs.openreward import OpenRewardProvider
 provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Stuck", call_timeout_s=600.0), os.environ)
 session = provider.open(provider.tasks("train", [1])[0])

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import call
-from tests.ors_server import rules
+from tests.support.fake_session import call
+from tests.support.ors_server import rules
 from xp.composition import compose
 from xp.envs.base import NotOffered, Task
 from xp.envs.openreward import OpenRewardProvider

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.envs_under_test.counter import LOG_VARIABLE
-from tests.ors_server import COUNTER, rules
+from tests.support.ors_server import COUNTER, rules
 from xp.errors import ExitCode
 from xp.lib.atomic import write_atomically
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ors_server import rules
-from tests.tiny import tokenizer_and_model
+from tests.support.ors_server import rules
+from tests.support.tiny import tokenizer_and_model
 from xp.envs.config import Chat, EnvConfig, EpisodeConfig, PromptSource
 from xp.episode.episode import Episode
 from xp.episode.metrics import Played, check_health

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.detaching import DetachingContract
-from tests.launching import eventually, forms, is_alive, launcher_spec, plan, stage
+from tests.support.detaching import DetachingContract
+from tests.support.launching import eventually, forms, is_alive, launcher_spec, plan, stage
 from xp.errors import XpError
 from xp.launchers import ray_head
 from xp.launchers.base import Context, Launcher

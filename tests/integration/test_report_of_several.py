@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Watched, chromium, needs_chromium
-from tests.report_run import make_run
+from tests.support.browser import Watched, chromium, needs_chromium
+from tests.support.report_run import make_run
 from xp.cli.report import write_page
 
 pytestmark = [pytest.mark.integration, needs_chromium]

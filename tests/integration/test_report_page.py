@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Watched, chromium, needs_chromium
-from tests.report_run import episode, make_evaluation, make_run, write_episodes
+from tests.support.browser import Watched, chromium, needs_chromium
+from tests.support.report_run import episode, make_evaluation, make_run, write_episodes
 from xp.builtin.tiny_model import SHIPPED
 from xp.cli.report import write_page
 from xp.episode.metrics_file import MetricsFile

@@ -9,8 +9,8 @@ import pytest
 
 from tests.envs_under_test.catalog.answers import _sum
 from tests.envs_under_test.catalog.whodunit import make_case
-from tests.fake_session import call
-from tests.ors_server import rules
+from tests.support.fake_session import call
+from tests.support.ors_server import rules
 from xp.envs.config import EpisodeConfig, WeightedFn
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult

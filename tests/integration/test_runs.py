@@ -1,4 +1,4 @@
-"""`python -m xp runs` on runs that go on, ended, or were killed; tests/detaching.py has those left to a cluster."""
+"""`python -m xp runs` on runs that go on, ended, or were killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import Supervisor, eventually, launcher_spec, plan, run, stage
+from tests.support.launching import Supervisor, eventually, launcher_spec, plan, run, stage
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Context, Echo, Launch
@@ -109,7 +109,7 @@ def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(tmp_path: Path, m
 FAILS = """
 import sys
 from pathlib import Path
-from tests.launching import plan, stage
+from tests.support.launching import plan, stage
 from xp.errors import XpError
 from xp.launchers.local import LocalLauncher
 from xp.run_records.supervise import dispatch

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import call
-from tests.ors_server import rules
+from tests.support.fake_session import call
+from tests.support.ors_server import rules
 from xp.envs.base import Task
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode

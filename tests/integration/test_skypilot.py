@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.detaching import DetachingContract, InTheCloud, stand_in
-from tests.launching import launcher_spec
+from tests.support.detaching import DetachingContract, InTheCloud, stand_in
+from tests.support.launching import launcher_spec
 from xp.composition import compose
 from xp.contrib.skypilot.launcher import SkypilotLauncher
 from xp.contrib.skypilot.task import exit_code_in

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.envs_under_test.narrow import ROOM
-from tests.ors_server import COUNTER, QUIZ, Effects, rules, running
 from tests.reliability.test_sessions import wait_for
+from tests.support.ors_server import COUNTER, QUIZ, Effects, rules, running
 from xp.__main__ import main
 from xp.envs import slots
 from xp.envs.openreward import OpenRewardProvider

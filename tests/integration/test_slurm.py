@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.detaching import DetachingContract
-from tests.launching import eventually, forms, launcher_spec, plan, stage
+from tests.support.detaching import DetachingContract
+from tests.support.launching import eventually, forms, launcher_spec, plan, stage
 from xp.errors import ExitCode, XpError
 from xp.job import Resources, Runtime, Stage
 from xp.launchers.base import Context, Launcher

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.engines.conversation import (
     Conversation,
     Done,

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import call
-from tests.ors_server import Effects, rules, running
-from tests.tiny import tokenizer_and_model
+from tests.support.fake_session import call
+from tests.support.ors_server import Effects, rules, running
+from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.rollout import trl_rows
 from xp.engines.conversation import Conversation, Opening, RolloutTurn
 from xp.engines.play import Rollout, play_each
@@ -88,7 +88,7 @@ def row(env: str, split: str, index: int) -> TaskRow:
 
 
 def mix_of(**changes: Any) -> EnvironmentMixture:
-    """A mix of the servers of tests.ors_server, by their URL and key."""
+    """A mix of the servers of tests.support.ors_server, by their URL and key."""
     key = running(AWKWARD).server.key
     url = running(AWKWARD).server.url
     config = rules(name="awkward", target=url, variant="awkward", allowed_origins=(url,), **changes)

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.envs_under_test.graders import TOGETHER
-from tests.fake_session import RULES, FakeSession, OneAtATime, with_limits
-from tests.tiny import tokenizer_and_model
+from tests.support.fake_session import RULES, FakeSession, OneAtATime, with_limits
+from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
 from xp.engines.play import Rollout, play_each

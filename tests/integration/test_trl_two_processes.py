@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.listeners import Listener, listeners, off_loopback
+from tests.support.listeners import Listener, listeners, off_loopback
 from xp.errors import ExitCode
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser import Watched, chromium, needs_chromium
-from tests.report_run import episode, make_evaluation, make_run, write_episodes
+from tests.support.browser import Watched, chromium, needs_chromium
+from tests.support.report_run import episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
 from xp.run_records.record import RunStatus, read_record, write_record
 from xp.run_records.sweep import write_sweep

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launching import eventually, launcher_spec, plan, stage
 from tests.nodes.conftest import PATIENCE_S
+from tests.support.launching import eventually, launcher_spec, plan, stage
 from xp.errors import XpError
 from xp.job import Resources, Runtime, Stage
 from xp.launchers.slurm import SlurmLauncher

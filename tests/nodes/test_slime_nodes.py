@@ -19,7 +19,7 @@ import pytest
 
 from tests.nodes.conftest import ADDRESSES, PATIENCE_S, RayNodes, on_node, ray_nodes
 from tests.nodes.test_ray_of_a_job import of_job
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
 from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, rehearsed, spec_of

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import eventually, launcher_spec, plan, stage
 from tests.nodes.conftest import PATIENCE_S, QUICK, SMALL, xp
+from tests.support.launching import eventually, launcher_spec, plan, stage
 from xp.job import Resources, Stage
 from xp.launchers.slurm import SlurmLauncher
 from xp.run_records.supervise import dispatch

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.ors_server import COUNTER, Effects, rules, running
 from tests.reliability.proxy import FaultProxy
+from tests.support.ors_server import COUNTER, Effects, rules, running
 from xp.envs.base import Session, Task
 from xp.envs.config import EnvConfig
 from xp.envs.openreward import OpenRewardProvider

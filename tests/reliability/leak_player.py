@@ -11,9 +11,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.fake_session import call
-from tests.harbor_tasks import harbor
-from tests.ors_server import rules
+from tests.support.fake_session import call
+from tests.support.harbor_tasks import harbor
+from tests.support.ors_server import rules
 from xp.envs.base import Task
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider

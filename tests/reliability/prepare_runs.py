@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.fake_provider import FakeWorld
+from tests.support.fake_provider import FakeWorld
 from xp.lib.atomic import write_atomically
 from xp.tasks.config import PrepareConfig
 from xp.tasks.request import request_key

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from tests.fake_session import call
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from tests.reliability.proxy import Fault
 from tests.reliability.test_sessions import FAR_BEYOND_S
+from tests.support.fake_session import call
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, ResponseLost
 from xp.episode.outcome import EpisodeStatus
 

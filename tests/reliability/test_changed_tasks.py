@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import few
-from tests.ors_server import rules
 from tests.reliability.proxy import FaultProxy
+from tests.support.cases import few
+from tests.support.ors_server import rules
 from xp.envs.local_server import LocalServer
 from xp.errors import ExitCode, XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection

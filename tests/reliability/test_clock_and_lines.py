@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.fake_session import call
-from tests.ors_server import COUNTER, running
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
+from tests.support.fake_session import call
+from tests.support.ors_server import COUNTER, running
 from xp.envs import transport
 from xp.episode.outcome import EpisodeStatus
 

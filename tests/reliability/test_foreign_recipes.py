@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.foreign import leave_run, record
+from tests.support.foreign import leave_run, record
 from xp.backends.slime.control.flags import catalog
 from xp.cli.runs import trust
 from xp.composition import compose

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.foreign import contents, leave_programs, leave_run, make_ours, record
+from tests.support.foreign import contents, leave_programs, leave_run, make_ours, record
 from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode, XpError

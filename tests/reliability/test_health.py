@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import call
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
+from tests.support.fake_session import call
 from xp.diagnosis.history import Facts
 from xp.diagnosis.live import LiveRules
 from xp.episode.metrics import Played

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cases import few
-from tests.launching import Supervisor, eventually
+from tests.support.cases import few
+from tests.support.launching import Supervisor, eventually
 from xp.run_records.record import RunStatus, read_record
 
 STAGE = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.resuming import lose_once, process_with
+from tests.support.resuming import lose_once, process_with
 
 
 @pytest.mark.integration

@@ -13,12 +13,12 @@ from email.utils import format_datetime
 
 import pytest
 
-from tests.fake_session import call, with_limits
-from tests.ors_server import rules
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from tests.reliability.proxy import Fault
 from tests.reliability.test_sessions import wait_for
+from tests.support.fake_session import call, with_limits
+from tests.support.ors_server import rules
 from xp.envs.base import EnvFault, EnvUnavailable, Task
 from xp.envs.local_server import LocalServer
 from xp.envs.openenv import OpenEnvProvider

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import few
 from tests.reliability.prepare_fault import POINTS
 from tests.reliability.prepare_runs import Runs, new_runs
+from tests.support.cases import few
 from xp.lib import private_directory
 from xp.tasks.store import prove
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import few
 from tests.reliability.prepare_runs import Runs, new_runs
+from tests.support.cases import few
 from xp.errors import ExitCode
 
 

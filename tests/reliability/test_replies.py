@@ -8,10 +8,10 @@ import random
 import pytest
 from hypothesis import strategies as st
 
-from tests.fake_session import call
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from tests.reliability.proxy import EVENT_STREAM, Fault, output
+from tests.support.fake_session import call
 from xp.envs.base import ProtocolError, ResponseLost
 from xp.episode.outcome import EpisodeStatus
 

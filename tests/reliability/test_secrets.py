@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.ors_server import COUNTER, rules, running
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
+from tests.support.ors_server import COUNTER, rules, running
 from xp.envs import target as targets
 from xp.envs.base import EnvFault, UnsafeOrigin
 from xp.envs.local_server import LocalServer
@@ -232,7 +232,7 @@ def hook(event, arguments):
         places.append(repr(arguments[1:] if event == "socket.connect" else arguments))
 sys.addaudithook(hook)
 import os
-from tests.ors_server import rules, COUNTER
+from tests.support.ors_server import rules, COUNTER
 from tests.reliability.conftest import TASK
 from xp.envs.load import load_provider
 provider = load_provider(rules(serve=COUNTER), os.environ)

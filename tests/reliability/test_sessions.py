@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fake_session import call
-from tests.ors_server import COUNTER, Effects, rules, running
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import PATIENT, TASK, World
 from tests.reliability.proxy import Fault, FaultProxy
+from tests.support.fake_session import call
+from tests.support.ors_server import COUNTER, Effects, rules, running
 from xp.envs import local_server, openreward
 from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost, Task
 from xp.envs.local_server import LocalServer
@@ -87,7 +87,7 @@ FORGETFUL = """
 import os, sys
 sys.path[:0] = {path!r}
 from tests.reliability.conftest import TASK
-from tests.ors_server import rules
+from tests.support.ors_server import rules
 from xp.envs.load import load_provider
 provider = load_provider(rules(target={url!r}, variant="counter"), os.environ)
 sessions = [provider.open(TASK) for _ in range(3)]

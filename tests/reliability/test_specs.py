@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession, call, steady
+from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
 from xp.envs import wire
 from xp.envs.base import ToolResult, ToolSpec
 from xp.episode.episode import Episode

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.foreign import leave_run, make_ours, record
+from tests.support.foreign import leave_run, make_ours, record
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.errors import ExitCode

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import plan, run, stage
+from tests.support.launching import plan, run, stage
 from xp.envs.local_server import _child_environ
 from xp.launchers import cluster
 from xp.launchers.base import Context

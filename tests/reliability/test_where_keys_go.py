@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.ors_server import rules
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
+from tests.support.ors_server import rules
 from xp.__main__ import main
 from xp.composition import compose
 from xp.envs import target as targets

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.listeners import Listener, listeners
+from tests.support.listeners import Listener, listeners
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.errors import ExitCode, XpError
 from xp.testing.jobs import PATIENCE_S

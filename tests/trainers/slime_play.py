@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.test_agreement import ROW, SCRIPTS, FakeMix, Script
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.slime_setup import (
     engine,
     group_of,

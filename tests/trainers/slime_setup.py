@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, Says, TinyPolicy
 from xp.backends.slime.worker import config as hooks
 from xp.backends.slime.worker.config import (

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("peft", reason="SkyRL's peft is in a virtual environment of its own: make test-skyrl")
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.backends.skyrl.worker.checkpoints import prune_exports
 from xp.worker.adapters import load_policy, merge_adapters
 

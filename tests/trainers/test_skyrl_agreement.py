@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests import grouped
 from tests.contracts.test_agreement import ROW, SCRIPTS, STOP, FakeMix, Played, Script, bare, dialogue, resettled
-from tests.tiny import tokenizer_and_model
+from tests.support import grouped
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import ScriptedClient, play, train_config
 from xp.backends.skyrl.worker.generator import VOID
 from xp.episode.outcome import EpisodeStatus

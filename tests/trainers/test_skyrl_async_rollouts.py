@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from tests.trainers.test_skyrl_trainer import SMALL, dataset
 from xp.backends.skyrl.worker.experiment import advantage_rule

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.listeners import off_loopback
+from tests.support.listeners import off_loopback
 from tests.trainers.skyrl_parts import native, train_config
 from tests.trainers.skyrl_tasks import (
     STRANGERS,

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.recipes import recipes_of
+from tests.support.recipes import recipes_of
 from tests.trainers.skyrl_parts import native
 from xp.backends.skyrl.control.render import stages
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.contracts.test_agreement import ROW
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.train import write_view

@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.fake_session import call
-from tests.tiny import tokenizer_and_model
+from tests.support.fake_session import call
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import REHEARSAL, ScriptedClient, generator, request, train_config
 from xp.builtin.mystery import generate_case
 from xp.builtin.scripted_play import Player

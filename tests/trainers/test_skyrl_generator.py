@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.contracts.test_agreement import DRAWN, ROW, SCRIPTS, DrawnMix, FakeMix, check_drawn, check_penalty, grade
-from tests.fake_session import RULES, FakeSession, OneAtATime, call
-from tests.tiny import tokenizer_and_model
+from tests.support.fake_session import RULES, FakeSession, OneAtATime, call
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers import skyrl_parts
 from tests.trainers.skyrl_parts import ScriptedClient, generator, play, request, train_config
 from xp.backends.skyrl.worker.train import write_view

@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.resuming import lose_once, process_with
-from tests.tiny import leave_untrained
+from tests.support.resuming import lose_once, process_with
+from tests.support.tiny import leave_untrained
 from tests.trainers.skyrl_parts import REHEARSAL
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.test_skyrl_rehearsal import SMALL, run
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from tests.trainers.skyrl_parts import PLACES, REHEARSAL
 from xp.backends.skyrl.control.render import sft_stage

@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.contracts.test_agreement import ROW
-from tests.task_set import leave_manifest
-from tests.tiny import tokenizer_and_model
+from tests.support.task_set import leave_manifest
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from xp.backends.skyrl.control.render import refusals
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.recipes import recipes_of
+from tests.support.recipes import recipes_of
 from tests.trainers.slime_setup import needs_slime, parsed
 from xp.backends.slime.control.render import stages
 from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, SlimeTrainConfig

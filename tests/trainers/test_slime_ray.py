@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import forms
+from tests.support.launching import forms
 from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.test_slime_rehearsal import spec_of
 from xp.backends.slime.worker.config import STEPS_FLAG

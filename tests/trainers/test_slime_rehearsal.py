@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.listeners import Listener, listeners, off_loopback
-from tests.tiny import tokenizer_and_model
+from tests.support.listeners import Listener, listeners, off_loopback
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
 from xp.backends.slime.control.render import stages

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests import grouped
 from tests.contracts.test_agreement import (
     DRAWN,
     NO_RETRY,
@@ -29,9 +28,10 @@ from tests.contracts.test_agreement import (
     dialogue,
     resettled,
 )
-from tests.fake_session import call
 from tests.stubs.teacher_server import KEY, serving
-from tests.tiny import tokenizer_and_model
+from tests.support import grouped
+from tests.support.fake_session import call
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.slime_play import (
     Kept,
     args,

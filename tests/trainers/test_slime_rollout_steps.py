@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, ROW, SCRIPTS, FakeMix
-from tests.fake_session import FakeSession, call
-from tests.task_set import leave_manifest
-from tests.tiny import tokenizer_and_model
+from tests.support.fake_session import FakeSession, call
+from tests.support.task_set import leave_manifest
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.slime_play import Kept, args, arguments, play_group, play_script, says_script, script_named
 from tests.trainers.slime_setup import (
     engine,

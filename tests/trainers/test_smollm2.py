@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.smollm2 import smollm2
+from tests.support.smollm2 import smollm2
 from xp.__main__ import main
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode

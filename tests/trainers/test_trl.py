@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.recipes import recipes_of
-from tests.tiny import tokenizer_and_model
+from tests.support.recipes import recipes_of
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_args import MAX_STEPS
 from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.render import grpo_config, stages

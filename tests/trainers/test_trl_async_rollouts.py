@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.contracts.test_agreement import FakeMix
-from tests.fake_session import RULES, FakeSession, steady, with_limits
-from tests.tiny import tokenizer_and_model
+from tests.support.fake_session import RULES, FakeSession, steady, with_limits
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.control.render import refusals, stages
 from xp.backends.trl.worker.async_rollouts import AsyncRollouts, RolloutThread

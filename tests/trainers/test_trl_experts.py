@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cases import few
+from tests.support.cases import few
 from tools.parity.measure import case_of, spec_of
 from tools.parity.model import make_model
 from tools.parity.options import CORRECTED, Option

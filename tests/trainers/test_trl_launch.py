@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.launching import PATIENCE_S, eventually, is_alive
+from tests.support.launching import PATIENCE_S, eventually, is_alive
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose

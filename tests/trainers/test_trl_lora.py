@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
 from xp.backends.trl.control.render import checkpoint, stages
 from xp.backends.trl.worker.config import TRLTrainConfig

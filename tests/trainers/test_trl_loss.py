@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cases import few
-from tests.tiny import tokenizer_and_model
+from tests.support.cases import few
+from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.train import settled_reward
 from xp.composition import compose

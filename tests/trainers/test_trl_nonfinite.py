@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from tests.trainers.test_trl import PLACES, Groups, step_log
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.train import settled_reward

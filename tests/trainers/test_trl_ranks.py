@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.task_set import leave_manifest
-from tests.tiny import tokenizer_and_model
+from tests.support.task_set import leave_manifest
+from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 
-from tests.launching import is_alive
+from tests.support.launching import is_alive
 from tests.trainers.test_trl_vllm import FAKE, SAMPLING
 from xp.backends.trl.worker.generation import let_trl_send_key
 from xp.engines.completions import ServerWriter

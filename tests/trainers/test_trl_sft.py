@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.cases import few
-from tests.tiny import leave_untrained, tokenizer_and_model
+from tests.support.cases import few
+from tests.support.tiny import leave_untrained, tokenizer_and_model
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from xp.backends.trl.control.render import sft_stage
 from xp.backends.trl.worker import sft

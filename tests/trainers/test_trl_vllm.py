@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contracts.test_agreement import FakeMix
-from tests.fake_session import RULES, with_limits
+from tests.support.fake_session import RULES, with_limits
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
 from xp.backends.trl.worker.held_out import HeldOutEvaluation

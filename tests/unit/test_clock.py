@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers.utils.chat_template_utils as original
 
-from tests.chat_templates import folder, small_tokenizer, tokenizer_of
+from tests.support.chat_templates import folder, small_tokenizer, tokenizer_of
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.composition.points import to_yaml

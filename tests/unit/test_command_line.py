@@ -15,7 +15,7 @@ from typing import TextIO
 import pytest
 from filelock import FileLock
 
-from tests.foreign import leave_run, make_ours, record
+from tests.support.foreign import leave_run, make_ours, record
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS
 from xp.cli.parser import outputs_of, parse

@@ -37,7 +37,7 @@ def test_the_picture_lies_beside_the_evaluation_and_is_drawn_once(tmp_path: Path
 
 
 def test_an_unwatched_run_gets_its_picture_when_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tests.launching import plan, run, stage
+    from tests.support.launching import plan, run, stage
     from xp.cli.runs import show
 
     write = 'open("runs/run/attempt_1/evaluate/evaluation.json", "w").write(\'{"results": {}}\')'

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.chat_templates import tokenizer_of
-from tests.fake_session import RULES, FakeSession, steady
+from tests.support.chat_templates import tokenizer_of
+from tests.support.fake_session import RULES, FakeSession, steady
 from xp.composition import compose
 from xp.engines.conversation import EpisodeEngine, RolloutTurn
 from xp.engines.play import play_each

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.chat_templates import tokenizer_of
-from tests.fake_session import RULES
-from tests.tiny import tokenizer_and_model
+from tests.support.chat_templates import tokenizer_of
+from tests.support.fake_session import RULES
+from tests.support.tiny import tokenizer_and_model
 from xp.envs.base import Message, ToolSpec
 from xp.envs.config import Dialect, EpisodeConfig
 from xp.episode.auto_dialect import detect, resolve, resolved

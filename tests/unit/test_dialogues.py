@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.chat_templates import tokenizer_of
+from tests.support.chat_templates import tokenizer_of
 from tests.unit.test_demonstrations import BUDGET, RULE
 from xp.envs.config import Dialect
 from xp.episode.tokens import ChatTokens

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.launching import FakePlan, FakeSpec, Limits, plan, stage
+from tests.support.launching import FakePlan, FakeSpec, Limits, plan, stage
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.job import Stage

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import CPU, eventually, stage
+from tests.support.launching import CPU, eventually, stage
 from xp.errors import ExitCode, XpError
 from xp.hardware import visible_gpus
 from xp.job import Resources, Stage

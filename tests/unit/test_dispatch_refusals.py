@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.launching import Limits, plan, stage
+from tests.support.launching import Limits, plan, stage
 from tests.unit.test_dispatch import FakeLauncher, failing, go
 from xp.errors import ExitCode, XpError
 from xp.run_records.record import RunStatus

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
 from xp.doctor import exit_code

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from tests.fake_session import FakeSession, steady
-from tests.ors_server import COUNTER, QUIZ, rules
+from tests.support.fake_session import FakeSession, steady
+from tests.support.ors_server import COUNTER, QUIZ, rules
 from tests.unit.test_envs_graded import graded
 from xp.cli.environments import env_command, show_report
 from xp.cli.parser import parse

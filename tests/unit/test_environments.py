@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fake_session import RULES
+from tests.support.fake_session import RULES
 from xp.builtin import gsm8k
 from xp.builtin.multiply import Multiply
 from xp.builtin.sums import Sums

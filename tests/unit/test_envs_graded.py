@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_session import with_limits
-from tests.launching import is_alive
-from tests.ors_server import rules
 from tests.reliability.test_sessions import wait_for
+from tests.support.fake_session import with_limits
+from tests.support.launching import is_alive
+from tests.support.ors_server import rules
 from xp.envs.base import DeadlineExceeded, Message, ProtocolError, ResponseLost, Task, ToolCrashed
 from xp.envs.config import Dialect, EnvConfig, EpisodeConfig, GraderForm
 from xp.envs.graded import GradedProvider

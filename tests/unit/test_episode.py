@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
+from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
 from xp.envs.base import ToolCrashed, ToolResult, ToolSpec
 from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
 from xp.episode.episode import NUDGE, Episode

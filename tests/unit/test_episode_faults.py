@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady, with_limits
-from tests.tiny import tokenizer_and_model
+from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady, with_limits
+from tests.support.tiny import tokenizer_and_model
 from tests.unit.test_episode import episode_of
 from xp.envs.base import Message, ResponseLost, SessionLost, ToolResult, UnsafeOrigin
 from xp.envs.config import PromptSource

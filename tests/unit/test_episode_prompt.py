@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import FakeSession, steady
+from tests.support.fake_session import FakeSession, steady
 from xp.envs.base import Message, SessionLost, ToolSpec
 from xp.episode.prompt import first_difference, opening_messages, session_messages, tool_schema
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model
 from xp.envs.base import Message
 from xp.envs.config import Chat
 from xp.episode.tokens import ChatTokens

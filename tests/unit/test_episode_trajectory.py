@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession, call, steady
+from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
 from xp.episode.episode import Episode
 from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter, read_trajectories, trajectory
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.stubs.chat_server import ChatServer, Reply, serving
+from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
 from xp.envs.base import Message, ToolResult
 from xp.envs.chat_api import Api, DialogueFails, TooLong, Unavailable
 from xp.envs.config import Dialect

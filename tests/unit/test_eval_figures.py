@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
+from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
 from tests.unit.test_eval_api import row
 from xp.composition import compose
 from xp.envs.base import Task

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import eventually
+from tests.support.launching import eventually
 from xp.worker import gpu_watch
 from xp.worker.gpu_watch import GpuWatch
 

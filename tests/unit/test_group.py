@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from tests import grouped, ors_server
 from tests.contracts.test_agreement import ROW
-from tests.fake_session import RULES, call
-from tests.ors_server import Effects
+from tests.support import grouped, ors_server
+from tests.support.fake_session import RULES, call
+from tests.support.ors_server import Effects
 from xp.composition import compose
 from xp.composition.points import to_yaml
 from xp.envs.base import Message
@@ -116,13 +116,14 @@ def test_a_provider_without_group_scores_is_refused() -> None:
 
 
 def test_the_key_reaches_the_jobs_the_record_and_the_copied_code() -> None:
-    spec = compose(["env=whodunit", "env.group_reward_fn=tests.grouped:ranked", "env.group_score_weight=0.5"])
+    spec = compose(["env=whodunit", "env.group_reward_fn=tests.support.grouped:ranked", "env.group_score_weight=0.5"])
     config = episode_config(spec)
     (member,) = EpisodeConfig.from_json(config.to_json()).members.values()
-    assert (member.group_reward_fn, member.group_score_weight) == ("tests.grouped:ranked", 0.5)
+    assert (member.group_reward_fn, member.group_score_weight) == ("tests.support.grouped:ranked", 0.5)
     assert "tests" in user_modules(spec)
     (keys,) = scoring(config).values()
-    assert (keys["env.group_reward_fn"], "code of tests.grouped:ranked" in keys) == ("tests.grouped:ranked", True)
+    assert keys["env.group_reward_fn"] == "tests.support.grouped:ranked"
+    assert "code of tests.support.grouped:ranked" in keys
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,8 @@ def test_the_key_reaches_the_jobs_the_record_and_the_copied_code() -> None:
     ],
 )
 def test_a_plan_is_refused_where_a_stage_has_no_whole_group(overrides: list[str], reason: str) -> None:
-    own = ["env=whodunit", "env.group_reward_fn=tests.grouped:ranked", "training.micro_batch_size=1", *overrides]
+    function = "env.group_reward_fn=tests.support.grouped:ranked"
+    own = ["env=whodunit", function, "training.micro_batch_size=1", *overrides]
     with pytest.raises(XpError, match=reason):
         build_plan(compose(own), "r")
 
@@ -197,7 +199,7 @@ def test_recorded_groups_are_rescored_with_the_same_numbers(tmp_path: Path) -> N
     spec = compose(["env=multiply", "training.group_size=4", "training.micro_batch_size=4", f"outputs={tmp_path}"])
     container = json.loads(json.dumps(spec.model_dump(mode="json")))
     member = container["env"]["members"].pop("multiply")
-    container["env"]["members"]["fake"] = member | {"provider": "tests.grouped:GroupedProvider", "serve": None}
+    container["env"]["members"]["fake"] = member | {"provider": "tests.support.grouped:GroupedProvider", "serve": None}
     run = tmp_path / "runs" / "r"
     run.mkdir(parents=True)
     from xp.composition.points import from_container
@@ -212,7 +214,7 @@ def test_recorded_groups_are_rescored_with_the_same_numbers(tmp_path: Path) -> N
         for _ in range(2):
             for sample, episode in enumerate(play(mix, *grouped.WINS * 4)):
                 writer.write(trajectory(episode, run="r", phase="train", step=0, sample=sample, tools="[]"))
-    rule = {"env.group_reward_fn": "tests.grouped:ranked", "env.group_score_weight": 0.5}
+    rule = {"env.group_reward_fn": "tests.support.grouped:ranked", "env.group_score_weight": 0.5}
     episodes = rescore(run, rule)
     for group in (episodes[:4], episodes[4:]):
         grouped.check_group([one.outcome for one in group], [one.outcome.reward for one in group])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harbor_tasks import CONFIG, HELLO, harbor, write_task
+from tests.support.harbor_tasks import CONFIG, HELLO, harbor, write_task
 from xp.composition import compose
 from xp.envs.config import SandboxKind
 from xp.envs.load import load_provider

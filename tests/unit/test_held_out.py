@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_provider import FakeWorld
-from tests.fake_session import RULES
+from tests.support.fake_provider import FakeWorld
+from tests.support.fake_session import RULES
 from tests.unit.slime_config import worker_config
 from xp.composition import compose, from_container
 from xp.envs.config import EpisodeConfig

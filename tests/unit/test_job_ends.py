@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.launching import launcher_spec, stage
+from tests.support.launching import launcher_spec, stage
 from xp.errors import ExitCode, XpError
 from xp.launchers import follow as following
 from xp.launchers import ray, secrets_files, slurm, slurm_array

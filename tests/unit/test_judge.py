@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests import grouped
-from tests.fake_session import RULES, TASK
-from tests.judges import by, check_of, config, data_of, verdict
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support import grouped
+from tests.support.fake_session import RULES, TASK
+from tests.support.judges import by, check_of, config, data_of, verdict
 from tests.unit.test_group import play, scored
 from xp.__main__ import main
 from xp.composition import compose
@@ -167,7 +167,7 @@ def rules_of(judge: JudgeConfig, **changes: Any) -> dict[str, Any]:
 
 
 def own_reward(answer: Any) -> float:
-    """Quality of an episode of tests.grouped, which is a dialogue: ten times its reward."""
+    """Quality of an episode of tests.support.grouped, which is a dialogue: ten times its reward."""
     return 10 * float(answer[-1]["content"].split()[-1])
 
 

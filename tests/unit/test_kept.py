@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import FakePlan, plan, stage
+from tests.support.launching import FakePlan, plan, stage
 from tests.unit.test_dispatch import FakeLauncher, ends, failing, go
 from xp.job import Stage
 from xp.launchers.base import Context

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.launching import launcher_spec
+from tests.support.launching import launcher_spec
 from xp.errors import ExitCode, XpError
 
 

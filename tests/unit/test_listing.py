@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.report_run import episode, make_evaluation, make_run, write_episodes
+from tests.support.report_run import episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
 from xp.errors import ExitCode
 from xp.report.listing import Listing

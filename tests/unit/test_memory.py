@@ -60,7 +60,7 @@ def test_parameters_are_counted_exactly(model: str, published: int) -> None:
 
 
 def test_the_tiny_model_is_counted_as_it_is_made() -> None:
-    from tests.tiny import tokenizer_and_model
+    from tests.support.tiny import tokenizer_and_model
 
     shape = compose([]).model.architecture
     assert shape is not None

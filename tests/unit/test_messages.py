@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.chat_templates import tokenizer_of
-from tests.fake_session import RULES
-from tests.ors_server import rules
+from tests.support.chat_templates import tokenizer_of
+from tests.support.fake_session import RULES
+from tests.support.ors_server import rules
 from xp.backends.skyrl.worker import train as skyrl
 from xp.backends.slime.worker import train as slime
 from xp.envs import wire

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.launching import launcher_spec
+from tests.support.launching import launcher_spec
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Resources, Runtime, Stage

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import stage
+from tests.support.launching import stage
 from xp.errors import ExitCode
 from xp.job import Resources, Runtime
 from xp.launchers.base import Context

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession, call
+from tests.support.fake_session import RULES, TASK, FakeSession, call
 from xp.cli.parity import REFERENCE
 from xp.composition import compose
 from xp.envs.base import Message, ToolResult

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import PATIENCE_S, eventually
+from tests.support.launching import PATIENCE_S, eventually
 from tests.unit.test_diagnosis import FAULTS
 from tests.unit.test_sweep import spec
 from tests.unit.test_verdict import MIXED, leave

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_provider import FakeWorld
-from tests.tiny import tokenizer_and_model
+from tests.support.fake_provider import FakeWorld
+from tests.support.tiny import tokenizer_and_model
 from xp.envs.config import Chat
 from xp.episode.tokens import ChatTokens
 from xp.tasks import prompt_lengths

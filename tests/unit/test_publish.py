@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.fake_session import RULES, FakeSession, call, steady
-from tests.tiny import tokenizer_and_model
+from tests.support.fake_session import RULES, FakeSession, call, steady
+from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.envs.base import Task
 from xp.episode.episode import Episode

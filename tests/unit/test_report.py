@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report_run import data_of, episode, make_evaluation, make_run, write_episodes
+from tests.support.report_run import data_of, episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
 from xp.envs.messages import chat_messages
 from xp.errors import ExitCode, XpError

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.launching import ROOT
+from tests.support.launching import ROOT
 
 TOP = """.ci .gitignore AGENTS.md CHANGELOG.md LICENSE Makefile README.md conf docs pyproject.toml recipes requirements
     runtimes tests tools xp"""

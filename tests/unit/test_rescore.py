@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import RULES, FakeSession, call
+from tests.support.fake_session import RULES, FakeSession, call
 from xp.__main__ import main
 from xp.composition import compose
 from xp.composition.points import to_yaml

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import with_limits
-from tests.ors_server import rules
+from tests.support.fake_session import with_limits
+from tests.support.ors_server import rules
 from xp.builtin import graders
 from xp.composition import compose
 from xp.envs import graded

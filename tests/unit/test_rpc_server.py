@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fake_session import RULES
+from tests.support.fake_session import RULES
 from xp.testing.jobs import PATIENCE_S
 
 CHILD = """

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.fake_provider import FakeWorld
+from tests.support.fake_provider import FakeWorld
 from tests.unit.test_dispatch import FakeLauncher
 from xp.__main__ import main
 from xp.builtin.tiny_model import SHIPPED

@@ -119,7 +119,7 @@ def test_an_evaluation_that_cannot_serve_its_judge_is_refused(words: list[str], 
 
 PROGRAM = """
 import json, os, sys
-from tests.judges import config
+from tests.support.judges import config
 from xp.envs.config import Dialect, JudgeScoring
 from xp.episode.judge import Judge, JudgeLog
 judged = config(type("Server", (), {"url": ""}), JudgeScoring.POINTWISE, name="a", key="XP_JUDGE_KEY")

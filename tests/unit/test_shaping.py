@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession, call
+from tests.support.fake_session import RULES, TASK, FakeSession, call
 from xp.cli.parity import REFERENCE
 from xp.composition import compose, from_container
 from xp.envs.base import EnvUnavailable, Message, ToolResult

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.recipes import recipes_of
+from tests.support.recipes import recipes_of
 from xp.backends.skyrl.control.keys import ENGINE, MICRO_BATCHES
 from xp.backends.skyrl.control.overrides import catalog, is_of_kind
 from xp.backends.skyrl.control.render import checkpoint, meanings, memory, native, refusals, stages

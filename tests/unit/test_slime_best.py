@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, FakeMix
-from tests.task_set import leave_manifest
-from tests.tiny import tokenizer_and_model
+from tests.support.task_set import leave_manifest
+from tests.support.tiny import tokenizer_and_model
 from tests.unit.slime_config import worker_config
 from xp.backends.slime.control.render import stages
 from xp.backends.slime.worker import rollout_process, train

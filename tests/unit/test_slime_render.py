@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from tests.recipes import recipes_of
+from tests.support.recipes import recipes_of
 from tests.unit.slime_parser import is_on, parse
 from tests.unit.slime_specs import DENSE, SLIME, expected_estimator, legal
 from xp.backends.slime.control.architecture import SHAPE

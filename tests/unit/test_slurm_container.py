@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import launcher_spec, stage
+from tests.support.launching import launcher_spec, stage
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime, Stage
 from xp.launchers.base import Context

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_provider import FakeWorld
+from tests.support.fake_provider import FakeWorld
 from xp.cli.parser import parse
 from xp.cli.tasks import tasks_command as tasks
 from xp.errors import ExitCode, XpError

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_provider import FakeWorld
-from tests.ors_server import rules
+from tests.support.fake_provider import FakeWorld
+from tests.support.ors_server import rules
 from xp.envs.base import Task
 from xp.errors import ExitCode, XpError
 from xp.tasks import prepare as program

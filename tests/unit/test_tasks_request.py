@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from tests.fake_session import LIMITS, RULES
-from tests.judges import config
 from tests.stubs.chat_server import ChatServer
+from tests.support.fake_session import LIMITS, RULES
+from tests.support.judges import config
 from xp.envs.config import (
     Dialect,
     EnvConfig,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fake_provider import FakeWorld
-from tests.fake_session import RULES
+from tests.support.fake_provider import FakeWorld
+from tests.support.fake_session import RULES
 from xp.envs.base import Task
 from xp.errors import XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Purpose, Selection

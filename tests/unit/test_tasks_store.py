@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fake_provider import FakeWorld
+from tests.support.fake_provider import FakeWorld
 from xp.errors import ExitCode, XpError
 from xp.lib import private_directory
 from xp.tasks.config import PrepareConfig, Purpose

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fake_session import RULES
+from tests.support.fake_session import RULES
 from xp.builtin.mystery import TOOLS, generate_case
 from xp.builtin.whodunit_mini import NUM_TASKS, TASKS_VERSION
 from xp.envs.config import EnvConfig

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from tests.chat_templates import MODELS, Shows, shipped, tokenizer_of
-from tests.tiny import tokenizer_and_model
+from tests.support.chat_templates import MODELS, Shows, shipped, tokenizer_of
+from tests.support.tiny import tokenizer_and_model
 from xp.composition import compose
 from xp.doctor.finding import Verdict
 from xp.doctor.template import chat_template, hold_against_tasks

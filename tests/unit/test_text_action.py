@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import RULES, TASK, FakeSession
+from tests.support.fake_session import RULES, TASK, FakeSession
 from xp.envs.base import ToolResult, ToolSpec
 from xp.envs.config import Dialect
 from xp.episode.episode import Episode

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.fake_provider import FakeWorld
-from tests.tiny import tokenizer_and_model
+from tests.support.fake_provider import FakeWorld
+from tests.support.tiny import tokenizer_and_model
 from tests.unit.test_episode_tokens import tokenizer_with
 from xp.envs.base import Message
 from xp.envs.config import Chat
@@ -105,7 +105,7 @@ def test_only_short_replies_are_kept_and_not_for_ever(monkeypatch: pytest.Monkey
 
 def set_with_a_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskSet:
     world = FakeWorld(tmp_path, splits={"train": 6, "test": 2})
-    ask = "tests.fake_provider.FakeSession.prompt"
+    ask = "tests.support.fake_provider.FakeSession.prompt"
 
     def prompt(self: Any) -> list[Message]:
         return [Message(role="user", content=f"question {self.task.index} " * (300_000 if self.task.index == 1 else 1))]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.launching import PATIENCE_S, eventually
+from tests.support.launching import PATIENCE_S, eventually
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.tracking.base import Opener, TrackedRun, check_trackers, tracked_places

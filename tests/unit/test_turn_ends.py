@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.chat_templates import small_tokenizer, tokenizer_of
-from tests.fake_session import RULES, TASK, FakeSession, call, steady
+from tests.support.chat_templates import small_tokenizer, tokenizer_of
+from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.unit.test_template_check import BY_XP, RESULTS
 from xp.envs.base import Message
 from xp.envs.messages import chat_messages
@@ -192,7 +192,7 @@ def test_generate_of_a_published_model_ends_where_a_turn_ended_in_training(is_sh
     from accelerate import Accelerator
     from transformers import AutoModelForCausalLM, LogitsProcessorList
 
-    from tests.tiny import tokenizer_and_model
+    from tests.support.tiny import tokenizer_and_model
     from xp.backends.trl.worker.policy import publish_policy
     from xp.backends.trl.worker.process import Ranks
 
@@ -212,7 +212,7 @@ def test_generate_of_a_published_model_ends_where_a_turn_ended_in_training(is_sh
 def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> None:
     """Phi-3.5 ends a turn with `<|end|>`, while its tokenizer's end-of-text token is `<|endoftext|>`."""
     from tests.contracts.test_agreement import ROW, FakeMix, under_trls_engine
-    from tests.tiny import ScriptedModel
+    from tests.support.tiny import ScriptedModel
     from xp.worker.stage import Sampling
 
     tokenizer = tokenizer_of("phi3_5", tmp_path)

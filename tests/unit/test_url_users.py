@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import RULES
+from tests.support.fake_session import RULES
 from xp.__main__ import main
 from xp.composition import compose
 from xp.envs.target import _is_allowed

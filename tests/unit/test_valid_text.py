@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fake_session import RULES
+from tests.support.fake_session import RULES
 from xp.envs.base import Message, Task, ToolSpec
 from xp.lib.text import valid_text, valid_value
 from xp.tasks.config import HeldOut, MemberConfig, Selection

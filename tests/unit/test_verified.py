@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launching import plan, stage
+from tests.support.launching import plan, stage
 from tests.unit.test_dispatch import FakeLauncher, go
 from tests.unit.test_kept import at
 from xp.composition import compose

@@ -22,8 +22,8 @@ from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from tests.fake_session import RULES, FakeSession
-from tests.tiny import tokenizer_and_model
+from tests.support.fake_session import RULES, FakeSession
+from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.process import quiet_trainer
 from xp.engines.conversation import OpenEngine, Opening
 from xp.engines.play import Answered, EpisodePlay

@@ -14,7 +14,7 @@ ROOM = 420
 
 def measured(is_bounded: bool) -> tuple[float, float, int | None]:
     """Seconds, megabytes of memory on top of what the process held, and tokens; in a process of its own."""
-    from tests.tiny import tokenizer_and_model
+    from tests.support.tiny import tokenizer_and_model
     from xp.envs.base import Message
     from xp.episode.tokens import ChatTokens
 

@@ -15,7 +15,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from tests.ors_server import rules
+from tests.support.ors_server import rules
 from xp.envs.base import Message, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
 from xp.tasks.config import MemberConfig, PrepareConfig, Selection

@@ -6,7 +6,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from tests.report_run import episode, make_run, write_episodes
+from tests.support.report_run import episode, make_run, write_episodes
 from tools.benchmarks import spent
 
 NUM_STEPS = 140

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from tests.ors_server import COUNTER, rules
+from tests.support.ors_server import COUNTER, rules
 from xp.envs.base import Task
 from xp.envs.local_server import LocalServer
 from xp.envs.openreward import OpenRewardProvider

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 
-from tests.fake_session import RULES, call
-from tests.ors_server import COUNTER, rules
+from tests.support.fake_session import RULES, call
+from tests.support.ors_server import COUNTER, rules
 from tools.benchmarks import Clock, Rate
 from xp.envs.base import Task
 from xp.envs.local_server import LocalServer

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.report_run import make_run
+from tests.support.report_run import make_run
 from tools.benchmarks import spent
 from xp.composition import compose
 from xp.planning.stages import prepare_config

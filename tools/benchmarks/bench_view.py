@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.browser import Watched, chromium
+from tests.support.browser import Watched, chromium
 from tools.benchmarks.bench_store import fill_runs
 
 NUM_RUNS = 1000

@@ -28,7 +28,7 @@ from xp.testing.jobs import PATIENCE_S as PATIENCE_S
 from xp.testing.jobs import eventually as eventually
 from xp.testing.jobs import stage as stage
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 STUBBORN_TREE = """
 import os, signal, subprocess, sys, time
@@ -156,7 +156,7 @@ class Supervisor:
         request["debounce_s"] = debounce_s
         self.outputs = outputs
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.launching", json.dumps(request)],
+            [sys.executable, "-m", "tests.support.launching", json.dumps(request)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.ors_server import rules
+from tests.support.ors_server import rules
 from xp.envs.config import EnvConfig, SandboxKind
 
 OPTIONS = {"command_timeout_s": 250.0, "output_bytes": 1000, "reward": "reward"}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.fake_session import RULES
+from tests.support.fake_session import RULES
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer
 from xp.lib import private_directory

@@ -32,7 +32,7 @@ LIMITS = Limits(
 )
 RULES = EnvConfig(
     name="fake",
-    provider="tests.fake_session:FakeSession",
+    provider="tests.support.fake_session:FakeSession",
     target=None,
     serve=None,
     variant=None,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.launching import ROOT, eventually
+from tests.support.launching import ROOT, eventually
 from xp.episode.metrics_file import read_metrics
 from xp.run_records.record import RunStatus, read_record
 from xp.testing.jobs import PATIENCE_S

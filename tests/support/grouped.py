@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.fake_session import RULES, FakeSession, call
+from tests.support.fake_session import RULES, FakeSession, call
 from xp.envs.base import EnvUnavailable, Message, Task, ToolResult
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
@@ -72,8 +72,12 @@ def broken(episodes: list[GroupEpisode]) -> list[float]:
 def rules(function: str | None = "ranked", **changes: Any) -> EnvConfig:
     """The environment, with both sources of group rewards."""
     limits = replace(RULES.limits, retries_per_episode=0, max_sessions=2)
-    fields: dict[str, Any] = {"provider": "tests.grouped:GroupedProvider", "group_score_weight": 0.5, "limits": limits}
-    name = None if function is None else f"tests.grouped:{function}"
+    fields: dict[str, Any] = {
+        "provider": "tests.support.grouped:GroupedProvider",
+        "group_score_weight": 0.5,
+        "limits": limits,
+    }
+    name = None if function is None else f"tests.support.grouped:{function}"
     return replace(RULES, **{**fields, "group_reward_fn": name, **changes})
 
 
@@ -100,6 +104,6 @@ def check_void_group(outcomes: Sequence[EpisodeResult]) -> None:
     assert {one.reward for one in outcomes} == {None}
     reasons = sorted(str(one.void_reason) for one in outcomes)
     assert reasons == ["EnvUnavailable: gone"] + 3 * [
-        "group_reward_fn tests.grouped:broken: ZeroDivisionError: 3 episodes"
+        "group_reward_fn tests.support.grouped:broken: ZeroDivisionError: 3 episodes"
     ]
     assert sorted(one.ungrouped for one in outcomes if one.ungrouped is not None) == sorted(EXPECTED)

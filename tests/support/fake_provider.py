@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.fake_session import RULES
+from tests.support.fake_session import RULES
 from xp.envs.base import EnvUnavailable, Message, ProtocolError, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
 from xp.lib.atomic import write_atomically
@@ -116,7 +116,7 @@ class FakeWorld:
         write_atomically(path, json.dumps({**known, **behaviour}))  # a process may be reading it
 
     def member(self, system_prompt: str = "Think.", **changes: Any) -> MemberConfig:
-        provider, target = "tests.fake_provider:FakeProvider", str(self.root / "behaviour.json")
+        provider, target = "tests.support.fake_provider:FakeProvider", str(self.root / "behaviour.json")
         env = replace(RULES, name="fake", provider=provider, target=target, serve=None, system_prompt=system_prompt)
         return replace(MemberConfig(env, Selection(("train",)), HeldOut("test"), weight=1.0), **changes)
 

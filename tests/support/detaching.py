@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.launching import PATIENCE_S, ROOT, FakePlan, eventually, launcher_spec, plan, stage, statuses
+from tests.support.launching import PATIENCE_S, ROOT, FakePlan, eventually, launcher_spec, plan, stage, statuses
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
 from xp.launchers import secrets_files, service
