@@ -78,7 +78,7 @@ $(SLIME_VENV)/.done: requirements/slime.lock tools/make_venv.py
 
 # Without the checkouts the tests are skipped with a message.
 SLIME_PYTHON := SLIME_ACCELERATOR=none-here CUDA_DEVICE_MAX_CONNECTIONS=1 OMP_NUM_THREADS=1 \
-	PYTHONPATH=$(CURDIR)/tests/trainers/slime_stand_ins:$(MEGATRON_PATH):$(SLIME_PATH) $(SLIME_VENV)/bin/python
+	PYTHONPATH=$(CURDIR)/tests/trainers/slime_stubs:$(MEGATRON_PATH):$(SLIME_PATH) $(SLIME_VENV)/bin/python
 
 test-slime: $(SLIME_VENV)/.done  ## xp inside Slime's own code, in .venv-slime (SLIME_PATH, MEGATRON_PATH: checkouts)
 	$(SLIME_PYTHON) -m pytest -m "not slow" tests/trainers/test_slime*.py tests/unit/test_slime*.py

@@ -68,7 +68,7 @@ what each trainer receives.
 *Trainers*: what each of them receives for the value of `{reference}`. No sign: exact.
 ≈ emulated: the same meaning by other means, or with a difference that [the parity table](parity.md) notes.
 ✗ unsupported: refused where it is set.
-A key without this line is carried by xp itself and means the same everywhere."""
+A key without this line is implemented by xp itself and means the same everywhere."""
 
 
 def reference_page() -> str:
@@ -151,7 +151,7 @@ def parity_markdown(
             f" ≈ emulated ({counts[Support.EMULATED]}): the same meaning by",
             "other means, or with the difference that the note names.",
             f"✗ unsupported ({counts[Support.UNSUPPORTED]}): a plan that sets it is refused. Fields that are not here",
-            "(`env`, `hardware`, `launcher`, ...) are carried by xp itself and mean the same everywhere.",
+            "(`env`, `hardware`, `launcher`, ...) are implemented by xp itself and mean the same everywhere.",
             "",
             *HEADER,
             *body,

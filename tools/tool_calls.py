@@ -253,8 +253,8 @@ ENGINES: Final[Mapping[str, Callable[[str, Sequence[str]], list[Outcome]]]] = {
 def of_engine(engine: str, python: str, batches: Mapping[str, Sequence[str]]) -> dict[str, list[Outcome]]:
     """The outcomes of an engine in its own Python."""
     command = [python, "-m", "tools.tool_calls", "--engine", engine]
-    paths = [os.environ.get("PYTHONPATH", ""), str(ROOT / "tests/trainers/slime_stand_ins")]
-    # Slime's environment has no torchvision, which SGLang imports: xp's stand-in of Slime's tests.
+    paths = [os.environ.get("PYTHONPATH", ""), str(ROOT / "tests/trainers/slime_stubs")]
+    # Slime's environment has no torchvision, which SGLang imports: xp's stub of Slime's tests.
     env = {**os.environ, "PYTHONPATH": ":".join(filter(None, paths)), "SLIME_ACCELERATOR": "none-here"}
     done = subprocess.run(
         command, input=json.dumps(batches), capture_output=True, text=True, check=False, cwd=ROOT, env=env

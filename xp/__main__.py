@@ -10,7 +10,7 @@ from importlib import import_module
 
 from xp.errors import ExitCode, XpError
 from xp.lib.imports import import_large
-from xp.lib.signals import Stopped
+from xp.lib.signals import StopSignal
 from xp.lib.terminal import guarded, lost_output, shown
 
 
@@ -54,13 +54,13 @@ def _guarded(argv: Sequence[str] | None) -> int:
         print(f"xp: {shown(Redactor().redact(str(error)))}", file=sys.stderr)
         return int(error.code)
     except ModuleNotFoundError as error:
-        from xp.lib.packages import way_out
+        from xp.lib.packages import fix
 
-        if "--debug" in arguments or not way_out(error.name):
+        if "--debug" in arguments or not fix(error.name):
             raise
-        print(f"xp: this command needs {error.name}{way_out(error.name)}", file=sys.stderr)
+        print(f"xp: this command needs {error.name}{fix(error.name)}", file=sys.stderr)
         return int(ExitCode.RUNTIME)
-    except Stopped as stopped:
+    except StopSignal as stopped:
         print(f"xp: {stopped}", file=sys.stderr)
         return int(stopped.code)
     except KeyboardInterrupt:

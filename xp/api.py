@@ -17,7 +17,7 @@ from xp.run_records.record import RunStatus, read_record
 from xp.spec import RunSpec
 
 if TYPE_CHECKING:
-    from xp.evaluation.paired import Paired
+    from xp.evaluation.paired import PairedComparison
 
 OUTPUTS: Final = "outputs"
 REWARD: Final = "reward/avg_raw_reward"
@@ -116,7 +116,9 @@ def evaluate(*words: str, config_dirs: Sequence[Path | str] = (), again: bool = 
     return [one.run(again=again) for one in chosen]
 
 
-def compare(first: str | Run, second: str | Run, outputs: Path | str = OUTPUTS, margin: float | None = None) -> Paired:
+def compare(
+    first: str | Run, second: str | Run, outputs: Path | str = OUTPUTS, margin: float | None = None
+) -> PairedComparison:
     """Compares two runs or evaluations, task by task (`xp runs compare --paired`).
 
     Args:

@@ -57,7 +57,7 @@ class Job:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Variable in the job's environment -> variable that has the value at launch. Names only, never values."""
-    stand_ins: tuple[str, ...] = ()
+    stubs: tuple[str, ...] = ()
     """Parts that xp replaces in this job because the machine lacks them (`vLLM: xp's own engine`); they are
     recorded."""
 

@@ -133,7 +133,7 @@ SCRIPTS = (
 
 
 @dataclass(frozen=True)
-class Played:
+class EpisodeFacts:
     """What a way of driving made of a script."""
 
     outcome: EpisodeResult
@@ -213,7 +213,7 @@ def dialogue(episode: Episode) -> list[Message]:
     return messages
 
 
-def bare(script: Script) -> Played:
+def bare(script: Script) -> EpisodeFacts:
     episode = FakeMix(script.rules).episode(ROW)
     for text in script.texts:
         if episode.step(text).is_done:
@@ -221,7 +221,7 @@ def bare(script: Script) -> Played:
     outcome = episode.settle()
     end = tokenizer_and_model()[0].eos_token
     said = [turn.text if script.ends_by_itself(turn.text) else turn.text + end for turn in episode.turns]
-    return Played(outcome, dialogue(episode), "".join(said))
+    return EpisodeFacts(outcome, dialogue(episode), "".join(said))
 
 
 def under_trls_engine(model: Any, chat: ChatTokens, mix: Any, sampling: Any, overlong: Overlong | None = None) -> Any:
@@ -258,7 +258,7 @@ def resettled(record: Trajectory, script: Script) -> EpisodeResult:
     return outcome_by(script.rules, json.loads(record.to_line()))
 
 
-def under_trl(script: Script) -> Played:
+def under_trl(script: Script) -> EpisodeFacts:
     tokenizer, _ = tokenizer_and_model()
     rollout = rollout_of(script, FakeMix(script.rules))
     assert resettled(rollout.record.trajectory("r", "train", 0), script) == rollout.outcome
@@ -267,7 +267,7 @@ def under_trl(script: Script) -> Played:
         for token, mask in zip(rollout.conversation.completion_ids, rollout.conversation.mask, strict=True)
         if mask
     ]
-    return Played(rollout.outcome, dialogue(rollout.episode), tokenizer.decode(own))
+    return EpisodeFacts(rollout.outcome, dialogue(rollout.episode), tokenizer.decode(own))
 
 
 def _conversation(script: Script) -> list[int]:
@@ -309,12 +309,12 @@ def test_the_trained_episode_has_the_penalty_for_its_length(script: Script) -> N
         check_penalty(rollout.outcome, len(rollout.conversation.completion_ids), script)
 
 
-DRIVERS: Sequence[Callable[[Script], Played]] = (under_trl,)
+DRIVERS: Sequence[Callable[[Script], EpisodeFacts]] = (under_trl,)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 @pytest.mark.parametrize("drive", DRIVERS)
-def test_every_driver_agrees_with_the_bare_episode(drive: Callable[[Script], Played], script: Script) -> None:
+def test_every_driver_agrees_with_the_bare_episode(drive: Callable[[Script], EpisodeFacts], script: Script) -> None:
     expected, found = bare(script), drive(script)
     assert found.outcome == expected.outcome
     assert found.messages == expected.messages

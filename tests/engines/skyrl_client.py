@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from xp.backends.skyrl.worker.rehearsal import stand_ins
+from xp.backends.skyrl.worker.rehearsal import cpu_torch
 from xp.lib.loopback import HOST, free_port
 
 LENGTH, TURNS = 20, 4
@@ -70,8 +70,8 @@ async def updates(client: Any, model: Any, prompt: list[int]) -> dict[str, list[
 
 def main(directory: str, url: str, place: str) -> None:
     """Print the gaps as JSON."""
-    os.environ[stand_ins.REAL_ENGINE] = "vllm"
-    stand_ins.prepare_process()
+    os.environ[cpu_torch.REAL_ENGINE] = "vllm"
+    cpu_torch.prepare_process()
     import torch.distributed as dist
     from skyrl.backends.skyrl_train.inference_servers import vllm_router
     from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import Any, cast
 
-from xp.backends.skyrl.worker.rehearsal import stand_ins
+from xp.backends.skyrl.worker.rehearsal import cpu_torch
 from xp.worker.program import run_stage
 
 FAULTS = "XP_TEST_FAULTS"
@@ -28,7 +28,7 @@ UNTIED = "untied"
 
 def prepare_process() -> None:
     """Set-up hook of each of Ray's workers, with the faults."""
-    stand_ins.prepare_process()
+    cpu_torch.prepare_process()
     faults = json.loads(os.environ[FAULTS])
     if faults == UNTIED:
         sys.meta_path.insert(0, _Untying())

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import sys
 
-from xp.backends.skyrl.worker.rehearsal import stand_ins
+from xp.backends.skyrl.worker.rehearsal import cpu_torch
 
 if __name__ == "__main__":
-    os.environ[stand_ins.REAL_ENGINE] = "vllm"
-    stand_ins.prepare_process()
+    os.environ[cpu_torch.REAL_ENGINE] = "vllm"
+    cpu_torch.prepare_process()
     from skyrl.backends.skyrl_train.inference_servers.vllm_server_actor import main
 
     main(sys.argv[1:])

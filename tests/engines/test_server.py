@@ -16,7 +16,7 @@ from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.engines.completions import ServerWriter
 from xp.engines.conversation import GenerationRequest
-from xp.engines.server import Served, running
+from xp.engines.server import RunningServer, running
 from xp.errors import ExitCode, XpError
 from xp.worker.stage import Sampling
 
@@ -24,7 +24,7 @@ pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 LENGTH = 24
 
 
-def written(served: Served, log: Path, prompt: Sequence[int], max_tokens: int, *stop: str) -> list[int]:
+def written(served: RunningServer, log: Path, prompt: Sequence[int], max_tokens: int, *stop: str) -> list[int]:
     """Tokens that the model writes at temperature 0."""
     sampling = Sampling(600, LENGTH, 300, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=stop)
     writer = ServerWriter(served.url, sampling, [], str(log), key=served.key)
@@ -33,7 +33,7 @@ def written(served: Served, log: Path, prompt: Sequence[int], max_tokens: int, *
     return list(turn.ids)
 
 
-def check_ends(served: Served, log: Path) -> None:
+def check_ends(served: RunningServer, log: Path) -> None:
     tokenizer, _ = tokenizer_and_model()
     prompt = tokenizer("Where is the key? The butler was in the library with the candlestick.")["input_ids"]
     whole = written(served, log, prompt, LENGTH)
@@ -72,7 +72,7 @@ def test_turns_end_where_they_should_and_a_lost_server_is_told(
         monkeypatch.setenv(name, value)
     config = TRLTrainConfig.from_json((tmp_path / "config.json").read_text())
     assert config.common.server is not None
-    server, log = replace(config.common.server, patience_s=30.0), tmp_path / "vllm.log"
+    server, log = replace(config.common.server, deadline_s=30.0), tmp_path / "vllm.log"
 
     def play() -> None:
         with running(server, config.base_model, "", log) as served:

@@ -162,7 +162,7 @@ IMPATIENT = """
 import sys
 from xp.__main__ import main
 from xp.backends.trl.control import processes
-processes.PATIENCE_S = 20.0
+processes.DEADLINE_S = 20.0
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -1,4 +1,4 @@
-"""`xp eval` from its command line: an endpoint of a stand-in's, kills, limits, files."""
+"""`xp eval` from its command line: an endpoint of a stub's, kills, limits, files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
 from xp.planning.stages import prepare_config
 from xp.tasks.prepare import prepare
-from xp.testing.jobs import PATIENCE_S, eventually
+from xp.testing.jobs import DEADLINE_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ("env.train.num_tasks=1", "env.held_out.num_tasks=150")
@@ -162,7 +162,7 @@ def test_as_many_episodes_are_in_flight_as_asked_for(outputs: Path) -> None:
 
     def wait(number: int) -> None:
         if number <= 8:
-            together.wait(timeout=PATIENCE_S)  # the first eight are only answered together
+            together.wait(timeout=DEADLINE_S)  # the first eight are only answered together
 
     with serving(ChatServer(write=knows_some, before=wait)) as server:
         assert main(words(server, outputs, "evaluation.num_tasks=40", "eval.concurrency=8")) == 0

@@ -44,7 +44,7 @@ from xp.worker.adapters import load_policy
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(3600)]
 
 VARIABLE = "VLLM_PYTHON"
-STAND_INS = Path(__file__).resolve().parents[1] / "trainers/slime_stand_ins"
+STAND_INS = Path(__file__).resolve().parents[1] / "trainers/slime_stubs"
 START_S = 1200.0
 PLAY = ("eval.tasks=all", "evaluation.num_tasks=8", "evaluation.samples_per_task=2", "eval.concurrency=4")
 
@@ -62,7 +62,7 @@ def vllm(model: Path, port: int) -> list[str]:
 
 
 def sglang_python(place: Path) -> str:
-    """A program that is SGLang's Python, with stand-ins for what its imports need of a GPU, and no sound."""
+    """A program that is SGLang's Python, with stubs for what its imports need of a GPU, and no sound."""
     python = os.environ.get("SGLANG_PYTHON")
     if python is None:
         pytest.skip("needs SGLANG_PYTHON=a Python with SGLang: make test-sglang")

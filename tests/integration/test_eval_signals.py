@@ -1,4 +1,4 @@
-"""Signals stop `xp eval` and `tasks profile` and their server, a stand-in for vLLM (fake_vllm) that hangs."""
+"""Signals stop `xp eval` and `tasks profile` and their server, a stub for vLLM (fake_vllm) that hangs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.launching import PATIENCE_S, eventually, is_alive
+from tests.support.launching import DEADLINE_S, eventually, is_alive
 from xp.composition import compose
 from xp.errors import ExitCode
 from xp.evaluation.local import ensure_made
@@ -21,7 +21,7 @@ from xp.planning.stages import model_place
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
 FAKE = Path(__file__).parents[1] / "trainers/fake_vllm"
-START_S = 2 * PATIENCE_S
+START_S = 2 * DEADLINE_S
 """For two programs that import torch, one after the other."""
 
 
@@ -92,7 +92,7 @@ def test_a_signal_ends_an_evaluation_and_its_server(
 ) -> None:
     server = server_of(running, tmp_path / "asked")
     running.send_signal(sent)
-    error = running.communicate(timeout=PATIENCE_S)[1]
+    error = running.communicate(timeout=DEADLINE_S)[1]
     assert running.returncode == code, error
     assert told in error
     if sent != signal.SIGKILL:

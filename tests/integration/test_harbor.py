@@ -21,7 +21,7 @@ from xp.envs.base import Provider, Task
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.testing.jobs import PATIENCE_S, eventually
+from xp.testing.jobs import DEADLINE_S, eventually
 from xp.testing.provider import ProviderSuite, lent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -230,7 +230,7 @@ def test_a_process_that_is_ended_leaves_no_process_and_no_directory(number: sign
     assert root.parent == place
     assert root.is_dir()
     process.send_signal(number)
-    process.wait(PATIENCE_S)
+    process.wait(DEADLINE_S)
     process.stdout.close()
     eventually(lambda: not left_over(place))
 

@@ -1,4 +1,4 @@
-"""Sessions in containers. A stand-in for `docker` runs a container's commands here, and notes its arguments."""
+"""Sessions in containers. A stub for `docker` runs a container's commands here, and notes its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs, evaluations and rescored runs with a judge by rubric, of real processes; the judge is a stand-in's endpoint."""
+"""Runs, evaluations and rescored runs with a judge by rubric, of real processes; the judge is a stub's endpoint."""
 
 from __future__ import annotations
 

@@ -247,8 +247,8 @@ def with_modal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> P
     cloud = tmp_path / "cloud"
     cloud.mkdir()
     (cloud / "FAIL").write_text(fault)
-    stand_in = ROOT / "tests/stubs/modal_cloud.py"
-    programs(tmp_path, monkeypatch, modal=f'exec "{sys.executable}" "{stand_in}" "{cloud}" "$@"')
+    stub = ROOT / "tests/stubs/modal_cloud.py"
+    programs(tmp_path, monkeypatch, modal=f'exec "{sys.executable}" "{stub}" "{cloud}" "$@"')
     monkeypatch.setattr(ModalLauncher, "ask_s", 0.2)
     return cloud
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.launching import PATIENCE_S, ROOT, Supervisor, eventually, forms, plan, run, stage, statuses
+from tests.support.launching import DEADLINE_S, ROOT, Supervisor, eventually, forms, plan, run, stage, statuses
 from xp.errors import ExitCode, XpError
 from xp.launchers.local import LocalLauncher
 from xp.run_records.record import RunStatus, read_record
@@ -172,7 +172,7 @@ def test_a_full_disk_under_the_log_ends_the_run_with_its_code(tmp_path: Path) ->
         f"sys.exit(t._main({{'outputs': {str(tmp_path)!r}, 'codes': [{code!r}], 'grace_s': 1, 'attempt': 1}}))"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", limited], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S
+        [sys.executable, "-c", limited], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert ended.returncode == ExitCode.RESOURCE
     assert "log.txt" in ended.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import PATIENCE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
+from tests.support.launching import DEADLINE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
 from xp.run_records.run_directory import cancel
@@ -77,7 +77,7 @@ def test_a_stop_request_that_precedes_the_program_ends_the_job() -> None:
     process = processes.start(["sleep", "1200"], 1200.0)
     processes.ask(process)
     try:
-        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        assert process.wait(DEADLINE_S) == 128 + signal.SIGTERM
     finally:
         processes.end(process, now=True)
 

@@ -1,4 +1,4 @@
-"""`launcher=modal`: the app that it writes, with the real client offline; its life, with a stand-in for the cloud."""
+"""`launcher=modal`: the app that it writes, with the real client offline; its life, with a stub for the cloud."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.detaching import DetachingContract, InTheCloud, stand_in
+from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.launching import FakePlan, eventually, launcher_spec, plan, stage
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(autouse=True)
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`modal` on PATH is the stand-in; returns its state."""
-    return stand_in("modal", "modal_cloud.py", tmp_path, monkeypatch)
+    """`modal` on PATH is the stub; returns its state."""
+    return stub("modal", "modal_cloud.py", tmp_path, monkeypatch)
 
 
 @pytest.mark.slow

@@ -228,7 +228,7 @@ def test_a_class_that_names_no_models_is_refused_with_the_way_out() -> None:
 
 
 def test_another_interpreter_serves_what_needs_other_packages(tmp_path: Path) -> None:
-    """A stand-in for a virtual environment: a program that notes that it was used and then is this interpreter."""
+    """A stub for a virtual environment: a program that notes that it was used and then is this interpreter."""
     other = tmp_path / "python"
     other.write_text(
         f'#!/bin/sh\ntouch {tmp_path}/used\nPYTHONPATH="$PYTHONPATH:{":".join(sys.path)}" exec {sys.executable} "$@"\n'
@@ -264,7 +264,7 @@ def test_what_the_trainers_python_lacks_is_served_by_xps(xps_python: str) -> Non
 
 
 def test_a_container_is_started_used_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docker is a stand-in here, that names a server of this test's as the container's port."""
+    """docker is a stub here, that names a server of this test's as the container's port."""
     log = tmp_path / "calls"
     with LocalServer(f"{MODULE}:Counter", kind="openenv") as server:
         docker = tmp_path / "docker"
@@ -275,9 +275,7 @@ def test_a_container_is_started_used_and_removed(tmp_path: Path, monkeypatch: py
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         monkeypatch.setattr("xp.envs.docker._is_healthy", lambda url: url == server.url)
         found = OpenEnvProvider(counter(serve=None, image="counter:1"), {})
-        with pytest.raises(
-            (EnvUnavailable, ProtocolError)
-        ):  # The stand-in's server wants a key that no container does.
+        with pytest.raises((EnvUnavailable, ProtocolError)):  # The stub's server wants a key that no container does.
             found.open(task())
         found.close()
     calls = log.read_text().splitlines()

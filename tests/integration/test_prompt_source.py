@@ -13,7 +13,7 @@ from tests.support.ors_server import rules
 from tests.support.tiny import tokenizer_and_model
 from xp.envs.config import Chat, EnvConfig, EpisodeConfig, PromptSource
 from xp.episode.episode import Episode
-from xp.episode.metrics import Played, check_health
+from xp.episode.metrics import EpisodeFacts, check_health
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
@@ -91,7 +91,7 @@ def test_a_stage_ends_with_the_sentence_one_example_and_the_way_out(tmp_path: Pa
     env = served("Drawn")
     rows = prepared(env, tmp_path)
     played = [
-        Played(env.name, row.task_id, one.settle(), 0) for row, one in zip(rows, episodes(env, rows), strict=True)
+        EpisodeFacts(env.name, row.task_id, one.settle(), 0) for row, one in zip(rows, episodes(env, rows), strict=True)
     ]
     with pytest.raises(XpError) as raised:
         check_health(played, 0.1)

@@ -97,7 +97,7 @@ def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(tmp_path: Path, m
 
     silent = Silent()
     monkeypatch.setattr(detached, "detachable", lambda *_: silent)
-    monkeypatch.setattr(runs, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(runs, "DEADLINE_S", 0.5)
     one = plan(stage("a", "pass")).by(launcher_spec("slurm", detach=True))
     dispatch(one, silent, tmp_path, echo=lambda _: None)  # type: ignore[arg-type]
     assert "this was not confirmed" in runs.cancel(tmp_path / "runs/run")

@@ -1,4 +1,4 @@
-"""`launcher=skypilot`: its life with a stand-in for the clouds; its YAML, held against the real client's schema."""
+"""`launcher=skypilot`: its life with a stub for the clouds; its YAML, held against the real client's schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.detaching import DetachingContract, InTheCloud, stand_in
+from tests.support.detaching import DetachingContract, InTheCloud, stub
 from tests.support.launching import launcher_spec
 from xp.composition import compose
 from xp.contrib.skypilot.launcher import SkypilotLauncher
@@ -30,8 +30,8 @@ BUCKET = {"bucket": "mine"}
 
 @pytest.fixture(autouse=True)
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`sky` on PATH is the stand-in; returns its state."""
-    return stand_in("sky", "sky_cloud.py", tmp_path, monkeypatch)
+    """`sky` on PATH is the stub; returns its state."""
+    return stub("sky", "sky_cloud.py", tmp_path, monkeypatch)
 
 
 @pytest.mark.slow

@@ -209,7 +209,7 @@ class CutWriter:
     def step(self, is_live: bool) -> None:
         raise AssertionError(is_live)
 
-    def goes_on(self, is_live: bool) -> bool:
+    def should_continue(self, is_live: bool) -> bool:
         return is_live
 
     def close(self) -> None:

@@ -53,7 +53,7 @@ class Script:
         self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
         self._deliver, self._texts = opening.deliver, texts
 
-    def goes_on(self, is_live: bool) -> bool:
+    def should_continue(self, is_live: bool) -> bool:
         return is_live
 
     def room(self, number: int) -> int:

@@ -28,7 +28,7 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
-from xp.lib.signals import Stopped
+from xp.lib.signals import StopSignal
 from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
@@ -138,7 +138,7 @@ def test_a_signal_that_interrupts_no_wait_still_ends_the_play() -> None:
 
     def handle(number: int, _: object) -> None:
         is_handled.set()
-        raise Stopped(number)
+        raise StopSignal(number)
 
     def hear(_: Mix) -> Hear:
         def ends(*_: int) -> None:
@@ -150,7 +150,7 @@ def test_a_signal_that_interrupts_no_wait_still_ends_the_play() -> None:
 
     before = signal.signal(signal.SIGUSR1, handle)
     try:
-        with pytest.raises(Stopped):
+        with pytest.raises(StopSignal):
             played(1, 1, hear)
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -20,7 +20,7 @@ from tests.support.report_run import episode, make_evaluation, make_run, write_e
 from xp.__main__ import main
 from xp.run_records.record import RunStatus, read_record, write_record
 from xp.run_records.sweep import write_sweep
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 pytestmark = pytest.mark.integration
 HOSTILE = "<img src=x onerror='window.hurt = 1'>"
@@ -35,7 +35,7 @@ class Server:
     token: str
 
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
         own = {"Host": f"127.0.0.1:{self.port}", "Cookie": f"xp_view_{self.port}={self.token}"}
         connection.request("GET", path, headers=own | headers)
         answer = connection.getresponse()
@@ -58,7 +58,7 @@ def served(outputs: Path, *names: str) -> Iterator[Server]:
         yield Server(outputs / "runs/run-one", int(found[1]), found[2])
     finally:
         process.terminate()
-        process.wait(PATIENCE_S)
+        process.wait(DEADLINE_S)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 SMALL = ("hardware.num_nodes=2", "hardware.num_cpus=2", "hardware.memory_gb=4")
 """Two nodes, and the size of each."""
-PATIENCE_S = 1800.0
+DEADLINE_S = 1800.0
 """Limit of any wait: no step here may depend on the machine's speed, so only a hang reaches it."""
 QUICK = ("training.num_steps=2", "training.micro_batch_size=32", "env.held_out.num_tasks=32")
 
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.timeout(2 * PATIENCE_S))
+            item.add_marker(pytest.mark.timeout(2 * DEADLINE_S))
             if os.environ.get("SLURM_CONF") != f"{STATE}/slurm.conf":
                 item.add_marker(pytest.mark.skip(reason=why))
 
@@ -49,7 +49,7 @@ def on_node(number: int, *argv: str) -> list[str]:
     return ["nsenter", f"--net=/run/netns/xp{number}", *argv]
 
 
-def xp(outputs: Path, *overrides: str, environ: Mapping[str, str] | None = None, timeout_s: float = PATIENCE_S) -> str:
+def xp(outputs: Path, *overrides: str, environ: Mapping[str, str] | None = None, timeout_s: float = DEADLINE_S) -> str:
     """Run xp to exit 0; returns what it printed."""
     argv = [sys.executable, "-m", "xp", f"outputs={outputs}", *overrides]
     run = subprocess.run(
@@ -111,7 +111,7 @@ def _wait_for(count: int, head: str, token: str, again: Callable[[], None]) -> N
     asking = urllib.request.Request(
         f"http://{head}:8265/nodes?view=summary", headers={"Authorization": f"Bearer {token}"}
     )
-    end, said = time.monotonic() + PATIENCE_S, ""
+    end, said = time.monotonic() + DEADLINE_S, ""
     while time.monotonic() < end:
         again()
         try:

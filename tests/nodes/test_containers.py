@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.conftest import PATIENCE_S
+from tests.nodes.conftest import DEADLINE_S
 from tests.support.launching import eventually, launcher_spec, plan, stage
 from xp.errors import XpError
 from xp.job import Resources, Runtime, Stage
@@ -145,7 +145,7 @@ def test_a_time_limit_reaches_both_nodes_which_run_again(way: Way, tmp_path: Pat
     outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=60.0, container=way.container)
     launcher = SlurmLauncher(spec, outputs)
     launch = launcher.submit(contained(way, SAVE, nodes=2), LauncherSuite.make_context(tmp_path))
-    eventually(lambda: all((outputs / f"up_{node}_0").exists() for node in (0, 1)), PATIENCE_S)
+    eventually(lambda: all((outputs / f"up_{node}_0").exists() for node in (0, 1)), DEADLINE_S)
     # The signal that Slurm sends a minute before the limit.
     subprocess.run(["scancel", "--batch", "--signal=USR1", launch.native_id], check=True)
     assert launcher.wait(launch, lambda _: None) == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.nodes.conftest import PATIENCE_S
+from tests.nodes.conftest import DEADLINE_S
 from tests.support.launching import eventually, launcher_spec, plan, stage
 from xp.errors import XpError
 from xp.job import Resources, Runtime, Stage
@@ -98,7 +98,7 @@ def test_a_program_has_a_ray_of_all_nodes_and_removes_it(tmp_path: Path, home: P
     assert "tasks ['10.77.0.1', '10.77.0.2'] niceness {0}" in log.read_text()
     written = [path.read_bytes() for path in (tmp_path / "outputs").rglob("*") if path.is_file()]
     assert not any(b"XPCANARY of a cluster" in text for text in written)
-    eventually(lambda: not of_job(home), PATIENCE_S)
+    eventually(lambda: not of_job(home), DEADLINE_S)
     assert not [path for path in home.rglob("*") if path.is_file() and "secrets" in path.parts]
 
 
@@ -114,11 +114,11 @@ def test_a_stranger_is_refused_and_no_ray_stays_on_nodes(tmp_path: Path, home: P
 
     running = threading.Thread(target=run)
     running.start()
-    eventually(lambda: (outputs / "ready").exists(), PATIENCE_S)
+    eventually(lambda: (outputs / "ready").exists(), DEADLINE_S)
     address = (outputs / "ready").read_text()
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     asking = ["nsenter", "--net=/run/netns/xp2", sys.executable, "-c", STRANGER, address]
-    said = subprocess.run(asking, env=environ, capture_output=True, text=True, timeout=PATIENCE_S)
+    said = subprocess.run(asking, env=environ, capture_output=True, text=True, timeout=DEADLINE_S)
     assert "refused" in said.stdout, said.stdout + said.stderr
     assert of_job(home)
     members = [
@@ -129,6 +129,6 @@ def test_a_stranger_is_refused_and_no_ray_stays_on_nodes(tmp_path: Path, home: P
     assert members
     for one in members:
         one.send_signal(signal.SIGKILL)
-    running.join(PATIENCE_S)
+    running.join(DEADLINE_S)
     assert codes
-    eventually(lambda: not of_job(home), PATIENCE_S)
+    eventually(lambda: not of_job(home), DEADLINE_S)

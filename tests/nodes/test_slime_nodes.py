@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.conftest import ADDRESSES, PATIENCE_S, RayNodes, on_node, ray_nodes
+from tests.nodes.conftest import ADDRESSES, DEADLINE_S, RayNodes, on_node, ray_nodes
 from tests.nodes.test_ray_of_a_job import of_job
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
@@ -128,5 +128,5 @@ def test_slimes_processes_on_two_nodes_of_ray_form_a_gloo_group(tmp_path: Path, 
     environ = {**os.environ, **cluster.environ, "RAY_ADDRESS": f"{ADDRESSES[0]}:26379"}
     environ["PYTHONPATH"] = os.pathsep.join([root, environ["PYTHONPATH"]])
     command = on_node(1, sys.executable, "-c", TOGETHER)
-    run = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    run = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S)
     assert run.stdout.splitlines()[-1:] == [f"{list(ADDRESSES)} [3.0, 3.0]"], run.stdout + run.stderr[-4000:]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes.conftest import PATIENCE_S, QUICK, SMALL, xp
+from tests.nodes.conftest import DEADLINE_S, QUICK, SMALL, xp
 from tests.support.launching import eventually, launcher_spec, plan, stage
 from xp.job import Resources, Stage
 from xp.launchers.slurm import SlurmLauncher
@@ -37,7 +37,7 @@ def test_a_sweep_is_one_array_whose_tasks_run_one_at_a_time(tmp_path: Path) -> N
     (array,) = {job.partition("_")[0] for job in jobs}
     assert jobs == {f"{array}_0", f"{array}_1"}
     found = sorted((outputs / "runs").iterdir())
-    eventually(lambda: all((run / "attempt_1/evaluate/result.json").exists() for run in found), PATIENCE_S)
+    eventually(lambda: all((run / "attempt_1/evaluate/result.json").exists() for run in found), DEADLINE_S)
     spans = []
     for run in found:
         runs("show", run.name, f"outputs={outputs}")
@@ -90,7 +90,7 @@ print("node", node, "goes on", flush=True)
     job = replace(stage("train", code).job, resources=Resources("cpu", 0, 2, 1, 1.0))
     context = LauncherSuite.make_context(tmp_path)
     launch = launcher.submit(Stage("train", job), context)
-    eventually(lambda: (outputs / "up_0_0").exists() and (outputs / "up_1_0").exists(), PATIENCE_S)
+    eventually(lambda: (outputs / "up_0_0").exists() and (outputs / "up_1_0").exists(), DEADLINE_S)
     subprocess.run(
         ["scancel", "--batch", "--signal=USR1", launch.native_id], check=True
     )  # as a minute before the limit
@@ -108,12 +108,12 @@ def test_a_requeued_training_on_two_nodes_continues(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "xp", f"outputs={outputs}", *words]
     running = threading.Thread(target=lambda: codes.append(subprocess.run(argv, env={**os.environ}).returncode))
     running.start()
-    eventually(lambda: list(outputs.glob("runs/*/checkpoints/checkpoint-*/trainer_state.json")), PATIENCE_S)
+    eventually(lambda: list(outputs.glob("runs/*/checkpoints/checkpoint-*/trainer_state.json")), DEADLINE_S)
     (submitted,) = outputs.glob("runs/*/attempt_1/train/submitted.json")
     native_id = json.loads(submitted.read_text())[0]["native_id"]
     time.sleep(3)
     subprocess.run(["scontrol", "requeue", native_id], check=True)
-    running.join(PATIENCE_S)
+    running.join(DEADLINE_S)
     assert codes == [0]
     log = submitted.with_name("log.txt").read_text()
     assert "going on from" in log

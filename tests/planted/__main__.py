@@ -21,7 +21,7 @@ from tests.planted.recorded import RECORDED, record
 from tests.planted.runs import RUNS, complaints_of
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 3600
+DEADLINE_S = 3600
 
 
 def main() -> int:
@@ -78,7 +78,7 @@ def _xp(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)])}
     command = [sys.executable, "-m", "xp", *words]
     return subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment
+        command, cwd=directory, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment
     )
 
 

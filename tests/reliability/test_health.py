@@ -13,12 +13,12 @@ from tests.reliability.conftest import World
 from tests.support.fake_session import call
 from xp.diagnosis.history import Facts
 from xp.diagnosis.live import LiveRules
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 
 
-def outcomes(world: World, num: int, num_void: int) -> list[Played]:
+def outcomes(world: World, num: int, num_void: int) -> list[EpisodeFacts]:
     played = []
     for number in range(num):
         if number < num_void:
@@ -26,7 +26,7 @@ def outcomes(world: World, num: int, num_void: int) -> list[Played]:
         episode = world.episode()
         for tool in ("inc", "inc", "submit"):
             episode.step(call(tool))
-        played.append(Played("fake", f"fake/train/{number}", episode.settle(), 10))
+        played.append(EpisodeFacts("fake", f"fake/train/{number}", episode.settle(), 10))
     return played
 
 

@@ -15,7 +15,7 @@ from xp.launchers import cluster
 from xp.launchers.base import Context
 from xp.launchers.node.log import LogStream
 from xp.secrets.environment import inherited
-from xp.secrets.redaction import MASK, Redactor, telling_values
+from xp.secrets.redaction import MASK, Redactor, secret_values
 
 pytestmark = pytest.mark.scorecard(48)
 
@@ -89,7 +89,7 @@ def test_what_looks_secret_is_passed_the_hidden_way(environ: dict[str, str]) -> 
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_sample_is_masked_in_a_log(name: str) -> None:
-    redactor = Redactor(telling_values({name: SAMPLES[name]}))
+    redactor = Redactor(secret_values({name: SAMPLES[name]}))
     log = io.BytesIO()
     stream = LogStream(log, redactor, lambda _: None, on_screen=False)
     stream.feed(f"connecting with {SAMPLES[name]} now\n".encode())
@@ -151,5 +151,5 @@ def test_ordinary_output_of_a_run_raises_no_false_alarm() -> None:
         "loss 0.1234 reward 0.500 grad_norm 1.2e-05 9/36 [00:12<00:34, 1.2s/it]",
     ]
     assert len(lines) > 100
-    redactor = Redactor(telling_values(ORDINARY | OTHERS))
+    redactor = Redactor(secret_values(ORDINARY | OTHERS))
     assert [line for line in lines if redactor.redact(line) != line] == []

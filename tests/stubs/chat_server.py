@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint whose model follows a rule: a stand-in for tests, in a process or a thread of its own.
+"""An OpenAI-compatible endpoint whose model follows a rule: a stub for tests, in a process or a thread of its own.
 
 The model calls the first tool that it is offered, with each required argument filled from the conversation's last
 quoted word, and answers `\\boxed{7}` where it is offered none.

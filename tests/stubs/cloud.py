@@ -1,4 +1,4 @@
-"""Common parts of the stand-ins for clouds: a worker that goes on alone, and its log."""
+"""Common parts of the stubs for clouds: a worker that goes on alone, and its log."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.launching import PATIENCE_S, ROOT, FakePlan, eventually, launcher_spec, plan, stage, statuses
+from tests.support.launching import DEADLINE_S, ROOT, FakePlan, eventually, launcher_spec, plan, stage, statuses
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
 from xp.launchers import secrets_files, service
@@ -24,8 +24,8 @@ from xp.run_records.supervise import dispatch
 WAITS = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\nprint('last')"
 
 
-def stand_in(program: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Puts a stand-in for a cloud's command on PATH; returns the directory of its state."""
+def stub(program: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts a stub for a cloud's command on PATH; returns the directory of its state."""
     state, programs = tmp_path / "cloud", tmp_path / "bin"
     state.mkdir()
     programs.mkdir()
@@ -34,7 +34,7 @@ def stand_in(program: str, script: str, tmp_path: Path, monkeypatch: pytest.Monk
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(service.ServiceLauncher, "ask_s", 0.2)
-    monkeypatch.setattr(service, "QUIET_S", PATIENCE_S)
+    monkeypatch.setattr(service, "QUIET_S", DEADLINE_S)
     return state
 
 

@@ -18,13 +18,13 @@ from xp.envs.config import (
     RewardRule,
     ToolCallsPerTurn,
 )
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 TASK = Task("fake", "train", 0)
 LIMITS = Limits(
-    create_timeout_s=PATIENCE_S,
-    call_timeout_s=PATIENCE_S,
-    episode_timeout_s=4 * PATIENCE_S,
+    create_timeout_s=DEADLINE_S,
+    call_timeout_s=DEADLINE_S,
+    episode_timeout_s=4 * DEADLINE_S,
     max_sessions=64,
     max_attempts=3,
     retries_per_episode=1,
@@ -103,7 +103,7 @@ class OneAtATime:
         self._make, self._free = make, threading.Semaphore(1)
 
     def __call__(self) -> FakeSession:
-        if not self._free.acquire(timeout=PATIENCE_S):
+        if not self._free.acquire(timeout=DEADLINE_S):
             raise EnvFault("no session was free in time")
         session = self._make()
         close = session.close

@@ -1,4 +1,4 @@
-"""A judge of our own as a stand-in: it follows a rule on what it is sent, and its verdict has the requested form."""
+"""A judge of our own as a stub: it follows a rule on what it is sent, and its verdict has the requested form."""
 
 from __future__ import annotations
 

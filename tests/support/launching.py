@@ -24,7 +24,7 @@ from xp.run_records.record import RunRecord, read_record
 from xp.run_records.supervise import dispatch
 from xp.spec import LauncherSpec
 from xp.testing.jobs import CPU as CPU
-from xp.testing.jobs import PATIENCE_S as PATIENCE_S
+from xp.testing.jobs import DEADLINE_S as DEADLINE_S
 from xp.testing.jobs import eventually as eventually
 from xp.testing.jobs import stage as stage
 
@@ -173,7 +173,7 @@ class Supervisor:
     def send(self, number: int) -> None:
         os.kill(self.process.pid, number)
 
-    def end(self, timeout_s: float = PATIENCE_S) -> tuple[int, str]:
+    def end(self, timeout_s: float = DEADLINE_S) -> tuple[int, str]:
         """Exit code and output."""
         try:
             output, _ = self.process.communicate(timeout=timeout_s)

@@ -13,11 +13,11 @@ import yaml
 from xp.composition import compose
 from xp.envs.base import Message
 from xp.episode.evaluation import evaluation_result, write_evaluation
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter
-from xp.evaluation.records import Requested, played
+from xp.evaluation.records import EvaluationIdentity, played
 from xp.evaluation.summary import summary_of
 from xp.run_records.record import (
     Provenance,
@@ -114,7 +114,7 @@ def make_evaluation(outputs: Path, name: str, gain: float | None = None) -> Path
     """
     place = outputs / "evaluations" / name
     place.mkdir(parents=True)
-    requested = Requested(ENV, {"kind": "endpoint", "name": "mine"}, None, "tasks", "rules", {"samples": 1})
+    requested = EvaluationIdentity(ENV, {"kind": "endpoint", "name": "mine"}, None, "tasks", "rules", {"samples": 1})
     (place / "request.json").write_text(json.dumps({"schema_version": 1, **asdict(requested)}))
     rewards = [1.0] * 4 if gain is None else [float(index < 20 * gain) for index in range(20)]
     episodes = [episode("eval", 0, index, 0, reward) for index, reward in enumerate(rewards)]
@@ -135,7 +135,9 @@ def _train(run: Path, num_steps: int) -> None:
         rewards = {(index, sample): float(sample < step) for index in range(2) for sample in range(GROUP)}
         episodes = [episode("train", step, index, sample, reward) for (index, sample), reward in rewards.items()]
         write_episodes(run / "attempt_1/train/trajectories/train.jsonl", episodes)
-        played = [Played(ENV, f"{ENV}/train/{index}", outcome(reward), 5) for (index, _), reward in rewards.items()]
+        played = [
+            EpisodeFacts(ENV, f"{ENV}/train/{index}", outcome(reward), 5) for (index, _), reward in rewards.items()
+        ]
         metrics.write(
             step + 1, episode_metrics(played, GROUP, 1.0) | {"time/step_s": 2.0, "training/entropy": 1 / (1 + step)}
         )
@@ -147,7 +149,7 @@ def _evaluate(run: Path, gain: float) -> None:
         rewards = {index: float(index < 20 * share) for index in range(20)}
         episodes = [episode(f"evaluate/{name}", 0, index, 0, reward) for index, reward in rewards.items()]
         write_episodes(run / f"attempt_1/evaluate/trajectories/{name}.jsonl", episodes)
-        played = [Played(ENV, f"{ENV}/test/{index}", outcome(reward), 5) for index, reward in rewards.items()]
+        played = [EpisodeFacts(ENV, f"{ENV}/test/{index}", outcome(reward), 5) for index, reward in rewards.items()]
         results[name] = evaluation_result(played, 1.0)
     write_evaluation(run / "attempt_1/evaluate/evaluation.json", {"before": "m", "after": "n"}, results, {}, {}, {})
 

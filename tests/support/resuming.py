@@ -14,7 +14,7 @@ import psutil
 from tests.support.launching import ROOT, eventually
 from xp.episode.metrics_file import read_metrics
 from xp.run_records.record import RunStatus, read_record
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 STEPS = 8
 """Rollout steps; the loss comes after the second, whose line says that the first one's checkpoint is whole."""
@@ -60,10 +60,10 @@ def lose_once(
             metrics[:] = directory.glob("runs/*/metrics.jsonl")
             return process.poll() is not None or any(len(read_metrics(file, "train")) > 1 for file in metrics)
 
-        eventually(has_trained, 6 * PATIENCE_S)
+        eventually(has_trained, 6 * DEADLINE_S)
         if process.poll() is None:
             lose(process.children(recursive=True))
-        code = process.wait(6 * PATIENCE_S)
+        code = process.wait(6 * DEADLINE_S)
     finally:
         for one in (process, *process.children(recursive=True)) if process.is_running() else ():
             one.kill()

@@ -107,9 +107,9 @@ def main(file: Path) -> None:
     """Each fault in processes of its own, so that none outlives its case."""
     import torch
 
-    from xp.backends.skyrl.worker.rehearsal import stand_ins
+    from xp.backends.skyrl.worker.rehearsal import cpu_torch
 
-    stand_ins.prepare_process()
+    cpu_torch.prepare_process()
     torch.set_num_threads(1)
     found = {}
     with tempfile.TemporaryDirectory() as scratch:

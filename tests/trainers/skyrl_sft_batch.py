@@ -14,7 +14,7 @@ from tools.parity.found import Found
 from tools.parity.processes import in_processes
 from xp.backends.skyrl.worker import sft
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
-from xp.backends.skyrl.worker.rehearsal import stand_ins
+from xp.backends.skyrl.worker.rehearsal import cpu_torch
 
 
 def main(path: Path, num_ranks: int, target: Path) -> None:
@@ -22,7 +22,7 @@ def main(path: Path, num_ranks: int, target: Path) -> None:
 
     from xp.lib.loopback import free_port
 
-    stand_ins.prepare_process()
+    cpu_torch.prepare_process()
     torch.set_num_threads(1)
     port = free_port()
     in_processes(lambda rank: _train(path, num_ranks, target, rank, port), num_ranks, target.parent)
@@ -37,7 +37,7 @@ def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Fo
     sft_cfg = sft.sft_config(cfg, config, path.parent.absolute(), 1, has_held_out=True)
     sft_cfg.ckpt_path = ""  # the workers would write to one place
 
-    class Recorded:
+    class RecordedRun:
         """The metrics that xp takes of SkyRL."""
 
         start_loss: float | None = None
@@ -58,7 +58,7 @@ def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Fo
                 self.dispatch = InProcess(cfg, Path(config.model), 1, port, rank=rank, num_ranks=num_ranks)
 
     values: dict[str, Any] = {"own": [sft_cfg.async_batch_collation, sft_cfg.fsdp_config.reshard_after_forward]}
-    log: Any = SftLog(Recorded(), 1)  # type: ignore[arg-type]
+    log: Any = SftLog(RecordedRun(), 1)  # type: ignore[arg-type]
     trainer = Alone(sft_cfg, cfg, log)
     trainer.setup()
     trainer.train()

@@ -16,7 +16,7 @@ from typing import Any
 from tests.support.listeners import Listener, listeners
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.errors import ExitCode, XpError
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 
 def look_around(cfg: Any, names: list[str], canaries: list[list[str]]) -> tuple[dict[str, str | None], list[str]]:
@@ -114,8 +114,8 @@ def listen(cfg: Any) -> tuple[list[str], set[Listener]]:
     del cfg
     address = ray.get_runtime_context().gcs_address
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": "/"}
-    stranger = [sys.executable, "-c", STRANGER.format(address=address, timeout_s=PATIENCE_S)]
-    said = subprocess.run(stranger, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    stranger = [sys.executable, "-c", STRANGER.format(address=address, timeout_s=DEADLINE_S)]
+    said = subprocess.run(stranger, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     raylet = psutil.Process().parent()
     assert raylet is not None
     driver = raylet.parent()
@@ -169,7 +169,7 @@ def serve(cfg: Any) -> tuple[list[int], list[str], set[Listener]]:
 
     paths = ("/health", "/v1/models", "/collective_rpc", "/update_weights", "/inference/v1/generate")
     asked = [
-        httpx.post(url + path, headers=said, timeout=PATIENCE_S, trust_env=False)
+        httpx.post(url + path, headers=said, timeout=DEADLINE_S, trust_env=False)
         for path in paths
         for said in STRANGERS
     ]

@@ -22,7 +22,7 @@ CUSTOM = "algorithm=custom"
 
 
 @dataclass(frozen=True)
-class Played:
+class EpisodeFacts:
     """An episode; `mask` is 1 where the policy wrote, and a reward of None is void."""
 
     mask: tuple[int, ...]
@@ -30,23 +30,23 @@ class Played:
 
 
 SINGLE_TURN = [
-    Played((1,) * length, reward)
+    EpisodeFacts((1,) * length, reward)
     for length, reward in zip((1, 2, 6, 3, 2, 5, 3, 2), (1.0, 0.25, 0.0, 0.5, 0.25, 0.75, 0.125, 0.25), strict=True)
 ]
 WITH_TOOLS = [
-    Played((1, 0, 0, 1), 1.0),
-    Played((1, 1, 0, 1, 1), None),
-    Played((1, 0, 1, 0, 0, 0), 0.5),
-    Played((1, 1), 0.0),
-    Played((1, 1, 1), 0.75),
-    Played((1, 0, 0, 0, 1, 1), 0.25),
-    Played((1,), 0.0),
-    Played((1, 1, 0, 0, 1), 1.0),
+    EpisodeFacts((1, 0, 0, 1), 1.0),
+    EpisodeFacts((1, 1, 0, 1, 1), None),
+    EpisodeFacts((1, 0, 1, 0, 0, 0), 0.5),
+    EpisodeFacts((1, 1), 0.0),
+    EpisodeFacts((1, 1, 1), 0.75),
+    EpisodeFacts((1, 0, 0, 0, 1, 1), 0.25),
+    EpisodeFacts((1,), 0.0),
+    EpisodeFacts((1, 1, 0, 0, 1), 1.0),
 ]
 """The third ends with what a tool said."""
 
 
-def batch(made: Any, episodes: Sequence[Played]) -> Any:
+def batch(made: Any, episodes: Sequence[EpisodeFacts]) -> Any:
     """SkyRL's training batch, by its own conversion: (episodes, LONGEST), each episode at the right."""
     output = {
         "prompt_token_ids": [PROMPT] * len(episodes),
@@ -66,7 +66,9 @@ def made_trainer(path: Path, *overrides: str) -> Any:
     return trainer(path, train_config(*SMALL, *overrides))
 
 
-def computed(made: Any, episodes: Sequence[Played], values: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def computed(
+    made: Any, episodes: Sequence[EpisodeFacts], values: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Advantages and returns, at each place of the batch."""
     import torch
 
@@ -77,7 +79,7 @@ def computed(made: Any, episodes: Sequence[Played], values: np.ndarray | None = 
     return data["advantages"].numpy(), data["returns"].numpy()
 
 
-def trained_mask(episodes: Sequence[Played]) -> np.ndarray:
+def trained_mask(episodes: Sequence[EpisodeFacts]) -> np.ndarray:
     """(episodes, LONGEST), 1 where the policy wrote and the episode is valid."""
     mask = np.zeros((len(episodes), LONGEST))
     for row, one in enumerate(episodes):
@@ -115,7 +117,7 @@ def test_reinforce_pp_whitens_the_trained_tokens_of_valid_episodes(tmp_path: Pat
 
 
 def papers_gae(
-    episodes: Sequence[Played], values: np.ndarray, gamma: float, lam: float
+    episodes: Sequence[EpisodeFacts], values: np.ndarray, gamma: float, lam: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Equations 11 and 16 of arXiv:1506.02438 over an episode's own tokens, one after the other."""
     advantages, returns = np.zeros_like(values), np.zeros_like(values)
@@ -136,7 +138,7 @@ def papers_gae(
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 0.95), (0.9, 0.8), (1.0, 1.0), (0.97, 0.0)])
 @pytest.mark.parametrize("episodes", [SINGLE_TURN, WITH_TOOLS], ids=["single turn", "tools and void"])
 def test_gae_is_the_recursion_over_what_the_policy_wrote(
-    tmp_path: Path, episodes: list[Played], gamma: float, lam: float
+    tmp_path: Path, episodes: list[EpisodeFacts], gamma: float, lam: float
 ) -> None:
     critic = f"algorithm.critic={{discount: {gamma}, gae_lambda: {lam}, value_clip: 0.2}}"
     made = made_trainer(tmp_path, "algorithm=ppo", critic)
@@ -184,7 +186,7 @@ class Dispatched:
         return []
 
 
-def critics_batches(path: Path, episodes: Sequence[Played], values: np.ndarray, *overrides: str) -> list[Any]:
+def critics_batches(path: Path, episodes: Sequence[EpisodeFacts], values: np.ndarray, *overrides: str) -> list[Any]:
     import torch
 
     made = made_trainer(path, "algorithm=ppo", "training.updates_per_step=2", *overrides)

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import ROW, SCRIPTS, STOP, FakeMix, Played, Script, bare, dialogue, resettled
+from tests.contracts.test_agreement import ROW, SCRIPTS, STOP, EpisodeFacts, FakeMix, Script, bare, dialogue, resettled
 from tests.support import grouped
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import ScriptedClient, play, train_config
@@ -23,13 +23,15 @@ ROOM = ("training.max_tokens_per_turn=200", "training.max_response_tokens=600")
 ROOMY = {stop: train_config(*ROOM, f"training.stop={json.dumps(stop)}") for stop in ((), STOP)}
 
 
-def under_skyrl(script: Script) -> Played:
+def under_skyrl(script: Script) -> EpisodeFacts:
     mix: Any = FakeMix(script.rules)
     batch = play(ScriptedClient(script.texts), mix, [ROW], ROOMY[script.stop])
     assert resettled(batch.plays[0].record.trajectory("r", "train", 0), script) == batch.plays[0].episode.settle()
     (ids,), (mask,) = batch.output["response_ids"], batch.output["loss_masks"]
     trained = [token for token, is_trained in zip(ids, mask, strict=True) if is_trained]
-    return Played(batch.plays[0].episode.settle(), dialogue(mix.episodes[0]), tokenizer_and_model()[0].decode(trained))
+    return EpisodeFacts(
+        batch.plays[0].episode.settle(), dialogue(mix.episodes[0]), tokenizer_and_model()[0].decode(trained)
+    )
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)

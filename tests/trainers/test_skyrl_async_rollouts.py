@@ -15,7 +15,7 @@ from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from tests.trainers.test_skyrl_trainer import SMALL, dataset
 from xp.backends.skyrl.worker.experiment import advantage_rule
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 PROMPTS = 2
 AHEAD = (
@@ -84,7 +84,7 @@ def test_a_step_has_xps_groups_within_the_age_limit(tmp_path: Path, staleness: i
             await made.async_train_dataloader.mark_consumed_uids(steps[-1])
             made.global_step += 1
             await made._staleness_manager.notify_capacity_change(made.global_step)
-        await asyncio.wait_for(asyncio.gather(*workers), PATIENCE_S)
+        await asyncio.wait_for(asyncio.gather(*workers), DEADLINE_S)
         await made._staleness_manager.validate_state_at_epoch_end(made.global_step)
         return steps, ages
 

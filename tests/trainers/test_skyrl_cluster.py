@@ -36,8 +36,8 @@ from xp.backends.skyrl.worker.train import MIDDLEWARE, native_config
 from xp.errors import ExitCode, XpError
 from xp.lib import private_ray
 from xp.lib.loopback import free_port
-from xp.lib.signals import Stopped, stopping
-from xp.testing.jobs import PATIENCE_S
+from xp.lib.signals import StopSignal, stopping
+from xp.testing.jobs import DEADLINE_S
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -73,7 +73,7 @@ def run(place: Path, task: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def test_term_lets_the_task_close_its_sessions(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "CANCEL_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(cluster, "CANCEL_DEADLINE_S", DEADLINE_S)
     diary = tmp_path / "diary"
 
     def term() -> None:
@@ -82,7 +82,7 @@ def test_term_lets_the_task_close_its_sessions(place: Path, tmp_path: Path, monk
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=term, daemon=True).start()
-    with pytest.raises(Stopped), stopping():
+    with pytest.raises(StopSignal), stopping():
         run(place, linger, diary)
     assert diary.read_text() == "closed"
 
@@ -127,8 +127,8 @@ def test_an_engine_that_does_not_answer_skyrls_client_ends_the_stage(status: int
 def test_a_silent_engine_ends_the_stage_and_sessions_are_closed(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_watch, "PATIENCE_S", 1.0)
-    monkeypatch.setattr(cluster, "CANCEL_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(engine_watch, "DEADLINE_S", 1.0)
+    monkeypatch.setattr(cluster, "CANCEL_DEADLINE_S", DEADLINE_S)
     diary = tmp_path / "diary"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

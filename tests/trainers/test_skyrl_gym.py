@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("SKYRL_PYTHON", ROOT / ".venv-skyrl/bin/python"))
@@ -78,7 +78,7 @@ print(json.dumps([found, [outcome.status, outcome.reward]]))
 
 @pytest.mark.skipif(not PYTHON.exists(), reason="SkyRL's Python is not here: make .venv-skyrl/.done or SKYRL_PYTHON")
 def test_rewards_ends_and_messages_are_those_that_skyrls_generator_gets() -> None:
-    done = subprocess.run([PYTHON, "-c", PLAY], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run([PYTHON, "-c", PLAY], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stderr
     found, (status, reward) = json.loads(done.stdout)
     assert {name: xps for name, (xps, _) in found.items()} == {name: own for name, (_, own) in found.items()}

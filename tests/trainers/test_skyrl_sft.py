@@ -20,7 +20,7 @@ from xp.backends.skyrl.control.render import sft_stage
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.planning.stages import model_place, task_set_place
-from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, write_examples
+from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, write_examples
 
 REPOSITORY = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(1800)
@@ -69,7 +69,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     own = "sft.overrides={async_batch_collation: false, fsdp_config: {reshard_after_forward: false}}"
     path = outputs_with_model(tmp_path, *words, f"sft.{micro}", *ranks, own)
     batch = samples()[:count]  # fewer than batch_size: the last update of an epoch
-    write_examples(batch, path.parent / LEARNT_FILE)
+    write_examples(batch, path.parent / TRAINING_FILE)
     write_examples(samples()[:3], path.parent / HELD_OUT_FILE)
     run(tmp_path, "tests.trainers.skyrl_sft_batch", str(path), str(num_ranks), str(tmp_path / "metrics.json"))
     found = json.loads((tmp_path / "metrics.json").read_text())

@@ -22,7 +22,7 @@ from xp.backends.skyrl.worker.running_episode import task_of
 from xp.backends.skyrl.worker.train import write_view
 from xp.composition import compose
 from xp.envs.base import Message
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
@@ -145,7 +145,7 @@ def test_the_minibatches_are_cut_by_prompt_as_if_nothing_were_void(tmp_path: Pat
     assert data.metadata["policy_mini_batch_boundaries"] == [(0, 4), (4, 8)]
 
 
-class Recorded:
+class RecordedRun:
     def __init__(self) -> None:
         self.records: list[Any] = []
 
@@ -155,17 +155,17 @@ class Recorded:
 
 def episode(reward: float | None) -> Any:
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
-    played = Played(
+    played = EpisodeFacts(
         "a", "a/train/0", EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5, 2
     )
     record = SimpleNamespace(played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step))
     return SimpleNamespace(record=record)
 
 
-def step_log(path: Path, *overrides: str) -> tuple[Any, Recorded]:
+def step_log(path: Path, *overrides: str) -> tuple[Any, RecordedRun]:
     from xp.backends.skyrl.worker.steps import SkyRLStepLog
 
-    recorded: Any = Recorded()
+    recorded: Any = RecordedRun()
     config = train_config(*overrides)
     tasks = str(leave_manifest(path / "tasks"))
     config = replace(config, common=replace(config.common, metrics=str(path / "metrics.jsonl"), tasks=tasks))

@@ -17,7 +17,7 @@ from tests.trainers.slime_setup import engine, needs_slime, put_worker, worker_c
 from xp.backends.slime.worker.config import FRESH_TASKS, HAS_VARIANCE
 from xp.backends.slime.worker.rollout_process import VOID_REWARD, write_played
 from xp.backends.slime.worker.train import write_view
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.tasks.schedule import MAX_BATCHES, schedule
@@ -52,7 +52,7 @@ async def play(args: Any, sample: Any, sampling_params: Any) -> Any:
     reward = REWARDS[-1](sample.group_index)[sample.index % SIZE]
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
     outcome = EpisodeResult(status, reward, () if reward is None else (reward,), 1, 1, 0)
-    write_played(sample.metadata, Played("fake", sample.metadata["task_id"], outcome, 3))
+    write_played(sample.metadata, EpisodeFacts("fake", sample.metadata["task_id"], outcome, 3))
     sample.reward = VOID_REWARD if reward is None else reward
     sample.response, sample.status = "played", sample.Status.COMPLETED
     return sample

@@ -221,14 +221,14 @@ def test_nothing_listens_off_loopback_and_term_closes_the_sessions(prepared: tup
     root, spec, _ = prepared
     places = RunPaths(run="runs/stopped", attempt=1, tasks=task_set_place(spec))
     tokenizer, model = tokenizer_and_model()
-    is_playing, goes_on = threading.Event(), threading.Event()
+    is_playing, should_continue = threading.Event(), threading.Event()
     children: list[psutil.Process] = []
     plays = detective(random.Random(4))
 
     def says(ids: list[int]) -> list[int] | None:
         if "<tool_response>" in tokenizer.decode(ids):
             is_playing.set()
-            goes_on.wait(60)
+            should_continue.wait(60)
         return plays(ids)
 
     with FakeSglang(TinyPolicy(model, tokenizer.eos_token_id, says), tokenizer.decode) as server:
@@ -241,7 +241,7 @@ def test_nothing_listens_off_loopback_and_term_closes_the_sessions(prepared: tup
             process.terminate()
             code = process.wait(120)
         finally:
-            goes_on.set()
+            should_continue.set()
             process.kill()
             # What a launcher's guard does with whatever is left of a stage: Slime's router outlives its parent.
             for child in children:

@@ -19,8 +19,8 @@ from tests.contracts.test_agreement import (
     ROW,
     SCRIPTS,
     DrawnMix,
+    EpisodeFacts,
     FakeMix,
-    Played,
     Script,
     bare,
     check_drawn,
@@ -76,7 +76,7 @@ pytestmark = needs_slime
 def test_slime_agrees_with_the_bare_episode(args: Any, script: Script) -> None:
     (sample,), mix, recorder = play_script(args, script)
     assert resettled(recorder.records[0], script) == bare(script).outcome
-    found = Played(
+    found = EpisodeFacts(
         read_played(sample.metadata).outcome,
         dialogue(mix.episodes[0]),
         tokenizer_and_model()[0].decode(written_by_policy(sample)),

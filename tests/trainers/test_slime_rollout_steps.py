@@ -22,7 +22,7 @@ from tests.trainers.slime_setup import (
     worker_config,
 )
 from xp.errors import ExitCode, XpError
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 __all__ = ["args", "arguments"]
 pytestmark = needs_slime
@@ -48,7 +48,7 @@ def test_a_turn_that_takes_too_long_is_a_lost_engine(args: Any, monkeypatch: pyt
     over = threading.Event()
 
     def hang(_: Any) -> list[int]:
-        over.wait(PATIENCE_S)
+        over.wait(DEADLINE_S)
         return []
 
     with engine(args, hang):

@@ -29,7 +29,7 @@ from xp.backends.slime.worker.program import absolute_flags
 from xp.episode.metrics_file import read_metrics
 from xp.spec import RunSpec
 from xp.worker.publish import check_there
-from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, write_examples
+from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, write_examples
 
 pytestmark = [needs_slime, pytest.mark.timeout(900)]
 
@@ -68,7 +68,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     weights = tmp_path / "models/tiny/model.safetensors"
     save_file({name: one.double() for name, one in load_file(weights).items()}, weights, {"format": "pt"})
     config, batch = SlimeSftConfig.from_json(path.read_text()), samples()[:count]
-    write_examples(batch, path.parent / LEARNT_FILE)
+    write_examples(batch, path.parent / TRAINING_FILE)
     write_examples(samples()[:3], path.parent / HELD_OUT_FILE)
     sft.write_order(config, count, path.parent / ORDER)
     command = [sys.executable, "-m", "tests.trainers.slime_sft_batch", str(path), str(num_ranks)]
@@ -109,13 +109,13 @@ def test_the_program_gives_slime_each_episode_once_an_epoch_and_publishes_its_la
     monkeypatch.setattr(sft, "run_train", train)
     monkeypatch.chdir(tmp_path)
     sft.main([str(path)])
-    learnt = [json.loads(line) for line in (path.parent / LEARNT_FILE).read_text().splitlines()]
+    trained = [json.loads(line) for line in (path.parent / TRAINING_FILE).read_text().splitlines()]
     assert commands == [("--num-rollout", "6")]
     order = [json.loads(line)["metadata"]["example"] for line in (path.parent / "order.jsonl").read_text().splitlines()]
     epochs = order[:12], order[12:]
     assert all(sorted(epoch[:10]) == list(range(10)) and epoch[10:] == [None] * 2 for epoch in epochs)
     assert epochs[0] != epochs[1]
-    assert len(learnt) == 10
+    assert len(trained) == 10
     check_there(str(tmp_path / "runs/r/sft"))
     sft.main([str(path)])
     assert "going on from update 6 of 6" in capsys.readouterr().out

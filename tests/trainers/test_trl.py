@@ -26,7 +26,7 @@ from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.train import _train, settled_reward
 from xp.composition import compose
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
@@ -207,9 +207,9 @@ def test_a_resume_without_a_step_to_do_has_its_metrics(tmp_path: Path, updates: 
     assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl", "train")] == [step]
 
 
-def played(reward: float | None) -> Played:
+def played(reward: float | None) -> EpisodeFacts:
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
-    return Played(
+    return EpisodeFacts(
         "a", "a/train/0", EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5, 2
     )
 

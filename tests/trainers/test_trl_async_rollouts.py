@@ -34,7 +34,7 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.planning.backend import RunPaths
 from xp.tasks.row import TaskRow
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 STALE = ("training.max_staleness=1", "algorithm.importance_correction=token_truncate")
 SEPARATE = ("hardware=a100x4", "model=qwen3-4b", "backend.engine.placement=separate", "backend.engine.accelerators=2")
@@ -301,14 +301,14 @@ def test_a_failing_run_does_not_wait_for_its_episodes(tmp_path: Path) -> None:
         def play(engine: Any, numbered: Any, step: int, policy: int) -> Any:
             if step == 1:
                 session.set()
-                assert stuck.wait(PATIENCE_S)
+                assert stuck.wait(DEADLINE_S)
             return original(engine, numbered, step, policy)
 
         original = rollouts._play
         rollouts._play = play
 
         def fail(*_: Any, **__: Any) -> None:
-            assert session.wait(PATIENCE_S)
+            assert session.wait(DEADLINE_S)
             stuck.set()
             raise RuntimeError("of a test")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.launching import PATIENCE_S, eventually, is_alive
+from tests.support.launching import DEADLINE_S, eventually, is_alive
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
@@ -45,7 +45,7 @@ def launched(directory: Path, *overrides: str, base_model: str = "none") -> subp
 def test_a_fault_of_the_ranks_is_the_stages_and_has_no_traceback(strategy: str, tmp_path: Path) -> None:
     two = ("hardware.accelerators_per_node=2", "training.micro_batch_size=32", f"backend.parallel.strategy={strategy}")
     process = launched(tmp_path, *two)
-    _, errors = process.communicate(timeout=PATIENCE_S)
+    _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 6  # ExitCode.TASKS: there is no task set
     assert "xp: " in errors
     assert "Traceback" not in errors
@@ -61,7 +61,7 @@ def test_term_ends_a_server_that_is_still_coming_up(tmp_path: Path) -> None:
     children = (one for one in psutil.process_iter(["cmdline", "ppid"]) if one.info["ppid"] == process.pid)
     (server,) = (one.pid for one in children if "serve" in (one.info["cmdline"] or ()))
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=PATIENCE_S)
+    _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 143
     assert "Traceback" not in errors
     assert not is_alive(server)

@@ -1,4 +1,4 @@
-"""A vLLM server as a stage starts, asks, watches and stops it; a stand-in for vLLM (fake_vllm) answers."""
+"""A vLLM server as a stage starts, asks, watches and stops it; a stub for vLLM (fake_vllm) answers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from xp.errors import ExitCode, XpError
 
 
 def served(
-    monkeypatch: pytest.MonkeyPatch, model: str, log: Path, timeout_s: float = 300.0, patience_s: float = 600.0
+    monkeypatch: pytest.MonkeyPatch, model: str, log: Path, timeout_s: float = 300.0, deadline_s: float = 600.0
 ) -> Any:
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    return running(VLLMServer(("--max-num-seqs", "4"), 2, timeout_s, patience_s), model, "2,3", log)
+    return running(VLLMServer(("--max-num-seqs", "4"), 2, timeout_s, deadline_s), model, "2,3", log)
 
 
 def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
@@ -50,7 +50,7 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
 
 
 @pytest.mark.parametrize(
-    ("sent", "patience_s", "told"),
+    ("sent", "deadline_s", "told"),
     [
         (signal.SIGKILL, 600.0, "the vLLM server ended with 137"),
         (signal.SIGSTOP, 2.0, "did not answer for 2 s and was killed"),
@@ -58,12 +58,12 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
     ids=["dies", "hangs"],
 )
 def test_a_server_that_is_lost_ends_whoever_waits_for_it(
-    sent: signal.Signals, patience_s: float, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sent: signal.Signals, deadline_s: float, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     log, lost = tmp_path / "vllm.log", []
 
     def lose() -> None:
-        with served(monkeypatch, "some/model", log, patience_s=patience_s) as (url, key):
+        with served(monkeypatch, "some/model", log, deadline_s=deadline_s) as (url, key):
             lost.extend(servers())
             lost[0].send_signal(sent)
             ServerWriter(url, SAMPLING, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))

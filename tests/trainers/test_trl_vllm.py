@@ -1,8 +1,8 @@
-"""vLLM under TRL where no GPU is: TRL's own engine code and weight sync for real, vLLM itself played by a stand-in.
+"""vLLM under TRL where no GPU is: TRL's own engine code and weight sync for real, vLLM itself played by a stub.
 
 pytestmark = pytest.mark.timeout(1500)
 
-The stand-in (tests/trainers/fake_vllm) proves the order of calls and the sums, and nothing about vLLM; tests/gpu does.
+The stub (tests/trainers/fake_vllm) proves the order of calls and the sums, and nothing about vLLM; tests/gpu does.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import yaml
 from xp.__main__ import main
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import bytes_digest
-from xp.replay.recorded import Recorded
+from xp.replay.recorded import RecordedRun
 
 ROOT = Path(__file__).resolve().parents[2]
 GAME = '''"""Sums, graded by a rule."""
@@ -99,7 +99,7 @@ def test_another_directory_plans_and_prepares_the_same(
     assert not marker.exists(), "a bundle is data until it is trusted"
     monkeypatch.delenv("IMPORTED")
     assert main(["runs", "trust", "own.zip"]) == 0
-    recorded = Recorded.open(Path("own.zip"))
+    recorded = RecordedRun.open(Path("own.zip"))
     recorded.check_trusted()
     assert recorded.directory is not None
     code = recorded.directory.absolute() / "attempt_1/code"
@@ -168,7 +168,7 @@ def test_an_entry_that_leads_elsewhere_is_refused(run: Path, name: str, kind: in
         entry.external_attr = kind << 16
         archive.writestr(entry, "/etc/passwd")
     with pytest.raises(XpError, match="is not a bundle: it has the entry") as refused:
-        Recorded.open(file)
+        RecordedRun.open(file)
     assert refused.value.code is ExitCode.RUN_DIR
     assert not (run.parents[2].parent / "outside").exists()
     assert [one.name for one in (run.parents[1] / "bundles").glob(".*")] == []
@@ -178,7 +178,7 @@ def test_an_entry_that_leads_elsewhere_is_refused(run: Path, name: str, kind: in
 def test_a_file_that_is_no_bundle_is_said_to_be_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.zip").write_bytes(content)
     with pytest.raises(XpError, match="is not a bundle"):
-        Recorded.open(tmp_path / "a.zip", (f"outputs={tmp_path}",))
+        RecordedRun.open(tmp_path / "a.zip", (f"outputs={tmp_path}",))
 
 
 def test_a_recorded_spec_is_planned_with_other_values(

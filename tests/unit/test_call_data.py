@@ -13,7 +13,7 @@ from tests.unit.test_dialects import LOOK, read
 from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
-from xp.episode.tool_calls import Malformed, ToolCall
+from xp.episode.tool_calls import MalformedCall, ToolCall
 
 TAGS = [
     "<think>", "</think>", "<think>x</think>", "<tool_call>", "</tool_call>", '<tool_call>{"name": "no"}</tool_call>',
@@ -95,7 +95,7 @@ def test_a_value_that_is_not_closed_is_not_half_read() -> None:
         "<tool_call><function=look><parameter=text>a",
     ):
         (found,) = read(Dialect.QWEN_XML, text)
-        assert isinstance(found, Malformed)
+        assert isinstance(found, MalformedCall)
     text = "<tool_call><function=look><parameter=text>a</function></tool_call><tool_call><function=go></function>"
     assert read(Dialect.QWEN_XML, text)[1] == ToolCall("go", {})
 

@@ -24,7 +24,7 @@ from xp.composition import GROUPS, options
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan
 from xp.run_records.record import LOCK
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 RUNS = (Column("run", 0), Column("status", 1), Column("reward", 2), Column("note", 3))
 ROWS = [
@@ -243,7 +243,7 @@ def test_the_tabulator_key_completes_options_and_keys(line: str, wanted: str, tm
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "COMP_LINE": line}
     asked |= {"COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SHELL": "fish", "PYTHONPATH": path}
     subprocess.run(
-        [sys.executable, "-m", "xp"], env={**os.environ, **asked}, check=False, timeout=PATIENCE_S, cwd=tmp_path
+        [sys.executable, "-m", "xp"], env={**os.environ, **asked}, check=False, timeout=DEADLINE_S, cwd=tmp_path
     )
     assert wanted in answer.read_text()
 
@@ -285,7 +285,7 @@ def test_a_command_whose_product_is_its_output_says_that_it_is_incomplete(
 
 def test_what_an_encoding_does_not_have_is_written_out() -> None:
     environ = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([*BIN, "plan"], capture_output=True, text=True, timeout=PATIENCE_S, env=environ)
+    done = subprocess.run([*BIN, "plan"], capture_output=True, text=True, timeout=DEADLINE_S, env=environ)
     assert (done.returncode, done.stderr) == (0, "")
     assert "whodunit_mini \\xb7 tiny" in done.stdout
 
@@ -293,7 +293,7 @@ def test_what_an_encoding_does_not_have_is_written_out() -> None:
 def test_a_reader_that_has_enough_ends_a_command_without_a_word() -> None:
     program = " ".join(map(shlex.quote, BIN))
     words = ["bash", "-c", f"set -o pipefail; {program} plan --files | head -1"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=DEADLINE_S)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -330,7 +330,7 @@ def test_a_sweep_goes_on_without_its_output(
 ) -> None:
     begun: list[int] = []
     monkeypatch.setattr("xp.cli.run_plans.run_plan", lambda one, **_: begun.append(one.spec.seed))
-    monkeypatch.setattr("xp.doctor.template.hold_against_tasks", lambda _: None)
+    monkeypatch.setattr("xp.doctor.template.check_template_on_tasks", lambda _: None)
     with lost_stream(kind) as stream, redirect_stdout(stream):
         assert main(["prepare", "-m", "env=echo", "seed=1,2,3", f"outputs={tmp_path}"]) == 0
     assert begun == [1, 2, 3]
@@ -346,7 +346,7 @@ def test_the_code_of_the_work_remains_without_output(
         raise XpError(one.run_id, ExitCode.UNHEALTHY)
 
     monkeypatch.setattr("xp.cli.run_plans.run_plan", fail)
-    monkeypatch.setattr("xp.doctor.template.hold_against_tasks", lambda _: None)
+    monkeypatch.setattr("xp.doctor.template.check_template_on_tasks", lambda _: None)
     with lost_stream(kind) as out, lost_stream(kind) as err, redirect_stdout(out), redirect_stderr(err):
         words = ["prepare", "-m", "env=echo", "seed=1,2", f"outputs={tmp_path}"]
         assert main(words) == ExitCode.UNHEALTHY

@@ -273,7 +273,7 @@ def test_every_default_has_a_comment_above_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "way_out"),
+    ("kind", "value", "fix"),
     [
         ("int_from_float", 3.0, "; write 3"),
         ("int_from_float", 3.5, ""),
@@ -289,8 +289,8 @@ def test_every_default_has_a_comment_above_it() -> None:
         ("int_type", "yes", ""),
     ],
 )
-def test_a_value_of_another_type_is_answered_with_the_likely_one(kind: str, value: Any, way_out: str) -> None:
-    assert _way_out({"type": kind}, value) == way_out
+def test_a_value_of_another_type_is_answered_with_the_likely_one(kind: str, value: Any, fix: str) -> None:
+    assert _way_out({"type": kind}, value) == fix
 
 
 @pytest.mark.parametrize(

@@ -217,12 +217,12 @@ def test_a_dialogue_with_a_held_out_prompt_is_left_out_and_counted() -> None:
 def test_a_share_of_the_tasks_is_held_out_with_all_their_episodes(tmp_path: Path) -> None:
     chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
     given = [demonstration(number, text=f"{number} {sample}") for number in range(400) for sample in range(2)]
-    learnt, held_out = rendered(
+    trained, held_out = rendered(
         given, replace(RULE, held_out_fraction=0.25), chat, lambda _: Dialect.HERMES, BUDGET, Counter()
     )
-    assert len(learnt) + len(held_out) == 800
+    assert len(trained) + len(held_out) == 800
     assert 150 < len(held_out) < 250
-    numbers = [{chat.text(one.ids[:-1]).split()[-2] for one in part} for part in (learnt, held_out)]
+    numbers = [{chat.text(one.ids[:-1]).split()[-2] for one in part} for part in (trained, held_out)]
     assert not numbers[0] & numbers[1]
 
 
@@ -230,12 +230,12 @@ def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path
     chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
     tasks = Rounds(60, 1).episodes([row(number) for number in range(2000)])
     given = [demonstration(one.index) for one in tasks]
-    learnt, held_out = rendered(
+    trained, held_out = rendered(
         given, replace(RULE, held_out_fraction=0.2), chat, lambda _: Dialect.HERMES, BUDGET, Counter()
     )
     assert len(given) == 60
-    assert 40 <= len(learnt) <= 56
-    assert len(held_out) == 60 - len(learnt)
+    assert 40 <= len(trained) <= 56
+    assert len(held_out) == 60 - len(trained)
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,8 @@ def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path
 def test_what_a_rollout_could_not_write_is_left_out(budget: TokenBudget, is_rendered: bool, tmp_path: Path) -> None:
     chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
     counts = Counter[str]()
-    learnt, _ = rendered([demonstration()], RULE, chat, lambda _: Dialect.HERMES, budget, counts)
-    assert (len(learnt), sum(counts.values())) == (is_rendered, not is_rendered)
+    trained, _ = rendered([demonstration()], RULE, chat, lambda _: Dialect.HERMES, budget, counts)
+    assert (len(trained), sum(counts.values())) == (is_rendered, not is_rendered)
 
 
 @pytest.mark.parametrize(
@@ -270,9 +270,9 @@ def test_calls_are_written_in_the_policys_dialect(content: str, expected: str | 
     chat, syntax = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path)), SYNTAX[Dialect.HERMES]
     sample = example_of(demonstration(text=content, turns={1: [("look", {"n": 1})]}), chat, syntax, BUDGET)
     assert sample is not None
-    learnt = [token for token, is_learnt in zip(sample.ids, sample.mask, strict=True) if is_learnt]
+    trained = [token for token, is_trained in zip(sample.ids, sample.mask, strict=True) if is_trained]
     call = syntax.write("look", {"n": 1})
-    assert chat.text(learnt) == (content if expected is None else expected.replace("{call}", call))
+    assert chat.text(trained) == (content if expected is None else expected.replace("{call}", call))
 
 
 def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
@@ -324,8 +324,8 @@ def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
 def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path: Path) -> None:
     chat, counts = ChatTokens(tokenizer_of("qwen3_5_nothink", tmp_path)), Counter[str]()
     given = [demonstration(text="<think>hm</think>yes"), demonstration(text="yes")]
-    learnt, _ = rendered(given, RULE, chat, lambda _: Dialect.HERMES, BUDGET, counts)
-    assert len(learnt) == 1
+    trained, _ = rendered(given, RULE, chat, lambda _: Dialect.HERMES, BUDGET, counts)
+    assert len(trained) == 1
     assert "set sft.thinking=cut" in next(iter(counts))
 
 
@@ -354,7 +354,9 @@ def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:
         (sample,), _ = rendered(
             [one], replace(RULE, thinking=thinking), chat, lambda _: Dialect.HERMES, BUDGET, Counter()
         )
-        texts.append(chat.text([token for token, is_learnt in zip(sample.ids, sample.mask, strict=True) if is_learnt]))
+        texts.append(
+            chat.text([token for token, is_trained in zip(sample.ids, sample.mask, strict=True) if is_trained])
+        )
     assert texts == ["<think>hm</think>yes", "yes"]
 
 

@@ -20,7 +20,7 @@ from xp.episode.auto_dialect import detect, resolve, resolved
 from xp.episode.dialects import SYNTAX
 from xp.episode.prompt import tool_schema
 from xp.episode.tokens import ChatTokens
-from xp.episode.tool_calls import Malformed, ToolCall
+from xp.episode.tool_calls import MalformedCall, ToolCall
 from xp.errors import XpError
 
 SCHEMA = {
@@ -207,7 +207,7 @@ def test_a_call_without_arguments_is_one_call_in_every_dialect(dialect: Dialect,
 )
 def test_what_wants_to_be_a_call_and_is_none_says_why(dialect: Dialect, text: str) -> None:
     (found,) = read(dialect, text)
-    assert isinstance(found, Malformed)
+    assert isinstance(found, MalformedCall)
     assert 10 < len(found.fault) < 250
 
 

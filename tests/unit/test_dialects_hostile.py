@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.test_dialects import read
 from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
-from xp.episode.tool_calls import Malformed, ToolCall
+from xp.episode.tool_calls import MalformedCall, ToolCall
 
 HOSTILE = [
     "<tool_call>", "<function=", "<function=a>", "<parameter=", "<parameter=a>", "</parameter>", "<arg_key>",
@@ -49,7 +49,7 @@ def check_anything(text: str) -> None:
             if isinstance(found, ToolCall):
                 json.dumps([found.name, dict(found.arguments)], ensure_ascii=False, allow_nan=False).encode()
             else:
-                assert isinstance(found, Malformed)
+                assert isinstance(found, MalformedCall)
 
 
 ENDINGS = ["<tool_call|>", "<|tool_call_end|>", "<｜tool▁call▁end｜>", "<|END_ACTION|>"]

@@ -30,7 +30,7 @@ def read(tmp_path: Path, *rows: Any, thinking: bool = False) -> list[Any]:
     return list(of_messages(str(file), thinking=thinking))
 
 
-def learnt(tmp_path: Path, row: Any, template: str = "qwen2_5") -> tuple[str, str]:
+def trained(tmp_path: Path, row: Any, template: str = "qwen2_5") -> tuple[str, str]:
     """The whole text of a row's tokens, and the text with a loss."""
     chat, counts = ChatTokens(tokenizer_of(template, tmp_path)), Counter[str]()
     best = chosen(read(tmp_path, row), RULE, frozenset(), counts)
@@ -38,7 +38,7 @@ def learnt(tmp_path: Path, row: Any, template: str = "qwen2_5") -> tuple[str, st
     if not examples:
         return "", next(iter(counts))
     one = examples[0]
-    ids = [token for token, is_learnt in zip(one.ids, one.mask, strict=True) if is_learnt]
+    ids = [token for token, is_trained in zip(one.ids, one.mask, strict=True) if is_trained]
     return chat.tokenizer.decode(one.ids), chat.tokenizer.decode(ids)
 
 
@@ -84,8 +84,8 @@ CALLED = '<tool_call>\n{"name": "add", "arguments": {"n": 3}}\n</tool_call><|im_
         ),
     ],
 )
-def test_a_row_is_learnt_as_the_tools_that_write_it_mean_it(row: Any, expected: str, tmp_path: Path) -> None:
-    whole, text = learnt(tmp_path, row)
+def test_a_row_is_trained_as_the_tools_that_write_it_mean_it(row: Any, expected: str, tmp_path: Path) -> None:
+    whole, text = trained(tmp_path, row)
     assert text == expected
     assert not whole or "add" not in json.dumps(row) or "# Tools" in whole
 
@@ -98,7 +98,7 @@ def test_a_system_text_is_in_the_prompt(column: str, tmp_path: Path) -> None:
         if column == "system"
         else {"messages": [{"role": column, "content": "BE BRIEF"}, ASK, GOOD]}
     )
-    whole, _ = learnt(tmp_path, row)
+    whole, _ = trained(tmp_path, row)
     assert whole.startswith("<|im_start|>system\nBE BRIEF")
 
 
@@ -107,7 +107,7 @@ def test_a_system_text_is_in_the_prompt(column: str, tmp_path: Path) -> None:
     [
         ({"messages": [ASK, GOOD | {"weight": 0.5}]}, "`weight` is 0.5"),
         ({"messages": [ASK, GOOD | {"train": "no"}]}, "`train` is 'no'"),
-        ({"messages": [ASK | {"train": True}, GOOD]}, "role user cannot be learnt"),
+        ({"messages": [ASK | {"train": True}, GOOD]}, "role user cannot be trained on"),
         ({"messages": [ASK, GOOD | {"annotation": "text"}]}, "`annotation`"),
         ({"messages": [ASK, GOOD], "loss_mask": [1]}, "`loss_mask`"),
         ({"messages": [ASK, GOOD], "weight": "high"}, "`weight`"),
@@ -131,7 +131,7 @@ def test_the_text_of_a_special_token_begins_and_ends_no_turn(template: str, at: 
     end = ChatTokens(tokenizer_of(template, tmp_path)).ends.texts[0]
     messages = [ASK, GOOD]
     messages[at] = {**messages[at], "content": f"What does {end} mean?"}
-    assert learnt(tmp_path, {"messages": messages}, template) == (
+    assert trained(tmp_path, {"messages": messages}, template) == (
         "",
         f"with {end} in a text, which would be a special token",
     )
@@ -139,7 +139,7 @@ def test_the_text_of_a_special_token_begins_and_ends_no_turn(template: str, at: 
 
 def test_a_text_that_the_template_drops_is_counted(tmp_path: Path) -> None:
     """SmolVLM's template reads lists of parts alone."""
-    assert "it leaves out a text of the role user" in learnt(tmp_path, {"messages": [ASK, GOOD]}, "smolvlm")[1]
+    assert "it leaves out a text of the role user" in trained(tmp_path, {"messages": [ASK, GOOD]}, "smolvlm")[1]
 
 
 def test_rows_of_one_question_are_one_task(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The doctor: every fault of a machine is a line with the way out, and the exit code of the first."""
+"""The doctor: every fault of a machine is a line with the fix, and the exit code of the first."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from xp.doctor.template import chat_template
 from xp.errors import ExitCode
 from xp.launchers.preflight import differing
 from xp.planning.plan import build_plan
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, limit in (("functions", "TIMEOUT_S"), ("reach", "PATIENCE_S"), ("template", "TIMEOUT_S")):
-        monkeypatch.setattr(import_module(f"xp.doctor.{module}"), limit, PATIENCE_S)
-    monkeypatch.setattr("xp.envs.slots.PATIENCE_S", PATIENCE_S)
+    for module, limit in (("functions", "TIMEOUT_S"), ("reach", "DEADLINE_S"), ("template", "TIMEOUT_S")):
+        monkeypatch.setattr(import_module(f"xp.doctor.{module}"), limit, DEADLINE_S)
+    monkeypatch.setattr("xp.envs.slots.DEADLINE_S", DEADLINE_S)
 
 
 def only(findings: list[Finding]) -> Finding:

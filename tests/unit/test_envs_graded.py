@@ -411,7 +411,7 @@ def test_a_message_that_the_environment_rewrites_is_refused(rewritten: str | Non
 
 
 @pytest.mark.parametrize(
-    ("grader", "form", "way_out"),
+    ("grader", "form", "fix"),
     [
         ("compute_score", GraderForm.XP, "grader_form=verl"),
         ("short_score", GraderForm.XP, "grader_form=verl"),
@@ -421,10 +421,10 @@ def test_a_message_that_the_environment_rewrites_is_refused(rewritten: str | Non
     ],
 )
 def test_a_function_of_another_form_is_refused_since_it_could_score_nonsense(
-    grader: str, form: GraderForm, way_out: str
+    grader: str, form: GraderForm, fix: str
 ) -> None:
     """`short_score(answer, row)` would look for a row in the answer."""
-    with pytest.raises(XpError, match=way_out):
+    with pytest.raises(XpError, match=fix):
         GradedProvider(graded(grader, grader_form=form), {})
 
 

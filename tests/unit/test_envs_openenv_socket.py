@@ -13,7 +13,7 @@ from aiohttp import web
 from xp.envs.base import ResponseLost, SessionLost, UnsafeOrigin
 from xp.envs.openenv import Socket, client_of, connect
 from xp.envs.target import Target
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 ANSWER = json.dumps({"type": "observation", "data": {"observation": {}, "reward": 1.0, "done": True}})
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -45,7 +45,7 @@ async def session(url: str) -> AsyncIterator[Socket]:
 
 
 def in_time() -> float:
-    return asyncio.get_running_loop().time() + PATIENCE_S
+    return asyncio.get_running_loop().time() + DEADLINE_S
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -100,7 +100,7 @@ def test_a_connection_that_ends_between_two_requests_loses_the_session_at_once()
         ended = asyncio.Event()
         async with served(speaking(close, ended)) as url, session(url) as own:
             await own.ask("reset", {}, in_time())
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(DEADLINE_S):
                 await own._reader
             with pytest.raises(SessionLost, match="has ended"):
                 await own.ask("step", {}, in_time())

@@ -17,7 +17,7 @@ from xp.episode.dialects import SYNTAX
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.outcome import Reply as EpisodeReply
-from xp.episode.tool_calls import Malformed
+from xp.episode.tool_calls import MalformedCall
 from xp.errors import ExitCode, XpError
 from xp.evaluation.entries import entries
 from xp.evaluation.play import Dialogue, play
@@ -281,14 +281,14 @@ def test_a_native_call_is_malformed_where_the_same_call_in_a_text_is() -> None:
         )
         text = f'<tool_call>\n{{"name": "echo", "arguments": {arguments or "null"}}}\n</tool_call>'
         (written,) = SYNTAX[Dialect.HERMES].read(text, lambda: ())
-        assert isinstance(native, Malformed) == isinstance(written, Malformed), arguments
+        assert isinstance(native, MalformedCall) == isinstance(written, MalformedCall), arguments
 
 
 def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> None:
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
     text = dialogue.written({"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{broken"}}]})
     (call,) = SYNTAX[Dialect.HERMES].read(text, lambda: ())
-    assert isinstance(call, Malformed)
+    assert isinstance(call, MalformedCall)
     # Only JSON has a form for arguments that are no object.
     tagged = Dialogue(row([ECHO]), replace(RULES, dialect=Dialect.QWEN_XML), ToolCalls.NATIVE)
     listed = {"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "[1]"}}]}

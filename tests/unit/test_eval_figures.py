@@ -24,7 +24,7 @@ from xp.evaluation.entries import Entry
 from xp.evaluation.files import inspect_log
 from xp.evaluation.one import EvaluationRun
 from xp.evaluation.play import Dialogue, Usage, play
-from xp.evaluation.records import Requested
+from xp.evaluation.records import EvaluationIdentity
 from xp.evaluation.settings import ToolCalls, settings
 from xp.evaluation.summary import _episodes, _figures, _mix, summary_of, usage
 from xp.evaluation.tables import latex, markdown, notes, rows
@@ -253,7 +253,7 @@ def test_an_evaluation_of_one_environment_has_its_figures_and_of_several_those_o
             for number, one in enumerate(rows_[:num_played])
         }
         word = names[0] if len(names) == 1 else f"[{','.join(names)}]"
-        requested = Requested("e", {"name": "m"}, None, "tasks", "rules", {"seed": 1})
+        requested = EvaluationIdentity("e", {"name": "m"}, None, "tasks", "rules", {"seed": 1})
         return summary_of(requested, compose([f"env={word}"]), episodes, records, "spent", (1.0, 2.0))
 
     def played_with(reward: float) -> dict[str, Any]:

@@ -9,9 +9,18 @@ import pytest
 
 from xp.errors import ExitCode, XpError
 from xp.evaluation.entries import _identity, _in_mix, _local, _set, _steps, env_words
-from xp.evaluation.records import EPISODES, REQUEST, SUMMARY, ListedEvaluation, Requested, line_of, locked, place_of
+from xp.evaluation.records import (
+    EPISODES,
+    REQUEST,
+    SUMMARY,
+    EvaluationIdentity,
+    ListedEvaluation,
+    line_of,
+    locked,
+    place_of,
+)
 
-ASKED = Requested("sums", {"name": "ORG/My model"}, None, "tasks", "rules", {"seed": 1})
+ASKED = EvaluationIdentity("sums", {"name": "ORG/My model"}, None, "tasks", "rules", {"seed": 1})
 
 
 def begun(place: Path, *, is_finished: bool = False) -> Path:

@@ -21,7 +21,7 @@ from xp.envs.target import Target
 from xp.envs.transport import Transport, _encoded
 from xp.errors import XpError
 from xp.lib.exchange import direct_opener
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 from xp.worker.stage import Sampling
 
 XP = Path(__file__).parents[2] / "xp"
@@ -60,7 +60,7 @@ def redirecting() -> Iterator[str]:
 def test_the_opener_follows_no_redirect(redirecting: str) -> None:
     for body in (None, b"{}"):
         with pytest.raises(urllib.error.HTTPError, match="302"):
-            direct_opener().open(urllib.request.Request(f"{redirecting}/x", body), timeout=PATIENCE_S)
+            direct_opener().open(urllib.request.Request(f"{redirecting}/x", body), timeout=DEADLINE_S)
 
 
 def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) -> None:
@@ -68,7 +68,7 @@ def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) 
 
 
 def test_an_engine_that_redirects_does_not_answer(redirecting: str) -> None:
-    assert not is_answering(f"{redirecting}/health", "key", PATIENCE_S)
+    assert not is_answering(f"{redirecting}/health", "key", DEADLINE_S)
     sampling = Sampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
     with pytest.raises(XpError, match="302"):
         ServerWriter(redirecting, sampling, [], "log", key="key").answer(GenerationRequest([1], 8, seed=1))

@@ -27,7 +27,7 @@ def test_skip_goes_on_while_they_are_rare() -> None:
         assert updates.are_finite(step, {"loss": math.nan if step % 3 else 0.5}) is (step % 3 == 0)
 
 
-def test_skip_ends_the_run_where_nothing_is_learnt_any_more() -> None:
+def test_skip_ends_the_run_where_nothing_is_trained_any_more() -> None:
     updates = FiniteUpdates(OnNonfinite.SKIP)
     for step in (1, 1, 1, 2, 2):  # several updates of one step are one step
         assert not updates.are_finite(step, {"loss": math.nan})

@@ -20,7 +20,7 @@ from xp.envs.base import Message
 from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.group import dialogue, group_rules, load_group_fn
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
 from xp.episode.trajectory import TrajectoryWriter, trajectory
@@ -53,7 +53,7 @@ def test_both_sources_score_the_valid_episodes_in_order() -> None:
         outcomes = scored(mix, *grouped.WINS * 4)
     grouped.check_group(outcomes, [one.reward for one in outcomes])
     assert [one.ungrouped for one in outcomes] == list(grouped.OWN)
-    metrics = episode_metrics([Played("e", "t", one, 1) for one in outcomes], 4, 1.0)
+    metrics = episode_metrics([EpisodeFacts("e", "t", one, 1) for one in outcomes], 4, 1.0)
     assert (metrics["group/rank"], metrics["group/environment"]) == (1.0, pytest.approx(7 / 3))
 
 

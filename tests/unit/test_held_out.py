@@ -13,7 +13,7 @@ from tests.support.fake_session import RULES
 from tests.unit.slime_config import worker_config
 from xp.composition import compose, from_container
 from xp.envs.config import EpisodeConfig
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.planning.extent import held_out_lines
@@ -137,7 +137,7 @@ def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_
     places = {"tasks": str(task_set.path), "metrics": str(tmp_path / "metrics"), "stage_dir": str(tmp_path)}
     common = replace(worker_config(tmp_path, 1).common, **places)
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
-    played = [Played("fake", row.task_id, outcome, 3) for row in rows]
+    played = [EpisodeFacts("fake", row.task_id, outcome, 3) for row in rows]
     (tmp_path / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
     evaluate_models(EvaluateConfig(common, {"after": "m"}, Rounds(None, 1)), tmp_path, lambda *_: played)
     found = read_rewards(tmp_path / "evaluation.json", "after")
@@ -148,7 +148,7 @@ def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_
     assert found.scoring["fake"]["env.reward.reduction"] == RULES.reward.reduction
 
 
-def evaluation(root: Path, attempt: int, num_tasks: int | None = None) -> tuple[RunEvaluation, list[Played]]:
+def evaluation(root: Path, attempt: int, num_tasks: int | None = None) -> tuple[RunEvaluation, list[EpisodeFacts]]:
     """The evaluation of a run's attempt, and the episodes of a model."""
     (root / "runs/r").mkdir(parents=True, exist_ok=True)
     tasks = prepare(FakeWorld(root, splits={"train": 5, "test": 4}).config(), {}, root)
@@ -163,7 +163,7 @@ def evaluation(root: Path, attempt: int, num_tasks: int | None = None) -> tuple[
     )
     config = EvaluateConfig(common, {"before": "m", "after": "runs/r/model"}, Rounds(num_tasks, 1))
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
-    played = [Played("fake", row.task_id, outcome, 3) for row in tasks.rows("held_out")]
+    played = [EpisodeFacts("fake", row.task_id, outcome, 3) for row in tasks.rows("held_out")]
     return RunEvaluation(config, root / "episode.json", root), played
 
 

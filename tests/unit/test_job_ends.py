@@ -138,9 +138,9 @@ class Clock:
         self.now += seconds
 
 
-@pytest.mark.parametrize(("code", "patience_s"), [(1, 10.0), (128, 10.0), (128 + 2, 2.0), (128 + 15, 2.0)])
+@pytest.mark.parametrize(("code", "deadline_s"), [(1, 10.0), (128, 10.0), (128 + 2, 2.0), (128 + 15, 2.0)])
 def test_a_result_is_awaited_after_the_jobs_end(
-    code: int, patience_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    code: int, deadline_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, asked, said = Clock(), [], []
     monkeypatch.setattr(following, "time", clock)
@@ -152,7 +152,7 @@ def test_a_result_is_awaited_after_the_jobs_end(
     (tmp_path / "log.txt").write_text("its last line\n")
     assert following.follow(tmp_path, ended, lambda: " slurmstepd: killed \n", said.append) == code
     assert asked == pytest.approx([3.0, 6.0], abs=2 * following.LOOK_S + 0.01)
-    assert clock.now - 1000.0 - asked[1] == pytest.approx(patience_s, abs=2 * following.LOOK_S)
+    assert clock.now - 1000.0 - asked[1] == pytest.approx(deadline_s, abs=2 * following.LOOK_S)
     assert "".join(said) == (tmp_path / "log.txt").read_text() == "its last line\nslurmstepd: killed\n"
 
 

@@ -23,7 +23,7 @@ from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
 from xp.episode.json_schema import _merged, properties, required
-from xp.episode.tool_calls import Malformed, ToolCall
+from xp.episode.tool_calls import MalformedCall, ToolCall
 
 TAGGED = (Dialect.QWEN_XML, Dialect.GLM)
 
@@ -127,7 +127,7 @@ def test_an_empty_tag_of_an_optional_argument_leaves_it_out(
     assert read(tool_of(schema, **unit), dialect, it="") == (ToolCall("look", arguments),)
     assert read(tool_of({"type": "string"}, is_required=True), dialect, it="") == (ToolCall("look", {"it": ""}),)
     (found,) = read(tool_of({"type": "integer"}, is_required=True), dialect, it="")
-    assert isinstance(found, Malformed)
+    assert isinstance(found, MalformedCall)
 
 
 def test_a_tools_arguments_may_be_behind_a_reference() -> None:

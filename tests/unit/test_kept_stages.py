@@ -200,5 +200,5 @@ def test_an_evaluation_alone_plays_one_model() -> None:
         with pytest.raises(XpError, match="there are no held-out tasks") as caught:
             build()
         assert caught.value.code is ExitCode.PLAN
-    with pytest.raises(XpError, match="there is nothing to learn from"):
+    with pytest.raises(XpError, match="there is nothing to train on"):
         build_sft(spec, "r")

@@ -85,11 +85,11 @@ def test_updates_of_trl_count_every_pass_of_an_epochs_steps() -> None:
 
 
 def test_fewer_tasks_than_a_step_takes_are_refused(tmp_path: Path) -> None:
-    way_out = r"a step takes 16 tasks and there are 10; set training\.prompts_per_step=10 at most, or"
-    with pytest.raises(XpError, match=way_out) as planned:
+    fix = r"a step takes 16 tasks and there are 10; set training\.prompts_per_step=10 at most, or"
+    with pytest.raises(XpError, match=fix) as planned:
         build_plan(compose([*WHODUNIT["trl"], "env.train.num_tasks=10"]), "r")
     assert planned.value.code is ExitCode.PLAN
-    with pytest.raises(XpError, match=way_out) as run:
+    with pytest.raises(XpError, match=fix) as run:
         settle(Length(None, 3), 10, 16, tmp_path)
     assert run.value.code is ExitCode.TASKS
 

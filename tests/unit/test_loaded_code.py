@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from xp.errors import XpError
-from xp.evaluation.records import REQUEST, Requested, place_of
+from xp.evaluation.records import REQUEST, EvaluationIdentity, place_of
 from xp.lib.code_files import place_digest
 from xp.lib.loaded_code import FILE, VARIABLE, changed, loaded
 from xp.run_records.lock import Lock, check_resumed, complete_lock, inputs_of, read_lock
@@ -64,7 +64,7 @@ def test_a_resume_is_refused_when_such_a_module_changed(code: Path, tmp_path: Pa
 
 
 def test_an_evaluation_is_played_again_when_such_a_module_changed(code: Path, tmp_path: Path) -> None:
-    requested = Requested("e", {"name": "m"}, None, "t", "r", {})
+    requested = EvaluationIdentity("e", {"name": "m"}, None, "t", "r", {})
     place = place_of(tmp_path, requested, again=False)
     record(code, place / FILE)
     (place / REQUEST).write_text("{}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from xp.lib import private_ray
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 PROGRAM = """
 import multiprocessing, socket
@@ -39,7 +39,7 @@ def test_nothing_listens_off_loopback_in_a_process_and_in_those_it_spawns(tmp_pa
     (tmp_path / "program.py").write_text(PROGRAM)
     environ = {**os.environ, "PYTHONPATH": os.getcwd()}
     command = [sys.executable, str(tmp_path / "program.py")]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     addresses = done.stdout.split()
     assert len(addresses) >= 2

@@ -1,4 +1,4 @@
-"""The memory preflight: counts that are published, sums that move as they should, and a way out that is one."""
+"""The memory preflight: counts that are published, sums that move as they should, and a fix that works."""
 
 from __future__ import annotations
 

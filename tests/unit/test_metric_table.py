@@ -16,7 +16,7 @@ from xp.__main__ import main
 from xp.cli.explain import fields_of
 from xp.composition import compose
 from xp.episode.metric_table import METRICS, OF_EPISODES, OF_TRAINERS, check_names, find, title_of_metric
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.spec import BackendName
@@ -67,7 +67,7 @@ def test_the_episodes_metrics_are_all_in_the_table() -> None:
         unpenalized=1.5,
         group={"environment": 0.5},
     )
-    played = [Played(env, "t", outcome, 10) for env in ("a", "b")]
+    played = [EpisodeFacts(env, "t", outcome, 10) for env in ("a", "b")]
     names = {*episode_metrics(played, 2, 1.0), *episode_metrics(played, 2, 0.5)}
     check_names(names)
     given = {row.name for name in names if (row := find(name))}

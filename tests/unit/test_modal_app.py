@@ -20,7 +20,7 @@ from xp.launchers.modal_app import app_text, gpu_string, image_text
 from xp.launchers.service import SubmittedStage, lock_of
 from xp.planning.plan import build_plan
 from xp.runtimes import locks
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 TRAINS = ("torch", "transformers", "trl", "openreward")
 H100S = Resources("h100", 8, 1, 96, 1000.0)
@@ -152,7 +152,7 @@ def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> 
     file.write_text(app_text("t", "xp-run", parts, spec))
     program = Path(sys.executable).with_name("modal")
     shown = subprocess.run(
-        [program, "run", file, "--help"], capture_output=True, text=True, cwd=tmp_path, timeout=PATIENCE_S
+        [program, "run", file, "--help"], capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S
     )
     assert shown.returncode == 0, shown.stderr
     assert "Usage: modal run" in shown.stdout

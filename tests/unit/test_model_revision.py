@@ -132,7 +132,7 @@ def test_a_teacher_is_fetched_at_its_commit_too(
     hub: type[Hub], backend: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del hub
-    # The stand-in's model has neither the policy's network nor its vocabulary.
+    # The stub's model has neither the policy's network nor its vocabulary.
     monkeypatch.setattr("xp.planning.refusals.teacher_refusals", lambda _: ())
     spec = compose([*TEACHER, f"backend={backend}", *words])
     assert spec.algorithm.distill is not None

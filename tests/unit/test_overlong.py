@@ -12,7 +12,7 @@ from xp.cli.parity import REFERENCE
 from xp.composition import compose
 from xp.envs.base import Message, ToolResult
 from xp.episode.episode import Episode
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
 from xp.episode.rewards import Overlong
 from xp.episode.shaping import Shape, load_shape
@@ -81,7 +81,7 @@ def test_a_reward_function_gets_the_counts() -> None:
 def test_a_pass_is_of_the_task_and_the_mean_of_the_update() -> None:
     outcomes = [EpisodeResult(EpisodeStatus.FINISHED, 0.25, (1.0,), 1, 1, 0, unpenalized=1.0)]
     outcomes += [EpisodeResult(EpisodeStatus.FINISHED, 0.0, (0.0,), 1, 1, 0, unpenalized=0.0)]
-    metrics = episode_metrics([Played("e", "t", one, 3) for one in outcomes], 2, 1.0)
+    metrics = episode_metrics([EpisodeFacts("e", "t", one, 3) for one in outcomes], 2, 1.0)
     assert metrics["reward/avg_pass_at_2"] == 1.0
     assert metrics["reward/avg_raw_reward"] == 0.125
     assert metrics["reward/overlong_penalty"] == -0.375

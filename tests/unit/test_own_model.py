@@ -26,7 +26,7 @@ from xp.planning.memory.estimate import weights_of
 from xp.planning.memory.fit import memory_lines
 from xp.planning.plan import build_plan
 from xp.spec import Architecture
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 SMOLLM2: Mapping[str, Any] = {
     "model_type": "llama",
@@ -115,7 +115,7 @@ def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: 
     server = HTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", PATIENCE_S)
+        monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", DEADLINE_S)
         monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")

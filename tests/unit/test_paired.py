@@ -23,7 +23,7 @@ from xp.evaluation.paired import (
     holm,
     verdict,
 )
-from xp.evaluation.ranking import Setting, _over_seeds, _paired
+from xp.evaluation.ranking import SeedGroup, _over_seeds, _paired
 from xp.evaluation.statistics import mean
 
 
@@ -66,8 +66,8 @@ def test_the_exact_test_of_passes_is_mcnemars(first: int, second: int) -> None:
     assert found.p_value == pytest.approx(mcnemar([[3, first], [second, 0]], exact=True).pvalue)
 
 
-def setting(label: str, rewards: Sequence[float]) -> Setting:
-    return Setting(label, (), {seed: [reward] for seed, reward in enumerate(rewards)})
+def setting(label: str, rewards: Sequence[float]) -> SeedGroup:
+    return SeedGroup(label, (), {seed: [reward] for seed, reward in enumerate(rewards)})
 
 
 def test_an_interval_over_seeds_is_students() -> None:

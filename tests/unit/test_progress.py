@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import PATIENCE_S, eventually
+from tests.support.launching import DEADLINE_S, eventually
 from tests.unit.test_diagnosis import FAULTS
 from tests.unit.test_sweep import spec
 from tests.unit.test_verdict import MIXED, leave
@@ -102,6 +102,6 @@ def test_watching_in_a_pipe_prints_a_line_for_each_change(tmp_path: Path, monkey
                 file.write(json.dumps({**last, "step": step}) + "\n")
             eventually(lambda wanted=f"{step}/72": wanted in told.getvalue())
         write_record(run, close_attempt(read_record(run), RunStatus.SUCCEEDED))
-    follower.join(PATIENCE_S)
+    follower.join(DEADLINE_S)
     assert not follower.is_alive()
     assert "succeeded" in told.getvalue()

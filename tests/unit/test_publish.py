@@ -1,4 +1,4 @@
-"""A run is published into a directory, and by the hub's own client to a stand-in of its API."""
+"""A run is published into a directory, and by the hub's own client to a stub of its API."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-        monkeypatch.setenv("HF_TOKEN", "hf_stand_in")
+        monkeypatch.setenv("HF_TOKEN", "hf_stub")
         yield Hub
         server.shutdown()
 
@@ -230,7 +230,7 @@ def test_the_hubs_client_uploads_a_private_model_and_a_data_set(run: Path, hub: 
     assert model["model.safetensors"] == (run / "model/model.safetensors").read_bytes()
     assert head_of(model["README.md"].decode())["tags"] == ["xp", "reinforcement-learning", "grpo"]
     assert "attempt_1/train/train.jsonl" in hub.files["datasets/me/mine-episodes"]
-    assert hub.tokens == {"Bearer hf_stand_in"}
+    assert hub.tokens == {"Bearer hf_stub"}
 
 
 @pytest.mark.parametrize(

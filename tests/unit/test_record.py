@@ -64,9 +64,9 @@ def test_a_record_survives_the_disk(directory: Path) -> None:
 
 
 def test_stand_ins_are_on_record_and_in_the_table(directory: Path) -> None:
-    record = update_stage(begun(), "train", stand_ins=("vLLM: xp's own engine", "NCCL: gloo"))
+    record = update_stage(begun(), "train", stubs=("vLLM: xp's own engine", "NCCL: gloo"))
     write_record(directory, record)
-    assert read_record(directory).attempts[0].stages[1].stand_ins == ("vLLM: xp's own engine", "NCCL: gloo")
+    assert read_record(directory).attempts[0].stages[1].stubs == ("vLLM: xp's own engine", "NCCL: gloo")
     assert table(record).splitlines()[-1] == "  not the real one: vLLM: xp's own engine, NCCL: gloo"
     assert "not the real one" not in table(begun())
 

@@ -19,7 +19,7 @@ from xp.errors import ExitCode
 from xp.lib.verified import write_digests
 from xp.planning.episode import episode_config, episode_environ
 from xp.replay.metrics import first_metric, first_tensor
-from xp.replay.recorded import Recorded
+from xp.replay.recorded import RecordedRun
 from xp.replay.replay import Outcome, check_episodes, check_jobs, check_tasks
 from xp.tasks.store import prove
 
@@ -29,13 +29,13 @@ RANDOM = GAME.replace("return float(", "import itertools\n    return next(COUNT)
 
 
 @pytest.fixture
-def recorded(run: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+def recorded(run: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedRun:
     """The run with four episodes of a training, of which two answers are right."""
     monkeypatch.setenv("GAME_KEY", "4f9d0c7be21a4a5fb3")
     monkeypatch.syspath_prepend(Path.cwd())
     monkeypatch.delitem(sys.modules, "game", raising=False)
     (name,) = json.loads((run / "attempt_1/plan.json").read_text())["spec"]["env"]["members"]
-    made = Recorded.open(run, (f"outputs={run.parents[1]}",))
+    made = RecordedRun.open(run, (f"outputs={run.parents[1]}",))
     (table,) = (run.parents[1] / "tasks").glob("*/manifest.json")
     rows = list(prove(table.parent).rows("train"))[:4]
     file = run / "attempt_1/train/trajectories/train.jsonl"
@@ -57,7 +57,7 @@ def load_again(code: str) -> None:
         file.unlink()
 
 
-def test_the_same_run_is_the_same_at_each_level(recorded: Recorded, tmp_path: Path) -> None:
+def test_the_same_run_is_the_same_at_each_level(recorded: RecordedRun, tmp_path: Path) -> None:
     assert check_jobs(recorded).verdict is Outcome.SAME
     level, tasks = check_tasks(recorded, tmp_path / "scratch")
     assert (level.verdict, level.differences) == (Outcome.SAME, ())
@@ -65,7 +65,7 @@ def test_the_same_run_is_the_same_at_each_level(recorded: Recorded, tmp_path: Pa
     assert check_episodes(recorded, tasks, 64).differences == ()
 
 
-def test_another_job_is_named_by_its_key(recorded: Recorded) -> None:
+def test_another_job_is_named_by_its_key(recorded: RecordedRun) -> None:
     assert recorded.directory is not None
     file = recorded.directory / "attempt_1/plan.json"
     plan = json.loads(file.read_text())
@@ -80,7 +80,7 @@ def test_another_job_is_named_by_its_key(recorded: Recorded) -> None:
     assert line.startswith(f"prepare.job.files.{path}.concurrency: 77 -> ")
 
 
-def test_tasks_that_changed_are_named_one_by_one(recorded: Recorded, tmp_path: Path) -> None:
+def test_tasks_that_changed_are_named_one_by_one(recorded: RecordedRun, tmp_path: Path) -> None:
     assert recorded.directory is not None
     ((name, member),) = recorded.spec.env.members.items()
     file = Path(str(member.rows))
@@ -97,7 +97,7 @@ def test_tasks_that_changed_are_named_one_by_one(recorded: Recorded, tmp_path: P
     assert any(one == f"{name}/train/29: missing" for one in level.differences), level.differences
 
 
-def test_another_grader_and_one_of_chance_are_told_apart(recorded: Recorded, tmp_path: Path) -> None:
+def test_another_grader_and_one_of_chance_are_told_apart(recorded: RecordedRun, tmp_path: Path) -> None:
     _, tasks = check_tasks(recorded, tmp_path / "scratch")
     load_again(GAME.replace("return float(", "return 0.5 * float("))
     level = check_episodes(recorded, tasks, 64)
@@ -111,7 +111,7 @@ def test_another_grader_and_one_of_chance_are_told_apart(recorded: Recorded, tmp
 
 
 def test_the_command_names_levels_and_ends_with_their_code(
-    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+    recorded: RecordedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["replay", recorded.name, "--levels", "abc"]) == ExitCode.OK
     assert "c  same" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.support.fake_session import RULES
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 CHILD = """
 import os, signal
@@ -50,7 +50,7 @@ def test_an_answer_after_the_parents_end_is_dropped_without_a_word() -> None:
     ours.send(RULES)
     ours.send((0, "wait", 0, None))
     ours.close()
-    assert child.communicate(timeout=PATIENCE_S) == (None, b"")
+    assert child.communicate(timeout=DEADLINE_S) == (None, b"")
 
 
 def test_a_signal_does_not_disturb_an_end_that_has_begun(tmp_path: Path) -> None:
@@ -65,5 +65,5 @@ def test_a_signal_does_not_disturb_an_end_that_has_begun(tmp_path: Path) -> None
     theirs.close()
     ours.send(RULES)
     ours.close()
-    assert child.wait(PATIENCE_S) == 0
+    assert child.wait(DEADLINE_S) == 0
     assert (tmp_path / "tidied up").exists()

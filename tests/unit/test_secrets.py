@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from xp.errors import ExitCode, XpError
-from xp.secrets.redaction import resolve, telling_values
-from xp.secrets.shapes import is_telling_name
+from xp.secrets.redaction import resolve, secret_values
+from xp.secrets.shapes import looks_like_secret
 
 
 def test_the_environment_goes_before_the_file(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_values_secret_by_name_are_found_and_paths_are_not() -> None:
         "SHORT_KEY": "abc",
         "PATH": "/usr/bin:/bin:/usr/local/bin",
     }
-    assert sorted(telling_values(environ)) == sorted(["hf_0123456789ab", "k" * 20, "hunter2hunter2"])
+    assert sorted(secret_values(environ)) == sorted(["hf_0123456789ab", "k" * 20, "hunter2hunter2"])
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_values_secret_by_name_are_found_and_paths_are_not() -> None:
 )
 def test_a_name_tells_however_its_words_are_joined_and_numbered(name: str) -> None:
     value = "0123456789abcdef" * 2
-    assert list(telling_values({name: value})) == [value]
+    assert list(secret_values({name: value})) == [value]
 
 
 @pytest.mark.parametrize(
@@ -106,4 +106,4 @@ def test_a_name_tells_however_its_words_are_joined_and_numbered(name: str) -> No
     ],
 )
 def test_ordinary_names_tell_nothing(name: str) -> None:
-    assert not is_telling_name(name)
+    assert not looks_like_secret(name)

@@ -14,7 +14,7 @@ from xp.composition import compose, from_container
 from xp.envs.base import EnvUnavailable, Message, ToolResult
 from xp.envs.config import EpisodeConfig, WeightedFn
 from xp.episode.episode import Episode
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.shaping import Shape, load_shape, numbers_of, shaped
 from xp.errors import XpError
@@ -77,7 +77,7 @@ def test_a_function_gets_what_its_parameters_name_and_returns_metrics() -> None:
     one.step(call("win", room=4))
     outcome = one.settle()
     assert (outcome.reward, dict(outcome.metrics)) == (1.0, {"calls": 1.0, "room": 4.0})
-    metrics = episode_metrics([Played("e", "t", outcome, 1)], 1, 1.0)
+    metrics = episode_metrics([EpisodeFacts("e", "t", outcome, 1)], 1, 1.0)
     assert (metrics["reward_fn/calls"], metrics["reward_fn/room"]) == (1.0, 4.0)
 
 
@@ -153,7 +153,7 @@ def test_several_functions_give_a_weighted_sum_and_metrics() -> None:
     assert outcome.reward == pytest.approx(0.9 + 0.5 * 1.0 - 2.0 * TASK.index)
     expected = {"minus_turns": 0.9, "told": 1.0, "told/calls": 1.0, "told/room": 4.0, "later": float(TASK.index)}
     assert outcome.metrics == pytest.approx(expected)
-    metrics = episode_metrics([Played("e", "t", outcome, 1)], 1, 1.0)
+    metrics = episode_metrics([EpisodeFacts("e", "t", outcome, 1)], 1, 1.0)
     assert {name: metrics[f"reward_fn/{name}"] for name in expected} == pytest.approx(expected)
 
 

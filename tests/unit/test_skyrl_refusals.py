@@ -1,4 +1,4 @@
-"""What SkyRL cannot do is refused with the way out, and said in the same words in the parity table."""
+"""What SkyRL cannot do is refused with the fix, and said in the same words in the parity table."""
 
 from __future__ import annotations
 

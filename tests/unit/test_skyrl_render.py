@@ -178,19 +178,19 @@ def test_the_rehearsal_has_a_worker_for_each_cpu_process() -> None:
     assert train_config("backend=skyrl", "hardware=cpu").common.rehearsal is True
 
 
-def test_a_rehearsal_has_real_servers_or_names_its_stand_ins() -> None:
+def test_a_rehearsal_has_real_servers_or_names_its_stubs() -> None:
     cpu = ("backend=skyrl", "hardware=cpu")
-    (said,) = {stage.job.stand_ins for stage in stages(compose([*cpu]), PLACES) if stage.name != "model"}
+    (said,) = {stage.job.stubs for stage in stages(compose([*cpu]), PLACES) if stage.name != "model"}
     assert "vLLM: xp's own engine" in said
     real = compose([*cpu, "backend.engine.name=vllm"])
-    (said,) = {stage.job.stand_ins for stage in stages(real, PLACES) if stage.name != "model"}
+    (said,) = {stage.job.stubs for stage in stages(real, PLACES) if stage.name != "model"}
     assert said == ("CUDA: the CPU", "NCCL and CUDA IPC: gloo")
     engine = "generator.inference_engine"
     assert native(real)[f"{engine}.distributed_executor_backend"] == "mp"
     assert native(real)[f"{engine}.engine_init_kwargs.worker_cls"] == "vllm.v1.worker.cpu_worker.CPUWorker"
-    assert not train_config(*cpu, "backend.engine.name=vllm").common.stand_in
+    assert not train_config(*cpu, "backend.engine.name=vllm").common.stub
     for job in (stage.job for stage in stages(compose(SKYRL), PLACES)):
-        assert job.stand_ins == ()
+        assert job.stubs == ()
 
 
 def test_a_mix_gives_skyrl_the_longest_of_its_members_turns() -> None:

@@ -21,7 +21,7 @@ from xp.backends.slime.worker.program import run_file
 from xp.backends.slime.worker.rollout_process import Worker, write_played
 from xp.backends.slime.worker.steps import log_evaluation
 from xp.composition import compose
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.planning.backend import RunPaths
@@ -52,7 +52,7 @@ def evaluated(root: Path, config: WorkerConfig, rollout_id: int, reward: float, 
     for number in range(2):
         outcome = EpisodeResult(EpisodeStatus.FINISHED, reward, (reward,), 1, 1, 0)
         samples.append(SimpleNamespace(metadata={}))
-        write_played(samples[-1].metadata, Played("fake", f"fake/test/{number}", outcome, 3))
+        write_played(samples[-1].metadata, EpisodeFacts("fake", f"fake/test/{number}", outcome, 3))
     assert log_evaluation(rollout_id, args, {"held_out": {"samples": samples}}, None) is True
 
 

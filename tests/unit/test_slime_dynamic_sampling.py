@@ -19,7 +19,7 @@ from xp.backends.slime.worker.advantages import has_variance
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
 from xp.backends.slime.worker.rollout_process import Worker, write_played
 from xp.backends.slime.worker.steps import half_of, log_rollout
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 
 FILTERS = "slime.rollout.filter_hub.base_types"
@@ -51,7 +51,7 @@ def group(number: int, *rewards: float) -> list[Any]:
     for reward in rewards:
         outcome = EpisodeResult(EpisodeStatus.FINISHED, reward, (reward,), 1, 1, 0)
         samples.append(SimpleNamespace(metadata={}, reward=reward, remove_sample=False))
-        write_played(samples[-1].metadata, Played("fake", f"fake/train/{number}", outcome, 3))
+        write_played(samples[-1].metadata, EpisodeFacts("fake", f"fake/train/{number}", outcome, 3))
     return samples
 
 
@@ -59,7 +59,7 @@ def test_a_penalty_for_length_is_no_variance(args: Any) -> None:
     samples = group(0, 1.0, 1.0)
     samples[0].reward = 0.5
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 0.5, (1.0,), 1, 1, 0, unpenalized=1.0)
-    write_played(samples[0].metadata, Played("fake", "fake/train/0", outcome, 3))
+    write_played(samples[0].metadata, EpisodeFacts("fake", "fake/train/0", outcome, 3))
     assert not has_variance(args, samples).keep
     assert has_variance(args, group(1, 1.0, 0.5)).keep
 

@@ -24,7 +24,7 @@ from xp.backends.slime.worker.models import check_architecture, local_model, pub
 from xp.backends.slime.worker.processes import ask_to_close, close_on_request
 from xp.backends.slime.worker.program import absolute_flags, run_file
 from xp.backends.slime.worker.steps import half_of
-from xp.backends.slime.worker.training import Watched
+from xp.backends.slime.worker.training import CapturedLog
 from xp.errors import ExitCode, XpError
 from xp.lib.verified import damaged
 
@@ -196,7 +196,7 @@ def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: P
     half.parent.mkdir(parents=True)
     half.write_text(json.dumps({"began": 0.0, "metrics": {"reward/avg_raw_reward": 0.5}}))
     native: list[str] = []
-    watched = Watched(lambda *arguments: native.append(arguments[2]), config)
+    watched = CapturedLog(lambda *arguments: native.append(arguments[2]), config)
     watched(None, {"rollout/step": 3, "rollout/x": 1.0}, "rollout/step")
     watched(None, {"train/step": 6, "train/loss": 1.0, "train/lr-pg_0": 1e-5}, "train/step")
     assert not (tmp_path / "metrics.jsonl").exists()
@@ -210,7 +210,7 @@ def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: P
 
 
 def test_an_update_that_is_not_finite_stops_slime_with_xps_own_code(tmp_path: Path) -> None:
-    watched = Watched(lambda *_: None, worker_config(tmp_path, updates_per_step=2))
+    watched = CapturedLog(lambda *_: None, worker_config(tmp_path, updates_per_step=2))
     with pytest.raises(XpError, match="rollout step 4: grad_norm nan") as caught:
         watched(None, {"train/step": 6, "train/loss": 1.0, "train/grad_norm": math.nan}, "train/step")
     assert caught.value.code is ExitCode.DIVERGED
@@ -220,7 +220,7 @@ def test_a_gap_stops_slime_only_at_a_steps_first_update(tmp_path: Path) -> None:
     config = worker_config(tmp_path, updates_per_step=2)
     half_of(config, 3).parent.mkdir(parents=True)
     half_of(config, 3).write_text(json.dumps({"began": 0.0, "metrics": {}}))
-    watched = Watched(lambda *_: None, config)
+    watched = CapturedLog(lambda *_: None, config)
     gap = "train/train_rollout_logprob_abs_diff"
     watched(None, {"train/step": 6, "train/loss": 1.0, gap: 0.01}, "train/step")
     # Made after an update, so that it says nothing of the engine.
@@ -235,7 +235,7 @@ def test_an_update_that_slime_left_out_is_counted_and_in_no_mean(tmp_path: Path)
     config = replace(config, common=replace(config.common, on_nonfinite="skip"))
     half_of(config, 3).parent.mkdir(parents=True)
     half_of(config, 3).write_text(json.dumps({"began": 0.0, "metrics": {}}))
-    watched = Watched(lambda *_: None, config)
+    watched = CapturedLog(lambda *_: None, config)
     watched(None, {"train/step": 6, "train/loss": math.nan, "train/grad_norm": math.nan}, "train/step")
     watched(None, {"train/step": 7, "train/loss": 3.0, "train/grad_norm": 0.5}, "train/step")
     (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
@@ -248,7 +248,7 @@ def test_a_critics_numbers_stand_in_the_policys_line(tmp_path: Path) -> None:
     half.parent.mkdir(parents=True)
     half.write_text(json.dumps({"began": 0.0, "metrics": {"reward/avg_raw_reward": 0.5}}))
     # Slime trains the critic first, in processes of its own.
-    critic, policy = (Watched(lambda *_: None, config) for _ in range(2))
+    critic, policy = (CapturedLog(lambda *_: None, config) for _ in range(2))
     for step, loss in ((0, 1.0), (1, 2.0)):
         logged = {"train/step": step, "train/critic-value_loss": loss, "train/critic-lr-pg_0": 1e-5}
         critic(None, logged, "train/step")

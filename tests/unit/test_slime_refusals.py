@@ -1,4 +1,4 @@
-"""What Slime cannot do, and flags that it would ignore, are refused with the field and the way out."""
+"""What Slime cannot do, and flags that it would ignore, are refused with the field and the fix."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def found(*overrides: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("override", "field", "way_out"),
+    ("override", "field", "fix"),
     [
         ("hardware=cpu", "hardware", "make rehearse-slime"),
         ("backend.parallel.strategy=fsdp2", "backend.parallel.strategy", "backend=skyrl or trl"),
@@ -51,13 +51,13 @@ def found(*overrides: str) -> str:
         ("backend.engine.tensor_parallel=3", "backend.engine.tensor_parallel", "nearest legal"),
     ],
 )
-def test_what_slime_cannot_do_is_refused_with_the_way_out(override: str, field: str, way_out: str) -> None:
+def test_what_slime_cannot_do_is_refused_with_the_way_out(override: str, field: str, fix: str) -> None:
     refused = {refusal.field: refusal.reason for refusal in refusals(compose([*SLIME, override]))}
-    assert way_out in refused[field]
+    assert fix in refused[field]
 
 
 @pytest.mark.parametrize(
-    ("override", "field", "way_out"),
+    ("override", "field", "fix"),
     [
         ("algorithm.ratio_level=sequence", "algorithm.ratio_level", "set token"),
         ("algorithm.policy_loss=cispo", "algorithm.policy_loss", "set clip"),
@@ -66,11 +66,11 @@ def test_what_slime_cannot_do_is_refused_with_the_way_out(override: str, field: 
         ("backend.overrides={critic-save: x}", "backend.overrides.critic-save", "has no such flag"),
     ],
 )
-def test_slimes_critic_needs_ppos_loss_and_has_no_flags(override: str, field: str, way_out: str) -> None:
+def test_slimes_critic_needs_ppos_loss_and_has_no_flags(override: str, field: str, fix: str) -> None:
     ppo = ["algorithm=ppo", "backend.convert_model=true"]
     assert found(*ppo) == ""
     refused = {refusal.field: refusal.reason for refusal in refusals(compose([*SLIME, *ppo, override]))}
-    assert way_out in refused[field]
+    assert fix in refused[field]
 
 
 def test_a_dense_model_has_no_experts_to_spread() -> None:

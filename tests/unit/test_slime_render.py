@@ -22,7 +22,7 @@ from xp.planning.backend import MEANT, RunPaths, Support
 from xp.planning.extent import num_steps
 from xp.planning.plan import build_plan
 from xp.spec import RunSpec
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 RECIPES = recipes_of("slime")
@@ -44,7 +44,7 @@ def test_the_readmes_command_plans_without_gpu_and_trainer() -> None:
         "import sys; from xp.__main__ import main; main(['plan', *sys.argv[1:]]);"
         "print([m for m in ('torch', 'ray', 'sglang', 'transformers', 'slime') if m in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", code, *SLIME], capture_output=True, text=True, timeout=PATIENCE_S)
+    run = subprocess.run([sys.executable, "-c", code, *SLIME], capture_output=True, text=True, timeout=DEADLINE_S)
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1] == "[]"
     assert "python -m xp.backends.slime.worker.train" in run.stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from xp.errors import ExitCode
-from xp.testing.jobs import PATIENCE_S
+from xp.testing.jobs import DEADLINE_S
 
 PROGRAM = """
 import os, signal, sys, time
@@ -36,7 +36,7 @@ if sys.argv[2:]:
 
 def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
 
 

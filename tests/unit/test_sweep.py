@@ -27,7 +27,7 @@ from xp.run_records.record import (
     write_record,
 )
 from xp.run_records.run_directory import hold
-from xp.run_records.sweep import Standing, held_out_reward, ledger, open_points, spec_digest
+from xp.run_records.sweep import RunState, held_out_reward, ledger, open_points, spec_digest
 from xp.spec import RunSpec
 
 HERE = Provenance("0.1.0", "3.11", None, None, {})
@@ -66,9 +66,9 @@ def test_done_work_is_left_and_cut_work_goes_on(tmp_path: Path) -> None:
 def test_a_killed_run_goes_on_but_not_a_supervised_one(tmp_path: Path) -> None:
     one = spec(tmp_path)
     directory = leave_run(one, "alive", RunStatus.RUNNING)
-    assert ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is Standing.CUT
+    assert ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is RunState.CUT
     with hold(directory, attempt=2):
-        assert ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is Standing.RUNNING
+        assert ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is RunState.RUNNING
 
 
 def test_every_point_runs_again_when_asked(tmp_path: Path) -> None:

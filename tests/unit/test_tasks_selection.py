@@ -18,7 +18,7 @@ from xp.errors import XpError
 from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Purpose, Selection
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule, evaluation_only
 from xp.tasks.questions import Census
-from xp.tasks.selection import SHARD_TASKS, Place, Selected, cut_into_blocks, select_tasks
+from xp.tasks.selection import SHARD_TASKS, Place, SelectedTasks, cut_into_blocks, select_tasks
 
 SIZES = {"train": 100, "extra": 40, "test": 20, "empty": 0}
 TRAIN = Selection(("train",))
@@ -41,7 +41,7 @@ class Sized:
         return self.lists.get(split)
 
 
-def choose(train: Selection, held_out: HeldOut | None, splits: Sized | None = None) -> Selected:
+def choose(train: Selection, held_out: HeldOut | None, splits: Sized | None = None) -> SelectedTasks:
     member = MemberConfig(replace(RULES, name="m"), train, held_out, 1.0)
     return select_tasks(member, splits or Sized(SIZES))
 
@@ -51,7 +51,7 @@ def select(train: Selection, held_out: HeldOut | None = None, size: int = 100) -
     return indices(chosen, Purpose.TRAIN), indices(chosen, Purpose.HELD_OUT)
 
 
-def indices(chosen: Selected, purpose: Purpose) -> list[int]:
+def indices(chosen: SelectedTasks, purpose: Purpose) -> list[int]:
     return [index for _, index in chosen.tasks.get(purpose, ())]
 
 
@@ -210,8 +210,8 @@ def test_all_training_tasks_and_a_share_held_out_are_refused() -> None:
     text = str(error.value)
     assert "train selects 100 tasks, but" in text
     assert "of the 100 of split train are held out" in text
-    for way_out in ("train.num_tasks=", "held_out=null", "held_out.split=train held_out.overlap=allowed"):
-        assert way_out in text
+    for fix in ("train.num_tasks=", "held_out=null", "held_out.split=train held_out.overlap=allowed"):
+        assert fix in text
 
 
 def test_one_task_cannot_be_trained_on_and_held_out() -> None:
@@ -223,7 +223,7 @@ def test_blocks_hold_every_task_once_and_held_out_ones_come_first() -> None:
     config = PrepareConfig({"m": MemberConfig(replace(RULES, name="m"), TRAIN, HeldOut("test"), 1.0)}, 0.0, 1)
     train: list[Place] = [("train", index) for index in range(SHARD_TASKS + 5)]
     tasks = {Purpose.TRAIN: [*train, ("extra", 7)], Purpose.HELD_OUT: [("test", 4), ("test", 2)]}
-    blocks = cut_into_blocks(config, {"m": Selected(tasks, HeldOutRecord(Rule.SPLIT))})
+    blocks = cut_into_blocks(config, {"m": SelectedTasks(tasks, HeldOutRecord(Rule.SPLIT))})
     assert [(b.number, b.purpose, b.split, len(b.indices)) for b in blocks] == [
         (0, "held_out", "test", 2),
         (1, "train", "train", SHARD_TASKS),

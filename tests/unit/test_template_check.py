@@ -14,7 +14,7 @@ from tests.support.chat_templates import MODELS, Shows, shipped, tokenizer_of
 from tests.support.tiny import tokenizer_and_model
 from xp.composition import compose
 from xp.doctor.finding import Verdict
-from xp.doctor.template import chat_template, hold_against_tasks
+from xp.doctor.template import chat_template, check_template_on_tasks
 from xp.envs.base import Message
 from xp.envs.config import Chat, ToolsPrompt
 from xp.episode.tokens import ChatTokens
@@ -89,10 +89,10 @@ def test_tools_written_by_xp_reach_the_model_on_every_family(template: str) -> N
 
 
 def test_a_model_that_takes_no_system_message_is_refused() -> None:
-    for chat, way_out in ((Chat(), "env.system_prompt=null"), (BY_XP, "choose another model")):
+    for chat, fix in ((Chat(), "env.system_prompt=null"), (BY_XP, "choose another model")):
         (fault,) = examine(tokens("gemma", chat)).faults
         assert "supports no system message (TemplateError: System role not supported)" in fault
-        assert way_out in fault
+        assert fix in fault
     assert examine(tokens("gemma"), [], has_system=False).faults == ()
 
 
@@ -193,7 +193,7 @@ def test_a_template_that_does_not_end_is_a_fault(tmp_path: Path, monkeypatch: py
     assert "may never end" in found.text
     assert "choose another model" in found.text
     with pytest.raises(XpError, match="may never end"):
-        hold_against_tasks([spec])
+        check_template_on_tasks([spec])
 
 
 def test_each_of_the_first_sets_of_tools_is_examined_once(monkeypatch: pytest.MonkeyPatch) -> None:

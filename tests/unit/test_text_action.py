@@ -12,7 +12,7 @@ from xp.envs.base import ToolResult, ToolSpec
 from xp.envs.config import Dialect
 from xp.episode.episode import Episode
 from xp.episode.text_action import parse_action
-from xp.episode.tool_calls import Malformed, ToolCall
+from xp.episode.tool_calls import MalformedCall, ToolCall
 
 
 def tool(**properties: str) -> ToolSpec:
@@ -59,7 +59,7 @@ def test_a_schema_may_allow_several_types(schema: object, value: object) -> None
 def test_several_arguments_are_written_as_json() -> None:
     two = tool(x="integer", y="integer")
     assert parsed('<action>{"x": 1, "y": 2}</action>', two) == (ToolCall("step", {"x": 1, "y": 2}),)
-    assert isinstance(parsed("<action>1</action>", two)[0], Malformed)
+    assert isinstance(parsed("<action>1</action>", two)[0], MalformedCall)
 
 
 @pytest.mark.parametrize("body", ["", "{}", "null", " "])
@@ -76,7 +76,7 @@ def test_a_turn_without_an_action_asks_nobody(text: str) -> None:
 
 
 def test_an_action_among_several_tools_is_malformed() -> None:
-    assert isinstance(parsed("<action>x</action>", tool(a="string"), tool(b="string"))[0], Malformed)
+    assert isinstance(parsed("<action>x</action>", tool(a="string"), tool(b="string"))[0], MalformedCall)
 
 
 def test_an_episode_in_this_dialect_answers_as_the_user() -> None:

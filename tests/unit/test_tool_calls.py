@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
-from xp.episode.tool_calls import Malformed, ParsedCall, ToolCall, read_json
+from xp.episode.tool_calls import MalformedCall, ParsedCall, ToolCall, read_json
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
@@ -62,12 +62,12 @@ def test_a_call_that_was_only_thought_of_is_no_call() -> None:
 )  # fmt: skip
 def test_what_cannot_be_read_is_described_and_never_raises(body: str) -> None:
     (found,) = parse_hermes(f"<tool_call>{body}</tool_call>")
-    assert isinstance(found, Malformed)
+    assert isinstance(found, MalformedCall)
     assert 10 < len(found.fault) < 200
 
 
 def test_a_value_of_twenty_thousand_lists_is_told() -> None:
-    assert read_json("[" * 20_000) == Malformed("the tool call is nested too deeply")
+    assert read_json("[" * 20_000) == MalformedCall("the tool call is nested too deeply")
 
 
 @pytest.mark.parametrize("arguments", ["", ', "arguments": {}', ', "arguments": null', ', "arguments": "{}"'])

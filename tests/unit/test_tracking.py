@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.launching import PATIENCE_S, eventually
+from tests.support.launching import DEADLINE_S, eventually
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.tracking.base import Opener, TrackedRun, check_trackers, tracked_places
@@ -51,7 +51,7 @@ class FakeTracker:
 def mirror(directory: Path, trackers: Mapping[str, FakeTracker], warnings: list[str], **options: Any) -> Mirror:
     run = TrackedRun("run", 1, "project", {"seed": 1}, directory, {"WANDB_API_KEY": "XPCANARY_key"})
     opened: dict[str, Opener] = {name: tracker.open for name, tracker in trackers.items()}
-    options = {"poll_s": 0.01, "close_timeout_s": PATIENCE_S} | options
+    options = {"poll_s": 0.01, "close_timeout_s": DEADLINE_S} | options
     return Mirror(directory / "metrics.jsonl", run, opened, warnings.append, **options)
 
 
@@ -147,7 +147,7 @@ def test_tensorboard_reads_back_what_was_mirrored(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run = TrackedRun("run", 2, "project", {}, tmp_path)
-    patient = {"poll_s": 0.01, "close_timeout_s": PATIENCE_S}
+    patient = {"poll_s": 0.01, "close_timeout_s": DEADLINE_S}
     with Mirror(tmp_path / "metrics.jsonl", run, openers(["tensorboard"]), pytest.fail, **patient):
         write(tmp_path, *({**LINE, "step": step, "loss": step / 4, "time": 100.0 + step} for step in range(3)))
     events = EventAccumulator(str(tmp_path / "tensorboard" / "attempt_2"))

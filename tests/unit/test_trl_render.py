@@ -1,4 +1,4 @@
-"""RunSpec -> TRL: every knob is rendered in TRL's own unit, and what TRL cannot do is refused with the way out."""
+"""RunSpec -> TRL: every knob is rendered in TRL's own unit, and what TRL cannot do is refused with the fix."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from xp.envs.base import ToolSpec
 from xp.envs.config import Dialect
 from xp.episode.call_data import MAX_FAILED
 from xp.episode.dialects import SYNTAX
-from xp.episode.tool_calls import Malformed, ToolCall
+from xp.episode.tool_calls import MalformedCall, ToolCall
 
 TEXTS = {"type": "object", "properties": {name: {"type": "string"} for name in ("text", "path", "query")}}
 TOOLS = [ToolSpec(name, "", TEXTS) for name in ("look", "write_file", "search", "web-search", "grocery.order")]
@@ -48,7 +48,7 @@ def test_both_words_for_arguments_are_read_in_every_json_dialect(dialect: Dialec
 )
 def test_a_call_with_other_keys_is_malformed_and_says_which(call: dict[str, Any]) -> None:
     (found,) = calls(Dialect.HERMES, f"<tool_call>{json.dumps(call)}</tool_call>")
-    assert isinstance(found, Malformed)
+    assert isinstance(found, MalformedCall)
     assert "arguments" in found.fault or '"name"' in found.fault
     assert len(found.fault) < 250
 
@@ -338,5 +338,5 @@ HALF: list[tuple[Dialect, str]] = [
 @pytest.mark.parametrize(("dialect", "text"), HALF)
 def test_a_call_that_cannot_be_read_whole_is_malformed_and_says_why(dialect: Dialect, text: str) -> None:
     (found,) = calls(dialect, text)
-    assert isinstance(found, Malformed)
+    assert isinstance(found, MalformedCall)
     assert 10 < len(found.fault) < 250

@@ -26,7 +26,7 @@ from tests.support.fake_session import RULES, FakeSession
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.process import quiet_trainer
 from xp.engines.conversation import OpenEngine, Opening
-from xp.engines.play import Answered, EpisodePlay
+from xp.engines.play import EpisodePlay, TurnAnswered
 from xp.engines.transformers_engine import TransformersEngine
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
@@ -80,7 +80,7 @@ class LockStepPlay(EpisodePlay):
     """Every episode of a wave waits for the slowest call of each turn, and a wave for its longest episode."""
 
     def __init__(self, *given: Any) -> None:
-        self._held: list[Answered] = []
+        self._held: list[TurnAnswered] = []
         self._num_writing = 0
         self._num_ended = 0
         super().__init__(*given)
@@ -99,7 +99,7 @@ class LockStepPlay(EpisodePlay):
             self._take_all()
         return iter(())
 
-    def _go_on(self, answered: Answered) -> None:
+    def _go_on(self, answered: TurnAnswered) -> None:
         self._held.append(answered)
         if len(self._held) == self._num_writing:
             held, self._held = self._held, []

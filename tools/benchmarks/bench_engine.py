@@ -45,7 +45,7 @@ SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class Played:
+class EpisodeFacts:
     """A rollout and its requests alone."""
 
     num_turns: int
@@ -126,7 +126,7 @@ class Bench:
         self.chat = ChatTokens(AutoTokenizer.from_pretrained(model))
         self.sampling = config.common.sampling
 
-    def rollout(self, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, seed: str) -> Played:
+    def rollout(self, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, seed: str) -> EpisodeFacts:
         """Play these episodes, then generate the same turns by the engine alone."""
         generation = SimpleNamespace(llm=self.llm, tensor_parallel_size=1)
         writer = KeptRequests(generation, self.sampling, self.chat.end_ids)
@@ -139,7 +139,7 @@ class Bench:
         rollouts = list(play_each(opened, self.chat, numbered, mix))
         ours = clock.rate(sum(sum(one.conversation.mask) for one in rollouts))
         assert all(one.outcome.reward is not None for one in rollouts)
-        return Played(len(writer.requests), ours, self._alone(writer))
+        return EpisodeFacts(len(writer.requests), ours, self._alone(writer))
 
     def _alone(self, writer: KeptRequests) -> Rate:
         prompts = [{"prompt_token_ids": list(request.ids)} for request in writer.requests]

@@ -1,6 +1,6 @@
 """Requests a second of `xp eval` and of 64 plain connections to an endpoint: `python -m tools.benchmarks.bench_eval`.
 
-The endpoint is the tests' stand-in: it takes any number of requests at the same time and answers each after a fixed
+The endpoint is the tests' stub: it takes any number of requests at the same time and answers each after a fixed
 time. Both clients are processes of their own, one after the other, several times; the endpoint notes when the first
 request came and when the last was answered.
 """

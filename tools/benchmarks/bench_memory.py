@@ -30,11 +30,11 @@ def main() -> None:
 def pythons() -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Backend -> its interpreter, and variables that it needs (None: not set here)."""
     slime, megatron = os.environ.get("SLIME_PATH"), os.environ.get("MEGATRON_PATH")
-    stand_ins = ROOT / "tests" / "trainers" / "slime_stand_ins"
+    stubs = ROOT / "tests" / "trainers" / "slime_stubs"
     of_slime = {
         "SLIME_PATH": slime,
         "MEGATRON_PATH": megatron,
-        "PYTHONPATH": f"{stand_ins}:{megatron}:{slime}",
+        "PYTHONPATH": f"{stubs}:{megatron}:{slime}",
         "SLIME_ACCELERATOR": "none-here",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }

@@ -29,7 +29,7 @@ from tools.benchmarks.curves import WINDOW, draw, windows
 from tools.benchmarks.sweeps import TrainedRun, sweep, trained_runs
 from xp.builtin.tiny_model import SHIPPED
 from xp.errors import XpError
-from xp.evaluation.paired import Paired, compare, p_text
+from xp.evaluation.paired import PairedComparison, compare, p_text
 from xp.evaluation.statistics import bootstrap, interval
 
 MARGIN: Final = 0.03
@@ -104,7 +104,7 @@ def compared(
     )
 
 
-def _verdict(found: Paired, bounds: tuple[float, float] | None) -> Verdict:
+def _verdict(found: PairedComparison, bounds: tuple[float, float] | None) -> Verdict:
     if found.p_equivalent is not None and found.p_equivalent < LEVEL:
         return Verdict.EQUIVALENT
     if bounds is not None and (bounds[0] > found.margin or bounds[1] < -found.margin):

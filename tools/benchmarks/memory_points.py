@@ -190,7 +190,7 @@ def skyrl(
     """SkyRL's FSDP2 policy worker in bfloat16, in this process: its `forward_backward`.
 
     Args:
-        is_fused: a stand-in with the memory of FlashAttention's cross-entropy in the place of SkyRL's log-softmax.
+        is_fused: a stub with the memory of FlashAttention's cross-entropy in the place of SkyRL's log-softmax.
         chunk: tokens of a chunk of the entropy.
         loss: SkyRL's name of another loss than the policy's.
     """
@@ -251,7 +251,7 @@ def in_float32(torch: Any) -> Any:
 
 
 def in_place_cross_entropy(torch: Any) -> Any:
-    """Stand-in for flash_attn.ops.triton.cross_entropy, which needs CUDA: turns the logits into their gradient."""
+    """Stub for flash_attn.ops.triton.cross_entropy, which needs CUDA: turns the logits into their gradient."""
 
     class InPlace(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
@@ -336,9 +336,9 @@ def main(backend: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     if backend == "skyrl":
-        from xp.backends.skyrl.worker.rehearsal import stand_ins
+        from xp.backends.skyrl.worker.rehearsal import cpu_torch
 
-        stand_ins.prepare_process()
+        cpu_torch.prepare_process()
     with GROUPS:
         found = {name: points(measure) for name, measure in MEASURES[backend].items()}
     print("POINTS", json.dumps(found), flush=True)

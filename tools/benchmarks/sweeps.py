@@ -13,7 +13,7 @@ from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.run_records.held_out import HeldOutResult, held_out
 from xp.run_records.named import run_directory
-from xp.run_records.sweep import Standing, ledger, spec_digest
+from xp.run_records.sweep import RunState, ledger, spec_digest
 
 REWARD = "reward/avg_raw_reward"
 
@@ -57,7 +57,7 @@ def trained_runs(words: Sequence[str]) -> list[TrainedRun]:
     found = []
     for spec in specs:
         entry = ledgers[spec.outputs].get(spec_digest(spec.model_dump(mode="json")))
-        if entry is None or entry.standing is not Standing.DONE:
+        if entry is None or entry.standing is not RunState.DONE:
             raise XpError(f"no finished run of {' '.join(words)} with seed {spec.seed}", ExitCode.RUN_DIR)
         found.append(_trained(run_directory(Path(spec.outputs), entry.run_id), spec.seed))
     return found

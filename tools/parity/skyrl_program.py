@@ -30,9 +30,9 @@ from xp.worker.program import run_stage
 def main(argv: Sequence[str]) -> None:
     import torch
 
-    from xp.backends.skyrl.worker.rehearsal import stand_ins
+    from xp.backends.skyrl.worker.rehearsal import cpu_torch
 
-    stand_ins.prepare_process()
+    cpu_torch.prepare_process()
     torch.set_num_threads(1)
     measure(argv, updates)
 

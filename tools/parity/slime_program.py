@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def prepare() -> None:
-    """Import Slime and Megatron-LM with the stand-ins, once for all cases."""
+    """Import Slime and Megatron-LM with the stubs, once for all cases."""
     import torch
 
     os.environ |= {"SLIME_ACCELERATOR": no_device.ACCELERATOR, "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
@@ -221,7 +221,7 @@ def _watch_metrics(found: Found, loss: str) -> None:
         found.reported.update({name: values[name] for name in (DISTILL_KL, *OF_WEIGHTS) if name in values})
         write(self, step, values)
 
-    watched_log: Any = training.Watched
+    watched_log: Any = training.CapturedLog
     write = watched_log.line
     vars(training)["finite_means"], watched_log.line = means, line
 

@@ -111,7 +111,7 @@ def _trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
     config = replace(config, base_model=str(model), grpo={**config.grpo, **own}, distill=distill)
     tokenizer = AutoTokenizer.from_pretrained(model)
     order = [task(group) for group in dict.fromkeys(episode.group for episode in episodes)]
-    recorded: Any = Recorded(case, episodes, config)
+    recorded: Any = RecordedRun(case, episodes, config)
     trainer = make_trainer(config, {}, tokenizer, order, TRLStepLog(config, None), recorded)
     if case.rule.importance_correction != "none":
         # For the correction TRL would send its weights to vLLM; here the batch has an engine's log-probabilities.
@@ -119,7 +119,7 @@ def _trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
     return trainer
 
 
-class Recorded:
+class RecordedRun:
     """A `rollout_func` for TRL that returns recorded episodes.
 
     Args:

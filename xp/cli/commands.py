@@ -63,12 +63,12 @@ def _again(words: str, args: Namespace) -> str:
 
 def prepare(args: Namespace) -> int:
     """Prepares tasks; checks the model's chat template against them if the model is on this machine."""
-    from xp.doctor.template import hold_against_tasks
+    from xp.doctor.template import check_template_on_tasks
 
     points = points_of(args)
     plans = [build_preparation(point.spec, new_run_id(point.spec)) for point in points]
     code = run_plans(plans, [point.name for point in points], is_whole=False)
-    hold_against_tasks([plan.spec for plan in plans])
+    check_template_on_tasks([plan.spec for plan in plans])
     return code
 
 

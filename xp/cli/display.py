@@ -94,7 +94,10 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
     for name, source in secrets.items():
         out.print(f"  secret {name}: from the variable {source}")
-    for line in (*named_code(plan.spec), *(f"open: {door}" for door in backend_of(plan.spec).open_doors(plan.spec))):
+    for line in (
+        *named_code(plan.spec),
+        *(f"open: {door}" for door in backend_of(plan.spec).unauthenticated_endpoints(plan.spec)),
+    ):
         out.print(wrapped(f"  {line}"))
     if with_files:
         for stage in plan.stages:
@@ -121,11 +124,11 @@ def plan_json(plan: Plan) -> str:
 
 def submitted(plan: Plan, outputs: Path) -> Mapping[str, str]:
     """Files that the launcher would submit: path -> text; empty if the launcher starts the jobs itself."""
-    from xp.launchers.base import Context, Showing
+    from xp.launchers.base import Context, PreviewLauncher
     from xp.launchers.choice import make_launcher
 
     launcher = make_launcher(plan.spec.launcher, outputs)
-    if not isinstance(launcher, Showing):
+    if not isinstance(launcher, PreviewLauncher):
         return {}
     directory = f"runs/{plan.run_id}/attempt_{plan.attempt}"
     context = Context(plan.run_id, plan.attempt, outputs.absolute(), directory)
@@ -151,11 +154,11 @@ def notice_lines(plan: Plan) -> list[str]:
     hint = [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"] if unused else []
     from xp.planning.backend import backend_of
 
-    replaced = dict.fromkeys(one for stage in plan.stages for one in stage.job.stand_ins)
-    stand_ins = [f"not the real one: {', '.join(replaced)}"] if replaced else []
+    replaced = dict.fromkeys(one for stage in plan.stages for one in stage.job.stubs)
+    stubs = [f"not the real one: {', '.join(replaced)}"] if replaced else []
     backend = backend_of(plan.spec)
     overridden = backend.override_lines(plan.spec) if hasattr(backend, "override_lines") else []
-    notices = [*stand_ins, *sandbox_lines(plan.spec), *overridden, *hint, *_strange_tools(plan.spec)]
+    notices = [*stubs, *sandbox_lines(plan.spec), *overridden, *hint, *_strange_tools(plan.spec)]
     return [*notices, *other_length_lines(plan)]
 
 

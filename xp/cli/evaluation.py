@@ -23,7 +23,7 @@ from xp.evaluation.driver import Allowance
 from xp.evaluation.entries import entries
 from xp.evaluation.logged import logged_rates
 from xp.evaluation.one import EvaluationRun
-from xp.evaluation.paired import Paired, p_text
+from xp.evaluation.paired import PairedComparison, p_text
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import default_margin
 from xp.evaluation.words import read
@@ -101,7 +101,7 @@ def show_paired(args: Namespace) -> int:
     return ExitCode.OK
 
 
-def paired_lines(one: Paired) -> list[str]:
+def paired_lines(one: PairedComparison) -> list[str]:
     """A comparison as lines of text."""
     passes = one.passes
     left_out = f", {one.num_left_out} left out as void" if one.num_left_out else ""

@@ -16,7 +16,7 @@ from xp.composition.native_names import hint as native_hint
 from xp.composition.origins import ALTERNATIVES
 from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import XpError, nearest
-from xp.planning.backend import Meaning
+from xp.planning.backend import FieldSupport
 from xp.spec import BackendName, RunSpec, Section
 
 
@@ -63,7 +63,7 @@ def explain(
     yield f"  means  {found['means']}"
     yield f"  legal  {found['legal']}"
     if not found["backends"]:
-        yield "  means the same on every backend: xp itself carries it"
+        yield "  means the same on every backend: implemented by xp itself"
     for name, own in found["backends"].items():
         yield f"  {name:6} {own['support']}: {own['receives']}{'  (' + own['note'] + ')' if own['note'] else ''}"
         yield from (f"         refused: {reason}" for reason in own["refused"])
@@ -92,7 +92,7 @@ def key_json(
 def _facts(
     field: Field,
     fields: Mapping[str, Field],
-    meanings: Mapping[str, Meaning],
+    meanings: Mapping[str, FieldSupport],
     reasons: Mapping[str, Sequence[str]],
     overrides: Sequence[str],
     config_dirs: Sequence[Path],

@@ -11,7 +11,7 @@ from pathlib import Path
 from xp.composition import compose
 from xp.composition.faults import nearest_key
 from xp.errors import XpError
-from xp.planning.backend import Meaning, Support, backend_of, meant_fields
+from xp.planning.backend import FieldSupport, Support, backend_of, meant_fields
 from xp.spec import BackendName, RunSpec
 
 REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
@@ -25,7 +25,7 @@ class ParityRow:
 
     field: str
     value: str
-    meanings: Mapping[str, Meaning]
+    meanings: Mapping[str, FieldSupport]
 
 
 def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict[str, RunSpec]:
@@ -85,7 +85,7 @@ def refused(specs: Mapping[str, RunSpec]) -> dict[str, list[str]]:
     return {name: reasons for name, reasons in refusals.items() if reasons}
 
 
-def _of(field: str, meanings: Mapping[str, Mapping[str, Meaning]]) -> dict[str, Meaning]:
+def _of(field: str, meanings: Mapping[str, Mapping[str, FieldSupport]]) -> dict[str, FieldSupport]:
     return {name: of_one[field] for name, of_one in meanings.items() if field in of_one}
 
 

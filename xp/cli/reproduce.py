@@ -15,7 +15,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.terminal import shown
 from xp.planning.plan import build_plan, new_run_id
-from xp.replay.recorded import Recorded
+from xp.replay.recorded import RecordedRun
 from xp.run_records.lock import accept, read_lock
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def run_recorded(file: Path, args: Namespace) -> int:
     """Runs a spec.yaml or a bundle as a new run; of a bundle, prints what differs from its lock."""
     from xp.cli.run_plans import run_plans
 
-    recorded = Recorded.open(file, args.overrides[1:])
+    recorded = RecordedRun.open(file, args.overrides[1:])
     recorded.check_trusted()
     plan = build_plan(recorded.spec, new_run_id(recorded.spec))
     recorded.bring_tasks()
@@ -61,7 +61,7 @@ def run_recorded(file: Path, args: Namespace) -> int:
     return code
 
 
-def show_differences(recorded: Recorded, run: Path) -> None:
+def show_differences(recorded: RecordedRun, run: Path) -> None:
     """Prints whether a run has the same lock as the recorded one, and what differs."""
     lines = recorded.differences(run)
     print(shown(f"lock of {recorded.name}: {'the same' if not lines else 'these differ:'}"))
@@ -79,7 +79,7 @@ def replay_command(args: Namespace) -> int:
     is_bundle = args.run.endswith(".zip")
     source = Path(args.run) if is_bundle else run_directory(args.outputs, args.run)
     outputs = args.outputs if is_bundle else source.parent.parent
-    recorded = Recorded.open(source, (f"outputs={outputs}",))
+    recorded = RecordedRun.open(source, (f"outputs={outputs}",))
     recorded.check_trusted()
     done: list[Level] = []
     for one in _levels(recorded, args.levels, args.episodes, outputs):
@@ -93,7 +93,7 @@ def replay_command(args: Namespace) -> int:
     return ExitCode.DIFFERS if any(one.verdict is Outcome.DIFFERS for one in done) else ExitCode.OK
 
 
-def _levels(recorded: Recorded, levels: str, most: int, outputs: Path) -> Iterator[Level]:
+def _levels(recorded: RecordedRun, levels: str, most: int, outputs: Path) -> Iterator[Level]:
     from xp.cli.run_plans import run_plans
     from xp.evaluation.settings import default_margin
     from xp.replay.replay import (

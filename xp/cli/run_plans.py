@@ -12,15 +12,15 @@ from xp.composition import Point, compose, compose_sweep, faults_of_points
 from xp.composition.known_names import unread_variables
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.launchers.base import Grouping, Launcher
+from xp.launchers.base import Launcher, SweepLauncher
 from xp.lib.packages import require
 from xp.lib.terminal import shown
 from xp.planning.backend import RunPaths, backend_of
 from xp.planning.episode import user_modules
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
-from xp.replay.recorded import Recorded, recorded_file
+from xp.replay.recorded import RecordedRun, recorded_file
 from xp.run_records.record import RunStatus
-from xp.run_records.resume import Resumed, spec_to_resume, split_off
+from xp.run_records.resume import ResumedRun, spec_to_resume, split_off
 from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.tracking.base import tracked_places
@@ -54,19 +54,21 @@ def run_plans(
             grouping.finish()
 
 
-def _grouped(plans: Sequence[Plan]) -> tuple[dict[str, Grouping], list[tuple[Grouping, dict[str, Sequence[Stage]]]]]:
+def _grouped(
+    plans: Sequence[Plan],
+) -> tuple[dict[str, SweepLauncher], list[tuple[SweepLauncher, dict[str, Sequence[Stage]]]]]:
     """Run id -> launcher, for runs that are submitted together; and each launcher with its runs' stages."""
     from xp.launchers.choice import make_launcher
 
-    launchers: dict[str, Grouping] = {}
-    sweeps: dict[str, tuple[Grouping, dict[str, Sequence[Stage]]]] = {}
+    launchers: dict[str, SweepLauncher] = {}
+    sweeps: dict[str, tuple[SweepLauncher, dict[str, Sequence[Stage]]]] = {}
     for one in plans:
         if not one.spec.launcher.array:
             continue
         key = one.spec.launcher.model_dump_json() + one.spec.outputs
         if key not in sweeps:
             launcher = make_launcher(one.spec.launcher, Path(one.spec.outputs))
-            assert isinstance(launcher, Grouping)  # LauncherSpec: array is of Slurm
+            assert isinstance(launcher, SweepLauncher)  # LauncherSpec: array is of Slurm
             sweeps[key] = launcher, {}
         sweeps[key][1][one.run_id] = one.stages
         launchers[one.run_id] = sweeps[key][0]
@@ -76,7 +78,7 @@ def _grouped(plans: Sequence[Plan]) -> tuple[dict[str, Grouping], list[tuple[Gro
 def _run_points(
     plans: Sequence[Plan],
     points: Sequence[str],
-    together: Mapping[str, Grouping],
+    together: Mapping[str, SweepLauncher],
     *,
     is_whole: bool,
     has_panel: bool,
@@ -187,7 +189,7 @@ def plans_of(args: Namespace) -> Sequence[Plan]:
     if args.multirun:
         return plans_of_sweep(args)[0]
     file = recorded_file(args.overrides)
-    spec = compose(overrides, args.config_dir) if file is None else Recorded.open(file, overrides[1:]).spec
+    spec = compose(overrides, args.config_dir) if file is None else RecordedRun.open(file, overrides[1:]).spec
     return [build_plan(spec, new_run_id(spec))]
 
 
@@ -199,7 +201,7 @@ def plans_of_sweep(args: Namespace) -> tuple[SweepPlans, list[str]]:
     return open_plans([point.spec for point in points], again=args.again, names=[point.name for point in points])
 
 
-def plan_again(resumed: Resumed) -> Plan:
+def plan_again(resumed: ResumedRun) -> Plan:
     """Plans a run's next attempt."""
     return build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
 
@@ -209,7 +211,7 @@ def points_of(args: Namespace) -> list[Point]:
     if args.multirun:
         return compose_sweep(args.overrides, args.config_dir)
     if (file := recorded_file(args.overrides)) is not None:
-        recorded = Recorded.open(file, args.overrides[1:])
+        recorded = RecordedRun.open(file, args.overrides[1:])
         recorded.check_trusted()
         recorded.bring_tasks()
         return [Point((), recorded.spec)]

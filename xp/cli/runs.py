@@ -24,7 +24,7 @@ from xp.launchers.follow import LOOK_S, Tail
 from xp.launchers.node.log import plain, write_to_screen
 from xp.lib.reading import check_below
 from xp.lib.terminal import is_read, shown
-from xp.replay.recorded import Recorded, recorded_file
+from xp.replay.recorded import RecordedRun, recorded_file
 from xp.run_records import detached
 from xp.run_records.held_out import NAMES, evaluation_files, held_out
 from xp.run_records.leaderboard import is_match, row_of
@@ -53,7 +53,7 @@ KILLED = "killed"
 """Status of a run that is recorded as `running` and has no supervisor."""
 ASK_S = 3.0
 """Seconds between two reads of the record while a log is followed."""
-PATIENCE_S = 30.0
+DEADLINE_S = 30.0
 """Seconds that a cancelled run's jobs may take to end; after that the command reports them and returns."""
 
 
@@ -88,7 +88,7 @@ def runs_command(args: Namespace) -> int:
             notes = change_notes(place, args.words, removes=args.remove, note=args.note)
             print(shown(f"{place.name}  {' '.join(notes.tags) or 'no tags'}{f'  {notes.note}' if notes.note else ''}"))
     elif args.action == "trust" and args.run.endswith(".zip") and (file := recorded_file([args.run])) is not None:
-        Recorded.open(file, [f"outputs={args.outputs}"]).trust()
+        RecordedRun.open(file, [f"outputs={args.outputs}"]).trust()
         print(shown(f"{file} is trusted now; run it: python -m xp run {file}"))
     else:
         run = run_directory(args.outputs, args.run)
@@ -278,7 +278,7 @@ def cancel(run: Path) -> str:
         if is_held(run) and not is_supervised:
             raise XpError(f"{run.name}: another command submits it or asks about it; try again", ExitCode.RUN_DIR)
         return f"asked process {stop_supervisor(run)} to stop the run"
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + DEADLINE_S
     while detached.current(run).status is RunStatus.RUNNING and time.monotonic() < end:
         time.sleep(LOOK_S)
     answer = f"asked for the end of job {', '.join(jobs)}"

@@ -14,7 +14,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.terminal import is_read, shown
 from xp.lib.text import counted
 from xp.tasks.config import Purpose
-from xp.tasks.inspect import OTHER, Listed, find_set, list_sets, prune, show_tasks, verify_set
+from xp.tasks.inspect import OTHER, StoreEntry, find_set, list_sets, prune, show_tasks, verify_set
 from xp.tasks.row import TaskRow
 
 STORE = "tasks"
@@ -82,7 +82,7 @@ def _verify(store: Path, keys: list[str], *, as_json: bool) -> int:
     return ExitCode.OK if all(one["is_whole"] for one in results) else ExitCode.TASKS
 
 
-def _row(item: Listed) -> dict[str, Any]:
+def _row(item: StoreEntry) -> dict[str, Any]:
     numbers: dict[str, Any] = {"environments": None, "train": None, "held out": None, "failed": None}
     if item.manifest is not None:
         counts = [(p, c) for purposes in item.manifest.counts.values() for p, c in purposes.items()]

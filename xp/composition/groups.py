@@ -40,7 +40,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Composed:
+class ComposedOptions:
     """The options, merged and not yet resolved."""
 
     container: dict[str, Any]
@@ -77,7 +77,7 @@ def options(group: str, config_dirs: Sequence[Path] = ()) -> dict[str, Path]:
 
 
 @cache
-def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> Composed:
+def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> ComposedOptions:
     """Compose the options; cached, since a sweep's points mostly share them. Faults are in the result."""
     chosen, faults = _resolve(groups, config_dirs)
     dropped = {group for group, _ in groups} - set(chosen)
@@ -87,7 +87,7 @@ def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path,
         faults += [fault for fault in more if fault not in faults]
         if container is not None:
             undecided = {section for group in dropped for section in SECTIONS[group]}
-            return Composed(container, env_name, tuple(chosen.items()), tuple(faults), frozenset(undecided))
+            return ComposedOptions(container, env_name, tuple(chosen.items()), tuple(faults), frozenset(undecided))
         # Go on without the faulty option, so that the rest of the command line is checked too.
         foreign = {group for group, option in chosen.items() if _is_users(group, option, config_dirs)} or set(chosen)
         if not foreign:

@@ -1,4 +1,4 @@
-"""pydantic's findings in the user's own words: the key as they type it, the fault, the way out."""
+"""pydantic's findings in the user's own words: the key as they type it, the fault, the fix."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ def given_twice(options: Sequence[str]) -> str | None:
     twice = sorted({option for option in options if options.count(option) > 1})
     if not twice:
         return None
-    way_out = f"name it once; env.members.{twice[0]}.weight=2 plays it twice as often"
-    return f"{MIXED}=[{','.join(options)}]: {twice[0]} is given twice; {way_out}"
+    fix = f"name it once; env.members.{twice[0]}.weight=2 plays it twice as often"
+    return f"{MIXED}=[{','.join(options)}]: {twice[0]} is given twice; {fix}"
 
 
 def mix_in_mix(name: str, env: Any) -> str | None:

@@ -173,16 +173,16 @@ def _resolved(path: str, outputs: Path) -> str | None:
 def _same_network(model: Mapping[str, Any], option: Mapping[str, Any], config: Any) -> Iterator[Fault]:
     """An option's name stands in every record, its network in every plan: another model is another option."""
     path, name = model["path"], option["name"]
-    way_out = f"set model={GENERAL} {_KEY}={path}"
+    fix = f"set model={GENERAL} {_KEY}={path}"
     if config is None or not isinstance(model.get("architecture"), dict):
-        yield Fault(_KEY, f"{_KEY}={path}: nothing here says that it is the network of model={name}; {way_out}")
+        yield Fault(_KEY, f"{_KEY}={path}: nothing here says that it is the network of model={name}; {fix}")
     elif lines := mismatches(model["architecture"], config):
-        yield _other_network(_KEY, path, name, lines, way_out)
+        yield _other_network(_KEY, path, name, lines, fix)
 
 
-def _other_network(key: str, path: str, name: Any, lines: Sequence[str], way_out: str) -> Fault:
+def _other_network(key: str, path: str, name: Any, lines: Sequence[str], fix: str) -> Fault:
     rest = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-    return Fault(key, f"{key}={path}: not the network of model={name}: {'; '.join(lines[:3])}{rest}; {way_out}")
+    return Fault(key, f"{key}={path}: not the network of model={name}: {'; '.join(lines[:3])}{rest}; {fix}")
 
 
 def _fill(
@@ -250,8 +250,8 @@ def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
     place, directory = _resolved(teacher, outputs), local_directory(teacher, outputs)
     is_path = teacher.startswith(("runs/", "models/")) or Path(teacher).is_absolute()
     if place is None or (is_path and directory is None and _is_local(container)):
-        way_out = "give a Hugging Face directory, as runs/ID/model, or ORG/NAME for a hub's model"
-        yield Fault(_TEACHER, f"{_TEACHER}={teacher}: no such directory with a config.json; {way_out}")
+        fix = "give a Hugging Face directory, as runs/ID/model, or ORG/NAME for a hub's model"
+        yield Fault(_TEACHER, f"{_TEACHER}={teacher}: no such directory with a config.json; {fix}")
         return
     distill["teacher"] = place
     yield from _pin(distill, _TEACHER, outputs)
@@ -329,8 +329,8 @@ def _network_of_start(
         yield Fault(_START, f"{_START}={start}: cannot be compared with the model, whose config.json {why}")
         return
     if lines:
-        way_out = f"to train it alone, set model=hf model.path={start}"
-        yield _other_network(_START, start, model.get("name"), lines, way_out)
+        fix = f"to train it alone, set model=hf model.path={start}"
+        yield _other_network(_START, start, model.get("name"), lines, fix)
 
 
 def complete_rows(container: dict[str, Any]) -> Iterator[Fault]:

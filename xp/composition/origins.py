@@ -35,7 +35,7 @@ def file_history(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, .
     return history
 
 
-def last_to_say(
+def last_setter(
     paths: Sequence[str], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
 ) -> tuple[str, ...]:
     """The given keys that are set by the last file, in merge order, that sets any of them."""
@@ -85,7 +85,7 @@ def settle_files(container: dict[str, Any], chosen: tuple[tuple[str, str], ...],
     """Keeps of each pair the value that the last file in merge order sets."""
     for pair in ALTERNATIVES:
         if all(_value(container, path) is not None for path in pair):
-            give_way(container, last_to_say(pair, chosen, config_dirs))
+            give_way(container, last_setter(pair, chosen, config_dirs))
 
 
 def give_way(container: dict[str, Any], set_paths: Collection[str]) -> None:

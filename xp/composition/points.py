@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.composition.faults import Fault
-from xp.composition.groups import Composed, compose_groups, with_plugins
+from xp.composition.groups import ComposedOptions, compose_groups, with_plugins
 from xp.composition.invalid import explain_invalid
 from xp.composition.mixes import env_name
 from xp.composition.model import (
@@ -224,7 +224,7 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
 
 
 def _placed(
-    faults: Iterable[Fault], composed: Composed, config_dirs: tuple[Path, ...], overridden: set[str]
+    faults: Iterable[Fault], composed: ComposedOptions, config_dirs: tuple[Path, ...], overridden: set[str]
 ) -> Iterator[str]:
     """The faults as lines, with file, line and column of those that come from a file."""
     marks = {path: places[-1] for path, places in file_history(composed.chosen, config_dirs).items()}

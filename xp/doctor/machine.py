@@ -45,8 +45,8 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
     for package, pin in spec.backend.pins.items():
         if package in differing:
             there = f"is {installed[package]}" if installed[package] else "is not installed"
-            way_out = f"{python} -m pip install '{package}=={pin}'"
-            yield fault("version", f"{package} {there}, and xp's rendering was proven with {pin}; {way_out}")
+            fix = f"{python} -m pip install '{package}=={pin}'"
+            yield fault("version", f"{package} {there}, and xp's rendering was proven with {pin}; {fix}")
         elif package in installed:
             yield ok("version", f"{package} {installed[package]}, as pinned")
 
@@ -86,8 +86,8 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
     expected = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
     if len(there) < hardware.accelerators_per_node:
         shown = counted(len(there), "GPU") if there else "no GPU"
-        way_out = "start it where they are, choose a smaller hardware option, or a launcher that has them"
-        yield fault("accelerators", f"the plan needs {expected} and nvidia-smi shows {shown}; {way_out}")
+        fix = "start it where they are, choose a smaller hardware option, or a launcher that has them"
+        yield fault("accelerators", f"the plan needs {expected} and nvidia-smi shows {shown}; {fix}")
         return
     for name, memory_gb in there[: hardware.accelerators_per_node]:
         card = card_named(name, memory_gb)
@@ -151,10 +151,10 @@ def disk(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     need = parameters * (12 * (spec.training.keep_checkpoints + 1) + 2 + 2) + GB
     text = f"{free / GB:.0f} GB free at {place}, and the run writes up to {need / GB:.0f} GB"
     if free < need:
-        way_out = "make room, set outputs=DIR, or lower training.keep_checkpoints"
+        fix = "make room, set outputs=DIR, or lower training.keep_checkpoints"
         yield fault(
             "disk",
-            f"{text} (it keeps {counted(spec.training.keep_checkpoints, 'checkpoint')}); {way_out}",
+            f"{text} (it keeps {counted(spec.training.keep_checkpoints, 'checkpoint')}); {fix}",
             ExitCode.RESOURCE,
         )
     elif not os.access(place, os.W_OK):

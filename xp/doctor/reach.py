@@ -11,10 +11,10 @@ from xp.doctor.finding import Finding, fault, fault_of, ok, unknown
 from xp.envs.base import EnvFault
 from xp.envs.load import load_provider
 from xp.envs.rows import HELD_OUT_SPLITS
-from xp.envs.slots import PATIENCE_S, measure_slots, num_slots_of, slot_limits
+from xp.envs.slots import DEADLINE_S, measure_slots, num_slots_of, slot_limits
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
-from xp.launchers.base import Context, Telling
+from xp.launchers.base import Context, TrackingLauncher
 from xp.launchers.choice import make_launcher
 from xp.lib.text import counted
 from xp.planning.episode import env_config, episode_secrets
@@ -42,7 +42,7 @@ def trackers(spec: RunSpec) -> Iterator[Finding]:
     """Checks that each tracker is installed and has its key."""
     place = make_launcher(spec.launcher, Path(spec.outputs).absolute())
     for name in spec.tracking:
-        if isinstance(place, Telling) and name in place.tells:
+        if isinstance(place, TrackingLauncher) and name in place.tells:
             continue  # the launcher's own check asks for its key
         try:
             check_trackers([name.value])
@@ -58,7 +58,9 @@ def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[
     context = Context(run_id="doctor", attempt=1, outputs=outputs.absolute(), directory="runs/doctor/attempt_1")
     try:
         place = make_launcher(spec.launcher, outputs.absolute())
-        job_trackers = [str(name) for name in spec.tracking if isinstance(place, Telling) and name in place.tells]
+        job_trackers = [
+            str(name) for name in spec.tracking if isinstance(place, TrackingLauncher) and name in place.tells
+        ]
         tracking = node_tracking(job_trackers, spec.project, {}) if job_trackers else None
         place.check(stages, replace(context, tracking=tracking))
         yield ok("launcher", f"{spec.launcher.name} takes every stage")
@@ -71,7 +73,7 @@ def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Findin
     for name, member in spec.env.members.items():
         config = env_config(name, member, spec)
         num_tried = num_slots_of(config, num_slots)
-        limits = slot_limits(replace(config.limits, call_timeout_s=PATIENCE_S), num_tried or 1)
+        limits = slot_limits(replace(config.limits, call_timeout_s=DEADLINE_S), num_tried or 1)
         try:
             provider = load_provider(replace(config, limits=limits), os.environ)
         except XpError as error:
@@ -89,8 +91,8 @@ def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Findin
         except XpError as error:
             yield fault_of("environment", error)
         except EnvFault as error:
-            way_out = "is the server up, the address right, the network open?"
-            yield fault("environment", f"{name} does not answer: {error}; {way_out}", ExitCode.ENVIRONMENT)
+            fix = "is the server up, the address right, the network open?"
+            yield fault("environment", f"{name} does not answer: {error}; {fix}", ExitCode.ENVIRONMENT)
         finally:
             provider.close()
 
@@ -105,8 +107,8 @@ def _splits_of_run(member: EnvMember, splits: Sequence[str]) -> list[str]:
 def _verdict(name: str, member: EnvMember, splits: Sequence[str], counts: dict[str, int]) -> Finding:
     missing = [split for split in _splits_of_run(member, splits) if split not in splits]
     if missing:
-        way_out = "set env.train.split and env.held_out.split (null: chosen by xp)"
-        text = f"{name} has no split {', '.join(missing)}; it has {', '.join(splits)}; {way_out}"
+        fix = "set env.train.split and env.held_out.split (null: chosen by xp)"
+        text = f"{name} has no split {', '.join(missing)}; it has {', '.join(splits)}; {fix}"
         return fault("environment", text, ExitCode.ENVIRONMENT)
     sizes = ", ".join(f"{counted(count, 'task')} in {split}" for split, count in counts.items())
     return ok("environment", f"{name} answers: {sizes}")

@@ -51,8 +51,8 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         message = (
             f"{place}: the chat template renders a short dialogue for more than {TIMEOUT_S:g} s, so it may never end"
         )
-        way_out = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
-        yield fault("template", f"{message}; {way_out}; if only this machine is slow, try again", ExitCode.PLAN)
+        fix = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
+        yield fault("template", f"{message}; {fix}; if only this machine is slow, try again", ExitCode.PLAN)
         return
     if done.returncode:
         yield unknown("template", f"{python} could not read {place}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
@@ -64,7 +64,7 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         yield ok("template", f"{place}: {answer['line']}")
 
 
-def hold_against_tasks(specs: Sequence[RunSpec]) -> None:
+def check_template_on_tasks(specs: Sequence[RunSpec]) -> None:
     """Prints how each model's template renders its prepared tasks; raises XpError(PLAN) if it leaves out tools."""
     findings = {str(one): one for spec in specs for one in chat_template(spec, Path(spec.outputs))}
     if faults := [one for one in findings.values() if one.verdict is Verdict.FAULT]:

@@ -61,7 +61,7 @@ class ServerWriter:
     def step(self, is_live: bool) -> None:
         """Does nothing: the server generates by itself."""
 
-    def goes_on(self, is_live: bool) -> bool:
+    def should_continue(self, is_live: bool) -> bool:
         """Returns `is_live`: no other process waits for this one."""
         return is_live
 

@@ -17,7 +17,7 @@ class VLLMServer:
     """Number of accelerators reserved for the server: the last ones of the stage."""
     start_timeout_s: float
     """Seconds from the server's start to its first answer, for loading weights and compilation."""
-    patience_s: float
+    deadline_s: float
     """Seconds that its health check may be unanswered during use."""
 
 

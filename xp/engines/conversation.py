@@ -127,7 +127,7 @@ class EpisodeEngine(ABC):
             is_live: whether this process has an unfinished episode.
         """
 
-    def goes_on(self, is_live: bool) -> bool:
+    def should_continue(self, is_live: bool) -> bool:
         """Returns whether to continue, for an episode of this process or of a process that shares the engine."""
         return is_live
 
@@ -181,7 +181,7 @@ class Writer(Protocol):
     def step(self, is_live: bool) -> None:
         """Generates a token of every answer, for an engine in this process."""
 
-    def goes_on(self, is_live: bool) -> bool:
+    def should_continue(self, is_live: bool) -> bool:
         """Returns whether this process must continue, even if only another process needs it."""
 
     def close(self) -> None:
@@ -221,8 +221,8 @@ class WritingEngine(EpisodeEngine):
     def step(self, is_live: bool) -> None:
         self._writer.step(is_live)
 
-    def goes_on(self, is_live: bool) -> bool:
-        return self._writer.goes_on(is_live)
+    def should_continue(self, is_live: bool) -> bool:
+        return self._writer.should_continue(is_live)
 
     def close(self) -> None:
         self._writer.close()

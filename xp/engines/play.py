@@ -93,7 +93,7 @@ def sample_numbers(task_ids: Sequence[str]) -> list[int]:
     return numbers
 
 
-class Opened(NamedTuple):
+class EpisodeOpened(NamedTuple):
     """Event: an episode with `prompt: live` is open, and its prompt read."""
 
     number: int
@@ -101,14 +101,14 @@ class Opened(NamedTuple):
     """Token ids; None: the episode is void."""
 
 
-class Answered(NamedTuple):
+class TurnAnswered(NamedTuple):
     """Event: the environment has answered a turn."""
 
     turn: RolloutTurn
     reply: Reply
 
 
-class Settled(NamedTuple):
+class EpisodeSettled(NamedTuple):
     """Event: an episode has ended and is scored."""
 
     number: int
@@ -142,9 +142,9 @@ class EpisodePlay:
         rows = [row for row, _ in numbered]
         self._numbered, self._num_places = numbered, places
         self._chat, self._pool, self._mix, self._group_size = chat, pool, mix, group_size
-        self._inbox: queue.SimpleQueue[RolloutTurn | Opened | Answered | Settled | GroupScored | BaseException] = (
-            queue.SimpleQueue()
-        )
+        self._inbox: queue.SimpleQueue[
+            RolloutTurn | EpisodeOpened | TurnAnswered | EpisodeSettled | GroupScored | BaseException
+        ] = queue.SimpleQueue()
         self._episodes = {number: mix.episode(row) for number, row in enumerate(rows)}
         self._starts: dict[int, Future[Any]] = {}
         self._outcomes: dict[int, EpisodeResult] = {}
@@ -170,7 +170,7 @@ class EpisodePlay:
         for _ in range(self._num_places):
             self._begin_next()
         num_ended = 0
-        while self.engine.goes_on(self._is_live):
+        while self.engine.should_continue(self._is_live):
             if self.engine.is_writing:
                 self.engine.step(self._is_live)
             self._take_all()
@@ -203,7 +203,7 @@ class EpisodePlay:
         while must_wait or not self._inbox.empty():
             event = self._next_event()
             must_wait = False
-            if isinstance(event, Settled):
+            if isinstance(event, EpisodeSettled):
                 self._begin_next()
                 self._settled(event)
             elif isinstance(event, GroupScored):
@@ -215,14 +215,14 @@ class EpisodePlay:
                 self._starts[event.number].add_done_callback(partial(self._put_again, event))
             elif isinstance(event, RolloutTurn):
                 self._start(self._answer, event)
-            elif isinstance(event, Opened) and event.prompt is None:
+            elif isinstance(event, EpisodeOpened) and event.prompt is None:
                 self._start(self._settle, event.number)
-            elif isinstance(event, Opened):
+            elif isinstance(event, EpisodeOpened):
                 self.engine.begin(event.number, event.prompt)
             else:
                 self._go_on(event)
 
-    def _settled(self, event: Settled) -> None:
+    def _settled(self, event: EpisodeSettled) -> None:
         """Has a group scored when its last episode is settled, while others are played."""
         if self._group_size == 1 or not self._mix.scores_groups(self._numbered[event.number][0].env):
             self._outcomes[event.number] = event.outcome
@@ -249,11 +249,11 @@ class EpisodePlay:
             self._starts[number] = self._pool.submit(self._episodes[number].start)
             self.engine.begin(number)
 
-    def _open(self, number: int) -> Opened:
+    def _open(self, number: int) -> EpisodeOpened:
         episode, (row, _) = self._episodes[number], self._numbered[number]
-        return Opened(number, live_prompt(episode, row.tools, self._chat, self.engine.max_prompt_tokens))
+        return EpisodeOpened(number, live_prompt(episode, row.tools, self._chat, self.engine.max_prompt_tokens))
 
-    def _go_on(self, answered: Answered) -> None:
+    def _go_on(self, answered: TurnAnswered) -> None:
         turn, reply = answered
         ids = None
         if not reply.is_done:
@@ -269,22 +269,24 @@ class EpisodePlay:
     def _put_again(self, turn: RolloutTurn, _: object) -> None:
         self._inbox.put(turn)
 
-    def _answer(self, turn: RolloutTurn) -> Answered:
+    def _answer(self, turn: RolloutTurn) -> TurnAnswered:
         self._starts[turn.number].result()
         text = self._chat.text(turn.ids)
-        return Answered(turn, self._episodes[turn.number].step(text, is_cut=turn.is_cut))
+        return TurnAnswered(turn, self._episodes[turn.number].step(text, is_cut=turn.is_cut))
 
-    def _settle(self, number: int) -> Settled:
-        return Settled(number, self._episodes[number].settle())
+    def _settle(self, number: int) -> EpisodeSettled:
+        return EpisodeSettled(number, self._episodes[number].settle())
 
-    def _start(self, work: Callable[[Any], Opened | Answered | Settled], about: Any) -> Future[Any]:
+    def _start(self, work: Callable[[Any], EpisodeOpened | TurnAnswered | EpisodeSettled], about: Any) -> Future[Any]:
         """Runs work in another thread; its result or exception goes into the queue."""
 
         future = self._pool.submit(work, about)
         self._report(future, lambda event: event)
         return future
 
-    def _report(self, future: Future[T], event_of: Callable[[T], Opened | Answered | Settled | GroupScored]) -> None:
+    def _report(
+        self, future: Future[T], event_of: Callable[[T], EpisodeOpened | TurnAnswered | EpisodeSettled | GroupScored]
+    ) -> None:
         """Puts the event of a result, or the exception, into the queue."""
 
         def ended(future: Future[T]) -> None:

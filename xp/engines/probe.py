@@ -16,7 +16,7 @@ START_TIMEOUT_S: Final = 1800.0
 """Seconds until a server's first answer: a large model from a slow disk, and CUDA graphs."""
 PROBE_S: Final = 10.0
 """Deadline of one probe."""
-PATIENCE_S: Final = 600.0
+DEADLINE_S: Final = 600.0
 """Seconds without an answer of the engine after which it counts as hanging; it gives none while it takes weights."""
 
 

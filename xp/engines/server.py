@@ -39,7 +39,7 @@ URL = "XP_TRL_SERVER"
 """Variable with the URL of the server of a training; its key is in guarded.KEY."""
 
 
-class Served(NamedTuple):
+class RunningServer(NamedTuple):
     """A running server."""
 
     url: str
@@ -62,7 +62,7 @@ class Program(NamedTuple):
 @contextmanager
 def running(
     server: VLLMServer, model: str, devices: str, log: Path, python: str = sys.executable, name: str = MODEL
-) -> Iterator[Served]:
+) -> Iterator[RunningServer]:
     """Context manager: serves a model with vLLM to clients with the key.
 
     Args:
@@ -87,7 +87,7 @@ def running(
     environ = {"CUDA_VISIBLE_DEVICES": devices, "VLLM_SERVER_DEV_MODE": "1"}
     program = Program("vLLM", command, environ, VLLM_PROBE)
     print(f"vLLM serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
-    with serving(program, port, server.start_timeout_s, server.patience_s, log) as served:
+    with serving(program, port, server.start_timeout_s, server.deadline_s, log) as served:
         yield served
 
 
@@ -106,24 +106,26 @@ def with_adapters(server: VLLMServer, model: str) -> tuple[VLLMServer, str, str]
 
 
 @contextmanager
-def serving(program: Program, port: int, start_timeout_s: float, patience_s: float, log: Path) -> Iterator[Served]:
+def serving(
+    program: Program, port: int, start_timeout_s: float, deadline_s: float, log: Path
+) -> Iterator[RunningServer]:
     """Context manager: runs an HTTP server on 127.0.0.1 with a new key, and watches it.
 
     Args:
         program: the server's program.
         port: port of the server.
         start_timeout_s: seconds from its start to its first answer.
-        patience_s: seconds that its probe may be unanswered afterwards; then the server is killed.
+        deadline_s: seconds that its probe may be unanswered afterwards; then the server is killed.
         log: file for its output.
 
     Raises:
         XpError: (RUNTIME) it did not start in time; (ENGINE) the block failed because it ended, or hung and was
             killed. The message has the end of its log.
     """
-    served = Served(f"http://{HOST}:{port}", secrets.token_hex(32))
+    served = RunningServer(f"http://{HOST}:{port}", secrets.token_hex(32))
     with _process(program, served.key, log) as process:
         _wait_up(process, program.name, served, start_timeout_s, log)
-        with _Watch(process, program, served, patience_s, log) as watch:
+        with _Watch(process, program, served, deadline_s, log) as watch:
             try:
                 yield served
             except (Exception, SystemExit) as error:
@@ -141,9 +143,9 @@ class _Watch:
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], program: Program, served: Served, patience_s: float, log: Path
+        self, process: subprocess.Popen[bytes], program: Program, served: RunningServer, deadline_s: float, log: Path
     ) -> None:
-        self._process, self._name, self._log, self._patience_s = process, program.name, log, patience_s
+        self._process, self._name, self._log, self._patience_s = process, program.name, log, deadline_s
         self._url, self._key = served.url + program.probe, served.key
         self._hang = ""
         self._is_over = threading.Event()
@@ -202,7 +204,7 @@ def _process(program: Program, key: str, log: Path) -> Iterator[subprocess.Popen
         processes.end(process)
 
 
-def _wait_up(process: subprocess.Popen[bytes], name: str, served: Served, timeout_s: float, log: Path) -> None:
+def _wait_up(process: subprocess.Popen[bytes], name: str, served: RunningServer, timeout_s: float, log: Path) -> None:
     """Waits for a server's first answer; raises XpError(RUNTIME) if there is none in time."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:

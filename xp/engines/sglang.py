@@ -11,10 +11,10 @@ from xp.engines import key_check
 from xp.engines.completions import MODEL, ServerWriter
 from xp.engines.conversation import GeneratedTurn, GenerationRequest
 from xp.engines.probe import START_TIMEOUT_S
-from xp.engines.server import Program, Served, serving
+from xp.engines.server import Program, RunningServer, serving
 from xp.lib.loopback import HOST, free_ports
 
-PATIENCE_S = 120.0
+DEADLINE_S = 120.0
 """Seconds to wait for an answer to a health check; SGLang's HTTP process does not generate, so it answers at once."""
 
 
@@ -56,7 +56,7 @@ class AdapterWriter(SGLangWriter):
 
 
 @contextmanager
-def running(arguments: Sequence[str], model: str, devices: str, log: Path, python: str) -> Iterator[Served]:
+def running(arguments: Sequence[str], model: str, devices: str, log: Path, python: str) -> Iterator[RunningServer]:
     """Context manager: serves a model to clients with the key.
 
     Args:
@@ -79,5 +79,5 @@ def running(arguments: Sequence[str], model: str, devices: str, log: Path, pytho
     environ |= {"SGLANG_USE_CPU_ENGINE": "1"} if not devices else {}
     program = Program("SGLang", command, environ)
     print(f"SGLang serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
-    with serving(program, port, START_TIMEOUT_S, PATIENCE_S, log) as served:
+    with serving(program, port, START_TIMEOUT_S, DEADLINE_S, log) as served:
         yield served

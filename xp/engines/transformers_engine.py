@@ -123,7 +123,7 @@ class TransformersEngine(EpisodeEngine):
         rows = [self.conversations[one.number] for one in self._writing if penalizes]
         contexts = [[*one.prompt_ids, *one.completion_ids] for one in rows]
         tokens, logprobs = draw(logits, self._sampling, [one.random for one in self._writing], contexts)
-        goes_on = []
+        should_continue = []
         for one, token, logprob in zip(self._writing, tokens.tolist(), logprobs.tolist(), strict=True):
             one.ids.append(token)
             self.conversations[one.number].write([token], [logprob])
@@ -131,8 +131,8 @@ class TransformersEngine(EpisodeEngine):
                 by_limit = is_cut(one.ids, one.limit, self._end_ids, self._is_stop)
                 self._opening.deliver(RolloutTurn(one.number, one.ids, by_limit))
             else:
-                goes_on.append(one)
-        self._writing = goes_on
+                should_continue.append(one)
+        self._writing = should_continue
 
     def _decoded(self) -> torch.Tensor | None:
         """Logits after the tokens of the last step."""
@@ -282,8 +282,8 @@ def check_decoding(model: Any) -> None:
             raise ValueError(f"its log-probabilities differ by {mean(gaps):.2g}")
     except Exception as error:  # a model's own code may raise any
         reason = str(error).split("\n", 1)[0] or type(error).__name__
-        way_out = "sample with vLLM (eval.engine=vllm, or in a training backend.engine.name=vllm)"
-        text = f"xp's own decoding is not that of {type(model).__name__}: {reason}; {way_out}"
+        fix = "sample with vLLM (eval.engine=vllm, or in a training backend.engine.name=vllm)"
+        text = f"xp's own decoding is not that of {type(model).__name__}: {reason}; {fix}"
         raise XpError(text, ExitCode.PLAN) from error
     _CHECKED.add(model)
 

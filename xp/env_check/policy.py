@@ -74,7 +74,7 @@ def arguments_of(tool: ToolSpec, draw: Draw) -> dict[str, Any]:
 
 def _value(schema: Any, root: Schema, draw: Draw, depth: int) -> Any:
     options: Sequence[Schema] = branches(schema, root)
-    if depth >= MAX_DEPTH:  # the shortest way out of a schema that contains itself
+    if depth >= MAX_DEPTH:  # the shortest end of a schema that contains itself
         options = [one for one in options if allowed_types(one).isdisjoint(("object", "array"))] or options
     branch = draw.choice(options)
     if depth and "default" in branch and (not _RESPECTED.issuperset(branch) or draw.random() < 0.5):

@@ -243,13 +243,13 @@ class Api:
                 f"{self.url} refuses the key ({status}): {text}\n{source}",
                 ExitCode.SECRET,
             )
-        way_out = {404: f"; is {self._section}.url right up to /v1, and does it serve {self._section}.name?"}.get(
+        fix = {404: f"; is {self._section}.url right up to /v1, and does it serve {self._section}.name?"}.get(
             status, ""
         )
         if status < 400:
-            way_out = "; redirects are not followed, since the key stays with the origin that was given"
+            fix = "; redirects are not followed, since the key stays with the origin that was given"
         kind = _NoMessage if status in REFUSED else XpError
-        raise kind(f"{self.url}, model {self.name}: HTTP {status}: {text}{way_out}", ExitCode.ENVIRONMENT)
+        raise kind(f"{self.url}, model {self.name}: HTTP {status}: {text}{fix}", ExitCode.ENVIRONMENT)
 
     def _message(self, reply: bytes) -> str:
         """The API's own message, with the key removed."""

@@ -28,12 +28,12 @@ SANDBOX_NEEDS: Final = (
 )
 
 
-def run_docker(needs: str, way_out: str, *arguments: str, with_errors: bool = False, limit_s: float = 600.0) -> str:
+def run_docker(needs: str, fix: str, *arguments: str, with_errors: bool = False, limit_s: float = 600.0) -> str:
     """Runs docker and returns its output.
 
     Args:
         needs: field that needs Docker.
-        way_out: alternative setting, for the message.
+        fix: alternative setting, for the message.
         arguments: arguments of docker.
         with_errors: whether the result includes the standard error.
         limit_s: seconds after which the command is stopped.
@@ -58,7 +58,7 @@ def run_docker(needs: str, way_out: str, *arguments: str, with_errors: bool = Fa
         raise XpError(f"docker {arguments[0]} did not end in {limit_s:g} s", ExitCode.ENVIRONMENT) from None
     except subprocess.CalledProcessError as error:
         output = (error.stderr or error.stdout or "").partition("\n\nRun 'docker")[0].strip()
-        raise _failure(needs, way_out, arguments[0], output) from None
+        raise _failure(needs, fix, arguments[0], output) from None
     return done.stdout.strip()
 
 
@@ -99,12 +99,12 @@ class DockerContainer:
             self._remover.wait(REMOVE_S)
 
 
-def _failure(needs: str, way_out: str, what: str, output: str) -> XpError:
+def _failure(needs: str, fix: str, what: str, output: str) -> XpError:
     """The error of a failed command; `docker version` shows whether the daemon is missing."""
     if subprocess.run(("docker", "version"), stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode:
         return XpError(
             f"{needs} needs a Docker daemon, and this machine's does not answer: {output[:500]}\n"
-            f"start it, set DOCKER_HOST to another one's socket, or {way_out}",
+            f"start it, set DOCKER_HOST to another one's socket, or {fix}",
             ExitCode.RUNTIME,
         )
     return XpError(f"docker {what} failed: {output[:500]}", ExitCode.ENVIRONMENT)
@@ -144,8 +144,8 @@ class ImageServer:
         except XpError as error:
             if error.code is ExitCode.RUNTIME:
                 raise
-            way_out = f"env.image={self._image}: build it or `docker pull` it on this machine, or correct the name"
-            raise XpError(f"{error}\n{way_out}", error.code) from None
+            fix = f"env.image={self._image}: build it or `docker pull` it on this machine, or correct the name"
+            raise XpError(f"{error}\n{fix}", error.code) from None
         self._id = output.splitlines()[-1]
         self._container = DockerContainer(self._id)
         deadline = time.monotonic() + self._start_s

@@ -47,9 +47,9 @@ def _deferred(packages: Sequence[str]) -> Iterator[None]:
     finally:
         sys.meta_path.remove(finder)
         for name in finder.made:
-            stand_in = sys.modules.pop(name)
+            stub = sys.modules.pop(name)
             parent, _, last = name.rpartition(".")
-            if vars(sys.modules.get(parent, sys)).get(last) is stand_in:
+            if vars(sys.modules.get(parent, sys)).get(last) is stub:
                 delattr(sys.modules[parent], last)
 
 

@@ -8,7 +8,7 @@ from xp.envs.base import Provider
 from xp.envs.config import EnvConfig
 from xp.errors import XpError
 from xp.lib.load import load_object
-from xp.lib.packages import way_out
+from xp.lib.packages import fix
 from xp.plugins import BUILT_IN, Kind
 
 
@@ -27,7 +27,7 @@ def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:
     try:
         factory = load_object(providers.get(config.provider, config.provider))
     except (ImportError, AttributeError) as error:
-        more = way_out(error.name if isinstance(error, ModuleNotFoundError) else None)
+        more = fix(error.name if isinstance(error, ModuleNotFoundError) else None)
         raise XpError(
             f"environment {config.name}: provider {config.provider} cannot be loaded: {error}{more}"
         ) from error

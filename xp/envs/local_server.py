@@ -22,7 +22,7 @@ from xp.lib import processes
 from xp.lib.code_files import find_module, place_digest, with_imports
 from xp.lib.digest import digest_of
 from xp.lib.exchange import direct_opener
-from xp.lib.packages import way_out
+from xp.lib.packages import fix
 from xp.secrets.environment import inherited
 
 START_S: Final = 180.0
@@ -112,7 +112,7 @@ class LocalServer:
             reason = report.get("error", f"it ended or said nothing for {START_S:g} s")
             tried = " and ".join(self._pythons)
             lacks = report.get("lacks")
-            more = f"\nserved by {tried}; env.python=/path/to/bin/python names one that has it{way_out(lacks)}"
+            more = f"\nserved by {tried}; env.python=/path/to/bin/python names one that has it{fix(lacks)}"
             raise XpError(
                 f"cannot serve {self.serve}: {reason}{where}{more if lacks else ''}",
                 ExitCode.ENVIRONMENT,

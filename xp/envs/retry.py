@@ -72,7 +72,7 @@ class RetryRule:
         """
         if not isinstance(fault, self.retried):
             return None
-        if attempt >= self.max_attempts and not self.goes_on(fault):
+        if attempt >= self.max_attempts and not self.should_continue(fault):
             return None
         backoff, requested_s = backoff_s(attempt, jitter), fault.retry_after_s
         if requested_s is not None and isinstance(fault, self.waited_out):
@@ -80,7 +80,7 @@ class RetryRule:
         wait = backoff if requested_s is None else requested_s + min(backoff, 0.1 * requested_s + 0.05)
         return wait if wait < left_s else None
 
-    def goes_on(self, fault: EnvFault) -> bool:
+    def should_continue(self, fault: EnvFault) -> bool:
         """Returns whether only the deadline limits the attempts."""
         return isinstance(fault, self.waited_out) or (isinstance(fault, Refused) and fault.is_starting)
 

@@ -15,7 +15,7 @@ from xp.lib.text import counted
 
 NUM_SLOTS: Final = 64
 """Largest number of sessions that are opened without another request of the user."""
-PATIENCE_S: Final = 20.0
+DEADLINE_S: Final = 20.0
 """Seconds until an opening counts as refused."""
 ENOUGH: Final = 0.8
 """Share of the largest rate that is as good: fewer openings at once are better then."""
@@ -45,7 +45,7 @@ class Slots:
 
 def slot_limits(limits: Limits, num_slots: int) -> Limits:
     """Limits of a provider for a measurement."""
-    seconds = min(limits.create_timeout_s, PATIENCE_S)
+    seconds = min(limits.create_timeout_s, DEADLINE_S)
     return replace(limits, create_timeout_s=seconds, episode_timeout_s=seconds, max_sessions=num_slots, max_attempts=1)
 
 

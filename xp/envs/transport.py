@@ -337,7 +337,7 @@ class Transport:
         wait = rule.wait_s(fault, attempt, left)
         if wait is None:
             raise fault
-        if attempt >= SAID_AFTER and rule.goes_on(fault) and not self._is_out:
+        if attempt >= SAID_AFTER and rule.should_continue(fault) and not self._is_out:
             self._is_out = True
             state = "is at capacity" if isinstance(fault, AtCapacity) else f"does not answer ({type(fault).__name__})"
             _log.warning("%s %s; trying again for %.0f s", self._origin, state, left)

@@ -16,7 +16,7 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply
 from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import Overlong, check_bound, reduce_rewards
 from xp.episode.shaping import Shape, arguments_of, shaped
-from xp.episode.tool_calls import Malformed, ParsedCall, ToolCall
+from xp.episode.tool_calls import MalformedCall, ParsedCall, ToolCall
 from xp.lib.text import valid_text
 
 UNREAD: Final = "tool"
@@ -208,7 +208,7 @@ class Episode:
 
     def _take_calls(self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]) -> None:
         for call in calls:
-            if isinstance(call, Malformed):
+            if isinstance(call, MalformedCall):
                 self._num_malformed += 1
                 if self._rules.on_malformed_call is OnMalformedCall.STOP:
                     self._status = EpisodeStatus.STOPPED

@@ -9,12 +9,12 @@ from statistics import fmean
 from typing import Any
 
 from xp.episode.clusters import clustered_stderr
-from xp.episode.metrics import FULL_REWARD, Played, void_reasons
+from xp.episode.metrics import FULL_REWARD, EpisodeFacts, void_reasons
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 
 
-def evaluation_result(played: Sequence[Played], pass_threshold: float) -> dict[str, Any]:
+def evaluation_result(played: Sequence[EpisodeFacts], pass_threshold: float) -> dict[str, Any]:
     """Mean reward with its standard error, over the scored episodes; raises XpError if there are none.
 
     `perfect_share` counts rewards of at least 1, `pass_share` those of at least `pass_threshold`, `env_pass_share` the

@@ -60,7 +60,7 @@ class FiniteUpdates:
         if self._in_a_row >= MOST_IN_A_ROW:
             raise XpError(
                 f"{what}: {MOST_IN_A_ROW} rollout steps in a row had an update that is not a finite number;"
-                " nothing is learnt any more",
+                " no update changes the model any more",
                 ExitCode.DIVERGED,
             )
         return False

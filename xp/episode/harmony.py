@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from xp.episode.call_data import Tags, json_value
-from xp.episode.tool_calls import Malformed, ParsedCall, call_of, read_json, with_calls
+from xp.episode.tool_calls import MalformedCall, ParsedCall, call_of, read_json, with_calls
 
 FORM: Final = "<|channel|>commentary to=functions.<tool> <|constrain|>json<|message|>{...}<|call|>"
 MESSAGE: Final = "<|message|>"
@@ -65,9 +65,9 @@ def _messages(text: str) -> Iterator[tuple[str, str]]:
 def _call(piece: str) -> ParsedCall:
     header, mark, body = piece.partition(MESSAGE)
     if not mark:
-        return Malformed(f"the message to {_recipient(header)[:80]} has no {MESSAGE}")
+        return MalformedCall(f"the message to {_recipient(header)[:80]} has no {MESSAGE}")
     arguments = read_json(body) if body.strip() else None
-    if isinstance(arguments, Malformed):
+    if isinstance(arguments, MalformedCall):
         return arguments
     return call_of({"name": _recipient(header).removeprefix(_NAMESPACE), "arguments": arguments})
 

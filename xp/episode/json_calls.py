@@ -16,7 +16,7 @@ from xp.episode.tool_calls import (
     NO_NAME,
     OPEN,
     TOO_LONG,
-    Malformed,
+    MalformedCall,
     ParsedCall,
     Syntax,
     Tools,
@@ -78,7 +78,9 @@ def _named(head: str, to_json: Callable[[str], str] = str.strip) -> Callable[[st
         if begin is None:
             return [NO_NAME]
         arguments = read_json(to_json(body[begin.end() :]))
-        return [arguments if isinstance(arguments, Malformed) else call_of({"name": begin[1], "arguments": arguments})]
+        return [
+            arguments if isinstance(arguments, MalformedCall) else call_of({"name": begin[1], "arguments": arguments})
+        ]
 
     return calls
 
@@ -86,10 +88,10 @@ def _named(head: str, to_json: Callable[[str], str] = str.strip) -> Callable[[st
 def _listed(body: str) -> list[ParsedCall]:
     """Calls of a list; their ids are left out."""
     value = read_json(body)
-    if isinstance(value, Malformed):
+    if isinstance(value, MalformedCall):
         return [value]
     return [*map(_item, value if isinstance(value, list) else [value])] or [
-        Malformed("the list of tool calls is empty")
+        MalformedCall("the list of tool calls is empty")
     ]
 
 
@@ -124,7 +126,7 @@ def _gemma_json(text: str) -> str:
         if match["text"] is not None:
             return json.dumps(match["text"])
         bare = _PYTHON.get(word := match["bare"].strip(), word)
-        return json.dumps(bare) if isinstance(read_json(bare), Malformed) else bare
+        return json.dumps(bare) if isinstance(read_json(bare), MalformedCall) else bare
 
     return _GEMMA_PART.sub(part, text).strip()
 

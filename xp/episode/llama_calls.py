@@ -16,7 +16,7 @@ from xp.episode.tool_calls import (
     ARGUMENT_KEYS,
     MAX_CALL_CHARS,
     MAX_CALLS,
-    Malformed,
+    MalformedCall,
     ParsedCall,
     Tools,
     checked_call,
@@ -70,7 +70,7 @@ def parse_pythonic(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
             calls += [checked_call(name, arguments) for name, arguments in pairs]
             called.update(name for name, _ in pairs)
         except NotPythonic as error:
-            calls.append(Malformed(f"the tool calls are not a Python list of calls ({error})"))
+            calls.append(MalformedCall(f"the tool calls are not a Python list of calls ({error})"))
             called.add(name := begin.group().strip("[(").strip())
             # The lists after the beginning of a call may be a part of it.
             position, num_failed = begin.end(), MAX_FAILED if name in names else num_failed + 1

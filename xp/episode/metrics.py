@@ -17,7 +17,7 @@ TOKENS: Final = "training/tokens"
 
 
 @dataclass(frozen=True)
-class Played:
+class EpisodeFacts:
     """One episode, with the fields that the metrics need."""
 
     env: str
@@ -29,7 +29,7 @@ class Played:
     """Tokens that it read: of the prompt and of the environment's later messages."""
 
 
-def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -> dict[str, float]:
+def episode_metrics(played: Sequence[EpisodeFacts], group_size: int, pass_threshold: float) -> dict[str, float]:
     """Metrics over one step's episodes, and the same for each environment of a mixture.
 
     Args:
@@ -46,12 +46,12 @@ def episode_metrics(played: Sequence[Played], group_size: int, pass_threshold: f
     return metrics
 
 
-def all_tokens(played: Sequence[Played]) -> dict[str, float]:
+def all_tokens(played: Sequence[EpisodeFacts]) -> dict[str, float]:
     """Tokens of a step's episodes under the name of their total, which a step's log makes of them."""
     return {TOKENS: float(sum(one.num_tokens + one.num_read for one in played))}
 
 
-def check_health(played: Sequence[Played], max_void_fraction: float) -> None:
+def check_health(played: Sequence[EpisodeFacts], max_void_fraction: float) -> None:
     """Raises XpError(UNHEALTHY) if too large a share of the episodes is void."""
     void = [one.outcome for one in played if one.outcome.status is EpisodeStatus.VOID]
     if len(void) > max_void_fraction * len(played):
@@ -68,7 +68,7 @@ def void_reasons(reasons: Iterable[str | None]) -> str:
     return "; ".join(sorted(of_type.values())[:3])
 
 
-def _metrics(played: Sequence[Played], group_size: int, pass_threshold: float) -> dict[str, float]:
+def _metrics(played: Sequence[EpisodeFacts], group_size: int, pass_threshold: float) -> dict[str, float]:
     scored = [one for one in played if one.outcome.reward is not None]
     rewards = [_reward(one) for one in scored]
     positive = [reward for reward in rewards if reward > 0]
@@ -115,14 +115,14 @@ def _means(source: str, entries: Sequence[Mapping[str, float]]) -> dict[str, flo
     return {name: fmean(values) for name, values in sorted(by_name.items())}
 
 
-def _of_judges(scored: Sequence[Played]) -> dict[str, float]:
+def _of_judges(scored: Sequence[EpisodeFacts]) -> dict[str, float]:
     """Sums over the episodes that judges scored; without the cost if one episode's is unknown."""
     return {f"judges/{name}": value for name, value in total_usage([one.outcome.judges for one in scored]).items()}
 
 
-def _groups(played: Sequence[Played], group_size: int) -> list[list[Played]]:
+def _groups(played: Sequence[EpisodeFacts], group_size: int) -> list[list[EpisodeFacts]]:
     """Each group's scored episodes; a task that a step has twice has two groups."""
-    of_task: dict[str, list[Played]] = {}
+    of_task: dict[str, list[EpisodeFacts]] = {}
     for one in played:
         of_task.setdefault(one.task_id, []).append(one)
     groups = [
@@ -132,12 +132,12 @@ def _groups(played: Sequence[Played], group_size: int) -> list[list[Played]]:
     return [group for group in scored if group]
 
 
-def _reward(one: Played) -> float:
+def _reward(one: EpisodeFacts) -> float:
     assert one.outcome.reward is not None  # scored episodes only
     return one.outcome.reward
 
 
-def _share(played: Sequence[Played], status: EpisodeStatus) -> float:
+def _share(played: Sequence[EpisodeFacts], status: EpisodeStatus) -> float:
     return _mean([float(one.outcome.status is status) for one in played])
 
 

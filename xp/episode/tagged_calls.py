@@ -14,7 +14,7 @@ from xp.episode.tool_calls import (
     CLOSE,
     NO_NAME,
     OPEN,
-    Malformed,
+    MalformedCall,
     ParsedCall,
     Tools,
     bodies,
@@ -130,15 +130,19 @@ def value_of(text: str, options: Sequence[Schema]) -> Any:
     stripped = text.strip()
     value = _PYTHON[stripped] if stripped in _PYTHON else read_json(stripped)
     listed = [branch for branch in options if allowed_values(branch) is not None]
-    for candidate in (text, stripped, *(() if isinstance(value, Malformed) else (value,))):
+    for candidate in (text, stripped, *(() if isinstance(value, MalformedCall) else (value,))):
         if any(allows(branch, candidate) for branch in listed):
             return candidate
-    if not isinstance(value, str | Malformed) and any(allows(branch, value) for branch in options):
+    if not isinstance(value, str | MalformedCall) and any(allows(branch, value) for branch in options):
         return value
     kinds = frozenset[str]().union(*map(allowed_types, options))
     if "string" in kinds:
         return text
-    return Malformed(f"must be JSON of type {' or '.join(sorted(kinds))}") if isinstance(value, Malformed) else value
+    return (
+        MalformedCall(f"must be JSON of type {' or '.join(sorted(kinds))}")
+        if isinstance(value, MalformedCall)
+        else value
+    )
 
 
 def is_omitted(text: str, options: Sequence[Schema]) -> bool:
@@ -164,7 +168,7 @@ def _call(body: str, tools: Tools, form: _Form) -> ParsedCall:
     root = next((tool.parameters for tool in tools() if tool.name == name), {}) if rest else {}
     declared, needed = properties(root), required(root)
     texts = _texts(rest, form, declared.keys())
-    if isinstance(texts, Malformed):
+    if isinstance(texts, MalformedCall):
         return texts
     arguments: dict[str, Any] = {}
     for key, text in texts.items():
@@ -172,29 +176,29 @@ def _call(body: str, tools: Tools, form: _Form) -> ParsedCall:
         if key in declared and key not in needed and is_omitted(text, options):
             continue
         value = value_of(text, options)
-        if isinstance(value, Malformed):
-            return Malformed(f"{key[:80]} of the tool call {value.fault}")
+        if isinstance(value, MalformedCall):
+            return MalformedCall(f"{key[:80]} of the tool call {value.fault}")
         arguments[key] = value
     return checked_call(name, arguments)
 
 
-def _texts(body: str, form: _Form, declared: Set[str]) -> dict[str, str] | Malformed:
+def _texts(body: str, form: _Form, declared: Set[str]) -> dict[str, str] | MalformedCall:
     """The texts of the arguments, by name; Malformed if one does not end, or a part belongs to none."""
     texts: dict[str, str] = {}
     position = 0
     while position < len(body):
         argument = form.argument.match(body, position)
         if argument is None:
-            return Malformed(f"the tool call has text that belongs to no argument: {body[position:][:80]}")
+            return MalformedCall(f"the tool call has text that belongs to no argument: {body[position:][:80]}")
         key, start = argument[1].strip(), argument.end()
         if key in texts:
-            return Malformed(f"the argument {key[:80]} of the tool call occurs twice")
+            return MalformedCall(f"the argument {key[:80]} of the tool call occurs twice")
         end = form.end.search(body, start)
         texts[key] = value = body[start : start if end is None else end.start()]
         others = any(one[1].strip() in declared - texts.keys() for one in form.argument.finditer(value))
         close = re.search(form.closing, value)
         if end is None or others or (close is not None and re.search(form.opening, value[close.end() :])):
-            return Malformed(f"{key[:80]} of the tool call has a value that is not closed")
+            return MalformedCall(f"{key[:80]} of the tool call has a value that is not closed")
         position = end.end()
     return texts
 

@@ -10,7 +10,7 @@ from xp.envs.base import ToolSpec
 from xp.episode.call_data import Tags, json_value, without_thinking
 from xp.episode.json_schema import TYPES, allowed_types, branches, properties, required
 from xp.episode.tagged_calls import is_omitted, value_of
-from xp.episode.tool_calls import MAX_CALL_CHARS, Malformed, ParsedCall, ToolCall, Tools, checked_call, parse_call
+from xp.episode.tool_calls import MAX_CALL_CHARS, MalformedCall, ParsedCall, ToolCall, Tools, checked_call, parse_call
 
 FORM: Final = "<action>...</action>"
 _OPEN: Final = "<action>"
@@ -30,7 +30,7 @@ def parse_action(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     if body is None:
         return ()
     if len(body) > MAX_CALL_CHARS:
-        return (Malformed(f"the action is longer than {MAX_CALL_CHARS} characters"),)
+        return (MalformedCall(f"the action is longer than {MAX_CALL_CHARS} characters"),)
     return (_call_of(body.strip(), tools()),)
 
 
@@ -52,7 +52,7 @@ def _last_body(text: str) -> str | None:
 def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
     if len(tools) != 1:
         present = ", ".join(tool.name for tool in tools) or "none"
-        return Malformed(f"an action needs an environment with exactly one tool; this one has: {present}")
+        return MalformedCall(f"an action needs an environment with exactly one tool; this one has: {present}")
     tool, root = tools[0], tools[0].parameters
     declared, needed = properties(root), required(root)
     if body.startswith("{"):
@@ -63,12 +63,12 @@ def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
     if not names and body in ("", "null"):
         return ToolCall(tool.name, {})
     if len(names) != 1:
-        return Malformed(f"the action must be a JSON object with {', '.join(names) or 'no keys'}")
+        return MalformedCall(f"the action must be a JSON object with {', '.join(names) or 'no keys'}")
     # Between these tags stands text, so a schema without a type means text.
     options = [one if allowed_types(one) != TYPES else _TEXT for one in branches(declared.get(names[0]), root)]
     if not needed and is_omitted(body, options):
         return ToolCall(tool.name, {})
     value = value_of(body, options)
-    if isinstance(value, Malformed):
-        return Malformed(f"the action {value.fault}")
+    if isinstance(value, MalformedCall):
+        return MalformedCall(f"the action {value.fault}")
     return checked_call(tool.name, {names[0]: value})

@@ -34,14 +34,14 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
-class Malformed:
+class MalformedCall:
     """A tool call that cannot be parsed."""
 
     fault: str
     """The fault in one sentence, for the model."""
 
 
-ParsedCall = ToolCall | Malformed
+ParsedCall = ToolCall | MalformedCall
 Tools = Callable[[], Sequence[ToolSpec]]
 """Function that returns the session's tools; called only if the dialect needs them."""
 
@@ -68,9 +68,9 @@ class Syntax:
     """Writes text that is no call, as a whole turn or before the turn's calls."""
 
 
-TOO_LONG: Final = Malformed(f"the tool call is longer than {MAX_CALL_CHARS} characters")
-NO_NAME: Final = Malformed("the tool call does not begin with the name of a tool")
-TOO_MANY: Final = Malformed(f"more than {MAX_CALLS} tool calls in one message")
+TOO_LONG: Final = MalformedCall(f"the tool call is longer than {MAX_CALL_CHARS} characters")
+NO_NAME: Final = MalformedCall("the tool call does not begin with the name of a tool")
+TOO_MANY: Final = MalformedCall(f"more than {MAX_CALLS} tool calls in one message")
 
 
 def bodies(text: str, data: Data, opening: str, closing: str, *thinking: tuple[str, str]) -> list[str]:
@@ -119,7 +119,7 @@ def limited(calls: Iterable[ParsedCall]) -> tuple[ParsedCall, ...]:
 def parse_call(body: str) -> ParsedCall:
     """Parses a call from its JSON object with `name` and `arguments`."""
     value = read_json(body)
-    return value if isinstance(value, Malformed) else call_of(value)
+    return value if isinstance(value, MalformedCall) else call_of(value)
 
 
 def read_json(text: str) -> Any:
@@ -129,11 +129,11 @@ def read_json(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
     except RecursionError:
-        return Malformed("the tool call is nested too deeply")
+        return MalformedCall("the tool call is nested too deeply")
     except json.JSONDecodeError as error:
-        return Malformed(f"the tool call is not valid JSON ({error.msg} at character {error.pos})")
+        return MalformedCall(f"the tool call is not valid JSON ({error.msg} at character {error.pos})")
     except ValueError as error:
-        return Malformed(f"the tool call is not valid JSON ({error})")
+        return MalformedCall(f"the tool call is not valid JSON ({error})")
 
 
 def call_of(value: Any) -> ParsedCall:
@@ -143,22 +143,22 @@ def call_of(value: Any) -> ParsedCall:
     """
     value = unwrapped(value)
     if not isinstance(value, dict):
-        return Malformed("the tool call is not a JSON object")
+        return MalformedCall("the tool call is not a JSON object")
     name = value.get("name")
     if not isinstance(name, str) or not name:
-        return Malformed('the tool call has no "name" that is a string')
+        return MalformedCall('the tool call has no "name" that is a string')
     if len(value) > 2 or (len(value) == 2 and not value.keys() & ARGUMENT_KEYS):
         keys = ", ".join(json.dumps(key) for key in value)
-        return Malformed(f'the tool call has the keys {keys[:80]}; expected "name" and "arguments"')
+        return MalformedCall(f'the tool call has the keys {keys[:80]}; expected "name" and "arguments"')
     arguments = next((value[key] for key in ARGUMENT_KEYS if key in value), None)
     if isinstance(arguments, str):
         # Some models write the arguments as a JSON string, as in OpenAI's API.
         inner = None if arguments.strip() in ("", "null") else read_json(arguments)
-        arguments = arguments if isinstance(inner, Malformed) else inner
+        arguments = arguments if isinstance(inner, MalformedCall) else inner
     if arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
-        return Malformed("the arguments of the tool call are not a JSON object")
+        return MalformedCall("the arguments of the tool call are not a JSON object")
     return checked_call(name, arguments)
 
 
@@ -172,7 +172,7 @@ def unwrapped(value: Any) -> Any:
 def checked_call(name: str, arguments: Mapping[str, Any]) -> ParsedCall:
     """The call, or Malformed if it cannot be encoded as UTF-8 JSON."""
     if not _is_encodable(name, arguments):
-        return Malformed("the tool call holds a lone surrogate or a number that JSON cannot carry")
+        return MalformedCall("the tool call holds a lone surrogate or a number that JSON cannot carry")
     return ToolCall(name, arguments)
 
 

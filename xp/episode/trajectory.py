@@ -14,7 +14,7 @@ from typing import Any, Final
 from xp.envs.base import Message, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, Tokens, Turn
-from xp.episode.tool_calls import Malformed
+from xp.episode.tool_calls import MalformedCall
 from xp.errors import ExitCode
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import text_digest
@@ -223,7 +223,7 @@ def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:
         entry: dict[str, Any] = {"turn": number}
         if position < len(turn.messages):
             entry["message"] = start + position
-        if isinstance(call, Malformed):
+        if isinstance(call, MalformedCall):
             entries.append({**entry, "malformed": call.fault})
         else:
             result = _result(next(results, None))

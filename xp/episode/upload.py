@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Uploaded:
+class UploadCounts:
     """Numbers of uploaded and of lost trajectories."""
 
     sent: int
@@ -61,10 +61,10 @@ class Uploader:
         """Queues a trajectory; returns at once and never raises."""
         current_loop().call_soon_threadsafe(self._take, record)
 
-    def close(self, limit_s: float = 30.0) -> Uploaded:
+    def close(self, limit_s: float = 30.0) -> UploadCounts:
         """Sends waiting trajectories for at most `limit_s` seconds; the rest is lost."""
         run(self._finish(limit_s), limit_s + 10.0)
-        return Uploaded(self._sent, self._lost)
+        return UploadCounts(self._sent, self._lost)
 
     def _take(self, record: Trajectory) -> None:
         if not self._senders:

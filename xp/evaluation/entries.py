@@ -58,8 +58,8 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
                 raise XpError(f"{_START}: an endpoint has the weights that it serves; leave it out")
             for name in ("top_k", "max_tokens_per_turn", "max_response_tokens"):
                 if getattr(spec.evaluation, name) is not None:
-                    way_out = "set null; model.max_tokens limits each answer of an endpoint"
-                    raise XpError(f"evaluation.{name}: the chat API has no such setting; {way_out}")
+                    fix = "set null; model.max_tokens limits each answer of an endpoint"
+                    raise XpError(f"evaluation.{name}: the chat API has no such setting; {fix}")
             engine, is_alone = request.settings.eval.engine, {*request.models} == {ENDPOINT} and not request.runs
             if engine is not Engine.TRANSFORMERS and is_alone and spec.served_judge is None:
                 raise XpError(

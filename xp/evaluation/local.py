@@ -213,8 +213,8 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
     elif is_local and not is_on_cpu and not spec.trainer_accelerators:
         reason = "it leaves the evaluated model no accelerator; choose a larger hardware option"
     if spec.served_judge is not None and reason:
-        way_out = "or start its server yourself, and set serve=null and url"
-        raise XpError(f"env.judge.model.serve: {reason}; {way_out}", ExitCode.PLAN)
+        fix = "or start its server yourself, and set serve=null and url"
+        raise XpError(f"env.judge.model.serve: {reason}; {fix}", ExitCode.PLAN)
     if how.engine is not Engine.TRANSFORMERS:
         _python_with(how.engine, how.python)
 

@@ -24,7 +24,7 @@ from xp.evaluation.entries import Entry
 from xp.evaluation.files import write_files
 from xp.evaluation.local import LocalModel, check_engine, local_model, served_judge
 from xp.evaluation.progress import Board
-from xp.evaluation.records import Requested
+from xp.evaluation.records import EvaluationIdentity
 from xp.evaluation.settings import Engine, Settings, Tasks
 from xp.evaluation.summary import summary_of
 from xp.evaluation.tracked import track
@@ -191,7 +191,7 @@ class EvaluationRun:
         is_known = self._settings.model.price_in is not None or self._allowance.cost_usd > 0
         return f"${self._allowance.cost_usd:.3f}" if is_known else ""
 
-    def _requested(self, task_set: str) -> Requested:
+    def _requested(self, task_set: str) -> EvaluationIdentity:
         spec, model = self.entry.spec, self._settings.model
         evaluation = spec.evaluation
         playing: dict[str, Any] = {
@@ -213,7 +213,7 @@ class EvaluationRun:
                 playing["engine"] = engine.value
         config = episode_config(spec)
         rules = digest_of([asdict(config), scoring(config)])
-        return Requested(self.entry.env, self.entry.model, self.entry.run, task_set, rules, playing)
+        return EvaluationIdentity(self.entry.env, self.entry.model, self.entry.run, task_set, rules, playing)
 
 
 def _finished(place: Path) -> dict[str, Any] | None:

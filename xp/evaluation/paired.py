@@ -32,7 +32,7 @@ class Passes:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedComparison:
     """Comparison of model B with model A."""
 
     first: str
@@ -79,7 +79,7 @@ def compare(
     margin: float,
     *,
     unit: str = "task",
-) -> Paired:
+) -> PairedComparison:
     """Compares two evaluations task by task, or two settings seed by seed; `p_holm` is for a single comparison.
 
     Raises:
@@ -96,7 +96,7 @@ def compare(
     if low is not None and high is not None and None not in reward_limits(_rewards(pairs.values())):
         low, high = max(low, -1.0), min(high, 1.0)
     spread = stdev(differences) if len(differences) > 1 else 0.0
-    result = Paired(
+    result = PairedComparison(
         first=names[0],
         second=names[1],
         num_tasks=len(pairs),
@@ -120,7 +120,7 @@ def compare(
     return replace(result, verdict=verdict(result))
 
 
-def holm(comparisons: Sequence[Paired]) -> list[Paired]:
+def holm(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
     """The comparisons with p values adjusted for their number, and with verdicts from these."""
     tested = [one.p_value for one in comparisons if one.p_value is not None]
     if len(tested) < 2:  # a single comparison needs no adjustment
@@ -132,7 +132,7 @@ def holm(comparisons: Sequence[Paired]) -> list[Paired]:
     return [replace(one, verdict=verdict(one)) for one in results]
 
 
-def verdict(result: Paired) -> str:
+def verdict(result: PairedComparison) -> str:
     """Result as a sentence: better, worse, equivalent within the margin, or not enough tasks."""
     size = f"by {abs(result.difference):.3f} (p {p_text(result.p_holm)})"
     if result.low is not None and result.high is not None:
@@ -156,7 +156,7 @@ def verdict(result: Paired) -> str:
     return f"No difference between {result.second} and {result.first} was shown: {_missing(result)}."
 
 
-def _missing(result: Paired) -> str:
+def _missing(result: PairedComparison) -> str:
     samples = counted(result.num_tasks, result.unit)
     if result.num_tasks < 2:
         return f"{samples} says nothing about others"

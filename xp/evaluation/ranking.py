@@ -10,7 +10,7 @@ from typing import Final
 
 from xp.episode.clusters import Limits, clustered_stderr, within
 from xp.errors import XpError
-from xp.evaluation.paired import Paired, compare, holm, verdict
+from xp.evaluation.paired import PairedComparison, compare, holm, verdict
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import interval
@@ -20,7 +20,7 @@ OPTIONS: Final = ("model", "algorithm", "backend")
 
 
 @dataclass(frozen=True)
-class Setting:
+class SeedGroup:
     """Runs of one spec, which differ only by their seeds."""
 
     label: str
@@ -44,7 +44,7 @@ class Setting:
         return clustered_stderr([[one] for one in self.seeds])
 
 
-def settings_of(rows: Sequence[RunRow]) -> list[Setting]:
+def settings_of(rows: Sequence[RunRow]) -> list[SeedGroup]:
     """The settings of comparable runs on one environment, highest mean first.
 
     A reward is adjusted by the difference of its run's value before training from the mean of all; if a run was not
@@ -64,7 +64,7 @@ def settings_of(rows: Sequence[RunRow]) -> list[Setting]:
         for row in runs:
             change = fmean(before) - (row.before or 0.0) if is_adjusted else 0.0
             rewards.setdefault(row.seed or 0, []).append((row.after or 0.0) + change)
-        ranked.append(Setting(brief(words) or runs[0].run, tuple(runs), rewards))
+        ranked.append(SeedGroup(brief(words) or runs[0].run, tuple(runs), rewards))
     return sorted(ranked, key=lambda one: -one.mean)
 
 
@@ -94,14 +94,14 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     return f"{text}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
 
 
-def _over_seeds(one: Setting, limits: Limits) -> str:
+def _over_seeds(one: SeedGroup, limits: Limits) -> str:
     if not one.stderr:
         return "the same for each"
     low, high = (within(value, limits) for value in interval(one.mean, one.stderr, len(one.seeds)))
     return f"95 % {low:.3f} to {high:.3f} over seeds"
 
 
-def _paired(outputs: Path, other: Setting, best: Setting) -> Paired:
+def _paired(outputs: Path, other: SeedGroup, best: SeedGroup) -> PairedComparison:
     """Compares the best setting with another one on their common seeds; on one seed task by task.
 
     Raises:

@@ -39,7 +39,7 @@ Number = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Requested:
+class EvaluationIdentity:
     """Identity of one evaluation, by its digest; without secrets and a machine's paths."""
 
     env: str
@@ -59,7 +59,7 @@ class Requested:
         return digest_of(asdict(self))[:8]
 
 
-def place_of(outputs: Path, requested: Requested, *, again: bool) -> Path:
+def place_of(outputs: Path, requested: EvaluationIdentity, *, again: bool) -> Path:
     """Directory of this evaluation: an existing one, finished or not; a new one with `again`."""
     name = f"{_word(requested.env)}-{_word(str(requested.model['name']))}-{requested.digest()}"
     first = outputs / ROOM / name
@@ -71,7 +71,7 @@ def place_of(outputs: Path, requested: Requested, *, again: bool) -> Path:
 
 
 @contextmanager
-def locked(place: Path, requested: Requested) -> Iterator[None]:
+def locked(place: Path, requested: EvaluationIdentity) -> Iterator[None]:
     """Makes the directory if necessary, and locks it; the lock ends with its process.
 
     Raises:

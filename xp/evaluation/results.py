@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.evaluation.paired import SHOWN, Paired, compare, holm
+from xp.evaluation.paired import SHOWN, PairedComparison, compare, holm
 from xp.evaluation.records import SUMMARY, evaluation_place, read_summary
 from xp.evaluation.statistics import Rewards
 from xp.lib.text import counted
 from xp.run_records.held_out import (
-    Scoring,
+    ScoreChoice,
     evaluation_files,
     read_rewards,
     scoring_differences,
@@ -29,12 +29,12 @@ class NamedResult:
     hashes: Mapping[str, str]
     """Task -> digest of its content."""
     pass_threshold: float
-    scoring: Scoring | None
+    scoring: ScoreChoice | None
     file: Path
     """File of the evaluation."""
 
 
-def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Paired]:
+def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[PairedComparison]:
     """Compares each evaluation with the first one; for a single run, its trained model with the untrained one.
 
     Raises:
@@ -49,7 +49,7 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
     return holm([compare_named(first, other, margin) for other in others])
 
 
-def before_and_after(run: Path, margin: float) -> Paired:
+def before_and_after(run: Path, margin: float) -> PairedComparison:
     """Compares a run's trained model with the untrained one; raises XpError as `compare_all` does.
 
     The run is given by its directory, since finding a name lists all runs.
@@ -58,7 +58,7 @@ def before_and_after(run: Path, margin: float) -> Paired:
     return compare_named(*sides, margin)
 
 
-def compare_named(first: NamedResult, other: NamedResult, margin: float) -> Paired:
+def compare_named(first: NamedResult, other: NamedResult, margin: float) -> PairedComparison:
     """Compares two evaluations; raises XpError(PLAN) if the tasks, their contents, or what decides the rewards
     differ."""
     if differences := scoring_differences([first.scoring, other.scoring]):

@@ -13,7 +13,7 @@ from xp.envs.graded import TIMED_OUT
 from xp.envs.judges import total_usage
 from xp.episode.clusters import Limits, reward_limits
 from xp.episode.metrics import void_reasons
-from xp.evaluation.records import SCHEMA_VERSION, Number, Requested, recorded_usage, rewards_of
+from xp.evaluation.records import SCHEMA_VERSION, EvaluationIdentity, Number, recorded_usage, rewards_of
 from xp.evaluation.statistics import CONFIDENCE, Estimate, Summary, bounded, mix_of, summarize
 from xp.planning.episode import episode_config
 from xp.run_records.held_out import limits_of
@@ -23,7 +23,7 @@ from xp.tasks.row import TaskRow
 
 
 def summary_of(
-    requested: Requested,
+    requested: EvaluationIdentity,
     spec: RunSpec,
     episodes: Sequence[tuple[TaskRow, int]],
     records: Mapping[Number, Mapping[str, Any]],

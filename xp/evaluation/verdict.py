@@ -12,7 +12,7 @@ from xp.diagnosis.history import History, ToolUse
 from xp.diagnosis.rules import HACKED, symptoms
 from xp.diagnosis.symptom import Severity, Symptom
 from xp.errors import ExitCode, XpError
-from xp.evaluation.paired import Paired
+from xp.evaluation.paired import PairedComparison
 from xp.evaluation.results import before_and_after
 from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import CONFIDENCE
@@ -95,7 +95,7 @@ def _verdict(run: Path, record: RunRecord, history: History, observed: Sequence[
     return RunVerdict.FLAT, f"{text}: no difference was shown"
 
 
-def _by_reward(paired: Paired, observed: Sequence[Symptom], text: str) -> tuple[RunVerdict, str]:
+def _by_reward(paired: PairedComparison, observed: Sequence[Symptom], text: str) -> tuple[RunVerdict, str]:
     """The verdict by the held-out rewards; a rise without more passed tasks does not count as learning."""
     if paired.difference < 0:
         return RunVerdict.WORSE, text

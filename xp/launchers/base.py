@@ -127,7 +127,7 @@ class Detachable(Launcher, Protocol):
 
 
 @runtime_checkable
-class Telling(Protocol):
+class TrackingLauncher(Protocol):
     """A launcher whose jobs open trackers themselves; its Context has `tracking`."""
 
     tells: tuple[str, ...]
@@ -137,7 +137,7 @@ class Telling(Protocol):
 
 
 @runtime_checkable
-class Grouping(Launcher, Protocol):
+class SweepLauncher(Launcher, Protocol):
     """A launcher that can submit the runs of a sweep together."""
 
     def begin(self, sweep: Mapping[str, Sequence[Stage]]) -> None:
@@ -148,7 +148,7 @@ class Grouping(Launcher, Protocol):
 
 
 @runtime_checkable
-class Showing(Launcher, Protocol):
+class PreviewLauncher(Launcher, Protocol):
     """A launcher that passes files to another program."""
 
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
@@ -156,7 +156,7 @@ class Showing(Launcher, Protocol):
 
 
 @runtime_checkable
-class Distant(Detachable, Protocol):
+class RemoteLauncher(Detachable, Protocol):
     """A launcher whose outputs are not on this machine."""
 
     def fetch_directories(self, names: Sequence[str]) -> list[str]:

@@ -67,15 +67,15 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
     """
     places = tuple(data_places(spec))
     files = [file for place in places for file in files_in(place)]
-    way_out = "give a function that reads them where they are, env.rows=module:function"
-    _check_size("env.rows", files, MAX_DATA_BYTES, way_out)
+    fix = "give a function that reads them where they are, env.rows=module:function"
+    _check_size("env.rows", files, MAX_DATA_BYTES, fix)
     return places
 
 
-def _check_size(what: str, files: Iterable[Path], most: int, way_out: str) -> None:
+def _check_size(what: str, files: Iterable[Path], most: int, fix: str) -> None:
     size = sum(file.stat().st_size for file in files)
     if size > most:
-        raise XpError(f"{what}: {size / 1e6:.0f} MB would be copied into the run; {way_out}", ExitCode.RESOURCE)
+        raise XpError(f"{what}: {size / 1e6:.0f} MB would be copied into the run; {fix}", ExitCode.RESOURCE)
 
 
 def data_places(spec: RunSpec) -> Iterator[Path]:

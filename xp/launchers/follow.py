@@ -19,7 +19,7 @@ LOOK_S = 0.3
 """Seconds between two reads of the log and the result."""
 ASK_S = 3.0
 """Seconds between two requests to the cluster."""
-PATIENCE_S = 10.0
+DEADLINE_S = 10.0
 """Seconds until a result is visible after the cluster reported the job's end (network filesystems)."""
 STOPPED_S = 2.0
 """The same for a job that was stopped, which writes no result."""
@@ -106,7 +106,7 @@ def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[
         now = time.monotonic()
         if code is None and now - polled_at >= ASK_S:
             code, ended_at, polled_at = ended(), now, time.monotonic()
-        elif code is not None and now - ended_at > (STOPPED_S if code > 128 else PATIENCE_S):
+        elif code is not None and now - ended_at > (STOPPED_S if code > 128 else DEADLINE_S):
             break
         time.sleep(LOOK_S)
     if result is None and (text := explain().strip()):

@@ -26,7 +26,7 @@ from xp.planning.refusals import needs_one_node
 from xp.spec.place import LauncherSpec
 
 TREE_LOCK = ".tree.lock"
-TREE_PATIENCE_S = 30.0
+TREE_DEADLINE_S = 30.0
 """Seconds beyond the grace period that an earlier attempt's process tree may take to end."""
 
 
@@ -42,7 +42,7 @@ def limit(spec: LauncherSpec, stage: Stage) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Running:
+class _RunningJob:
     process: subprocess.Popen[bytes]
     file: BinaryIO
     context: Context
@@ -58,7 +58,7 @@ class LocalLauncher:
     def __init__(self, grace_s: float = 10.0, *, on_screen: bool | None = None) -> None:
         self._grace_s = grace_s
         self._on_screen = is_screen() if on_screen is None else on_screen
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningJob] = {}
         self._gpus = Gpus()
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
@@ -93,7 +93,7 @@ class LocalLauncher:
         )
         os.close(hold)
         launch = Launch(self.name, key, str(process.pid), context.log(stage.name), now())
-        self._running[key] = _Running(process, file, context, launch)
+        self._running[key] = _RunningJob(process, file, context, launch)
         return launch
 
     def wait(self, launch: Launch, echo: Echo) -> int:
@@ -123,7 +123,7 @@ class LocalLauncher:
         """Takes the process tree's lock; after a killed supervisor it stays locked until its job has ended."""
         file = (context.outputs / context.directory).parent / TREE_LOCK
         hold = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        end = time.monotonic() + self._grace_s + TREE_PATIENCE_S
+        end = time.monotonic() + self._grace_s + TREE_DEADLINE_S
         while True:
             try:
                 fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -40,7 +40,7 @@ from xp.launchers.node.job_spec import JOB_SPEC, JobSpec
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead
 from xp.lib.reading import config_of
-from xp.planning.refusals import asks_itself, check_limits, needs_one_node
+from xp.planning.refusals import check_limits, manages_own_gpus, needs_one_node
 from xp.spec.place import LauncherSpec
 
 HERE = "http://127.0.0.1:8265"
@@ -151,7 +151,7 @@ class RayLauncher(ClusterLauncher):
         client = self._client()
         if _info(client, native_id) is None:
             extra = hidden if is_loopback(self._address) else {}
-            spreads = [None if asks_itself(one.job) else spread_of(one.job, "ray") for one, _ in stages]
+            spreads = [None if manages_own_gpus(one.job) else spread_of(one.job, "ray") for one, _ in stages]
             specs = [
                 place_job_spec(one, its, self._spec, extra=extra, prints=True, spread=spread)
                 for (one, its), spread in zip(stages, spreads, strict=True)
@@ -195,7 +195,7 @@ class RayLauncher(ClusterLauncher):
 
     def _reservation(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Resources that Ray reserves for the program of these jobs."""
-        needs = [job.resources for job in jobs if not asks_itself(job) and job.resources.num_nodes == 1]
+        needs = [job.resources for job in jobs if not manages_own_gpus(job) and job.resources.num_nodes == 1]
         gpus = max((one.num_accelerators for one in needs if one.accelerator != "cpu"), default=0)
         memory_gb = 0.0 if self._spec.start_head else max((one.memory_gb for one in needs), default=0.0)
         return {

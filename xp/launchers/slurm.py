@@ -44,7 +44,7 @@ from xp.launchers.slurm_job import (
 )
 from xp.launchers.slurm_job import batch_script as batch_script
 from xp.lib.atomic import write_atomically
-from xp.planning.refusals import asks_itself, check_limits
+from xp.planning.refusals import check_limits, manages_own_gpus
 from xp.spec.place import Container, LauncherSpec
 
 SCRIPT = "job.sh"
@@ -215,7 +215,7 @@ class SlurmLauncher(ClusterLauncher):
             has_token: whether the token of a Ray cluster that it needs is written; False for a preview.
         """
         job, root = stage.job, str(context.outputs)
-        needs_ray = has_token and job.resources.num_nodes > 1 and asks_itself(job)
+        needs_ray = has_token and job.resources.num_nodes > 1 and manages_own_gpus(job)
         token = str(secrets_files.write_token(context, stage.name)) if needs_ray else None
         file = self._spec.secrets_file
         is_written = file is None and bool(job.secrets or context.secrets or inherited(context)[1])

@@ -33,11 +33,11 @@ class _AfterImport(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Calling(spec.loader, self.do)
+            spec.loader = _HookedLoader(spec.loader, self.do)
         return spec
 
 
-class _Calling(Loader):
+class _HookedLoader(Loader):
     def __init__(self, loader: Loader, do: Callable[[ModuleType], None]) -> None:
         self._loader, self._do = loader, do
 

@@ -18,7 +18,7 @@ DEBOUNCE_S: Final = 0.25
 HANDLED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Stopped(KeyboardInterrupt):
+class StopSignal(KeyboardInterrupt):
     """A signal ends the program; a KeyboardInterrupt, because Ray's calls lose any other exception of a handler."""
 
     def __init__(self, number: int) -> None:
@@ -70,7 +70,7 @@ class Signals:
     def check(self) -> None:
         """Raises XpError(INTERRUPTED or TERMINATED) if there was a signal."""
         if self.number is not None:
-            stopped = Stopped(self.number)
+            stopped = StopSignal(self.number)
             raise XpError(f"{self._run_id} was {stopped}\nresume: {self._resume}", stopped.code)
 
     def sleep(self, seconds: float) -> None:
@@ -99,7 +99,7 @@ def stopping() -> Iterator[None]:
         def stop(is_second: bool) -> None:
             nonlocal raised
             assert signals.number is not None
-            stopped = Stopped(signals.number)
+            stopped = StopSignal(signals.number)
             if is_second:
                 os._exit(stopped.code)
             if not raised:
@@ -110,6 +110,6 @@ def stopping() -> Iterator[None]:
             with signals.cancelling(stop):
                 yield
         except KeyboardInterrupt as error:
-            if signals.number is None or isinstance(error, Stopped):
+            if signals.number is None or isinstance(error, StopSignal):
                 raise
-            raise Stopped(signals.number) from None  # Ray's calls raise a KeyboardInterrupt of their own.
+            raise StopSignal(signals.number) from None  # Ray's calls raise a KeyboardInterrupt of their own.

@@ -73,7 +73,7 @@ class Support(StrEnum):
 
 
 @dataclass(frozen=True)
-class Meaning:
+class FieldSupport:
     """Support of one field of a spec by a backend."""
 
     support: Support
@@ -152,7 +152,7 @@ class Backend(Protocol):
     def owners(self, spec: RunSpec) -> Mapping[str, str]:
         """Native key -> its field (empty: the same for every run), for a spec without refusals."""
 
-    def meanings(self, spec: RunSpec) -> Mapping[str, Meaning]:
+    def meanings(self, spec: RunSpec) -> Mapping[str, FieldSupport]:
         """Key path of each leaf field of the sections `MEANT` -> its support: the rows of the parity table."""
 
     def batch_constraints(self, spec: RunSpec) -> tuple[Constraint, ...]:
@@ -161,7 +161,7 @@ class Backend(Protocol):
     def memory(self, spec: RunSpec) -> MemoryUse:
         """Memory use over time, for the estimate."""
 
-    def open_doors(self, spec: RunSpec) -> Sequence[str]:
+    def unauthenticated_endpoints(self, spec: RunSpec) -> Sequence[str]:
         """One sentence for each server of a run that other users of its machine or network can reach, for the plan."""
 
     def stages(self, spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
@@ -184,8 +184,8 @@ class Backend(Protocol):
 
 
 NEEDS = (
-    "refusals", "owners", "meanings", "batch_constraints", "memory", "open_doors", "stages", "evaluation",
-    "evaluations", "checkpoint",
+    "refusals", "owners", "meanings", "batch_constraints", "memory", "unauthenticated_endpoints", "stages",
+    "evaluation", "evaluations", "checkpoint",
 )  # fmt: skip
 """Names of the functions of a Backend."""
 

@@ -370,9 +370,9 @@ def batch_refusals(spec: RunSpec) -> list[Refusal]:
     if not violated:
         return []
     near = nearest_legal(batch, constraints)
-    way_out = f"nearest legal: {', or '.join(map(str, near))}" if near else "no similar batch shape is legal"
+    fix = f"nearest legal: {', or '.join(map(str, near))}" if near else "no similar batch shape is legal"
     by_field = {constraint.field: constraint for constraint in reversed(violated)}
-    return [Refusal(field, f"{constraint.fault(batch)}; {way_out}") for field, constraint in by_field.items()]
+    return [Refusal(field, f"{constraint.fault(batch)}; {fix}") for field, constraint in by_field.items()]
 
 
 def arithmetic(spec: RunSpec) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from xp.engines.config import JudgeServer, VLLMServer
-from xp.engines.probe import PATIENCE_S, START_TIMEOUT_S
+from xp.engines.probe import DEADLINE_S, START_TIMEOUT_S
 from xp.envs.config import Chat, EnvConfig, EpisodeConfig, dialect_of
 from xp.envs.judges import SERVER_KEY
 from xp.envs.target import module_of
@@ -79,7 +79,7 @@ def judge_server(spec: RunSpec, judge: JudgeModel, log: str, *, is_sglang: bool)
         model=str(judge.serve),
         name=judge.name,
         is_sglang=is_sglang,
-        server=VLLMServer(arguments, 0 if is_on_cpu else judge.accelerators, START_TIMEOUT_S, PATIENCE_S),
+        server=VLLMServer(arguments, 0 if is_on_cpu else judge.accelerators, START_TIMEOUT_S, DEADLINE_S),
         trainer_accelerators=0 if is_on_cpu else spec.trainer_accelerators,
         log=log,
         grace_s=spec.launcher.grace_s,

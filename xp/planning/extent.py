@@ -133,8 +133,8 @@ def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
     """Refusals that are the same on every backend; `trains` False: no tasks are needed for steps."""
     requested, training, known = spec.evaluation.num_tasks, spec.training, num_tasks(spec)
     if requested is not None and known.held_out is not None and requested > known.held_out:
-        way_out = f"set {known.held_out}, or null for all" if known.held_out else "set it to null"
-        yield Refusal("evaluation.num_tasks", f"{requested} of {known.held_out} held-out tasks; {way_out}")
+        fix = f"set {known.held_out}, or null for all" if known.held_out else "set it to null"
+        yield Refusal("evaluation.num_tasks", f"{requested} of {known.held_out} held-out tasks; {fix}")
     if spec.evaluation.every is not None and not spec.env.is_held_out:
         yield Refusal("evaluation.every", "env.held_out=null leaves no tasks to evaluate; set one of them")
     if trains and training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:

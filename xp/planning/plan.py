@@ -140,7 +140,7 @@ def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     check_spec(spec, tunes_only=True)
     if spec.sft.data is None:
         raise XpError(
-            "sft.data=null: there is nothing to learn from; set sft.data=solve, run:RUN, eval:ID, FILE.jsonl or"
+            "sft.data=null: there is nothing to train on; set sft.data=solve, run:RUN, eval:ID, FILE.jsonl or"
             " hf:ORG/NAME"
         )
     backend, places = backend_of(spec), _places(spec, run_id, attempt)

@@ -121,14 +121,14 @@ def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:
     if judge is None:
         return
     key = f"{member_key(spec, name)}.judge.model"
-    way_out = "; or start its server yourself, and set serve=null and url"
+    fix = "; or start its server yourself, and set serve=null and url"
     is_on_cpu = hardware.accelerator == "cpu"
     if engine is EngineName.TRANSFORMERS or (is_on_cpu and engine is not EngineName.VLLM):
         here = "on a CPU vllm alone can serve it" if is_on_cpu else "vllm and sglang can serve it"
-        yield Refusal(f"{key}.serve", f"backend.engine.name={engine} serves no model; {here}{way_out}")
+        yield Refusal(f"{key}.serve", f"backend.engine.name={engine} serves no model; {here}{fix}")
     elif not starts_private_ray(spec):
         reason = "the stage must have one machine for itself (hardware.num_nodes=1, and launcher=local or slurm)"
-        yield Refusal(f"{key}.serve", f"{reason}{way_out}")
+        yield Refusal(f"{key}.serve", f"{reason}{fix}")
     elif not is_on_cpu:
         free, size = hardware.accelerators_per_node - judge.accelerators, judge.accelerators
         if free < 1:
@@ -148,11 +148,11 @@ def image_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses a container without an image, and a file as the image without a container."""
     container, image = spec.launcher.container, spec.backend.runtime.image
     if container is not None and image is None:
-        way_out = "name one (backend.runtime.image=/path/image.sif or REGISTRY/NAME:TAG), or set null"
-        yield Refusal("launcher.container", f"{container} needs an image, but the backend has none; {way_out}")
+        fix = "name one (backend.runtime.image=/path/image.sif or REGISTRY/NAME:TAG), or set null"
+        yield Refusal("launcher.container", f"{container} needs an image, but the backend has none; {fix}")
     if container is None and image is not None and image.startswith("/"):
-        way_out = "set launcher=slurm launcher.container=apptainer or pyxis, or name an image of a registry"
-        yield Refusal("backend.runtime.image", f"{image} is a file, which only batch jobs can use; {way_out}")
+        fix = "set launcher=slurm launcher.container=apptainer or pyxis, or name an image of a registry"
+        yield Refusal("backend.runtime.image", f"{image} is a file, which only batch jobs can use; {fix}")
 
 
 def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
@@ -174,18 +174,18 @@ def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
 def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses files of this machine that an environment needs and a cloud's machine cannot see."""
     there = "Modal's containers" if spec.launcher.name is LauncherName.MODAL else "SkyPilot's machines"
-    way_out = "launcher=local, slurm and ray run where these files are"
+    fix = "launcher=local, slurm and ray run where these files are"
     if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
-        yield Refusal("sft.data", f"the episodes are on this machine and not in {there}; {way_out}")
+        yield Refusal("sft.data", f"the episodes are on this machine and not in {there}; {fix}")
     for name, member in spec.env.members.items():
         key = member_key(spec, name)
         if member.python is not None:
-            yield Refusal(f"{key}.python", f"{member.python} is on this machine and not in {there}; {way_out}")
+            yield Refusal(f"{key}.python", f"{member.python} is on this machine and not in {there}; {fix}")
         elif member.provider in HOSTED:
-            reason = f"{member.provider} needs its package, which {there} do not get; {way_out}"
+            reason = f"{member.provider} needs its package, which {there} do not get; {fix}"
             yield Refusal(f"{key}.provider", reason)
         if member.provider == "harbor" or (member.provider == "inspect" and ".py" in str(member.target)):
-            yield Refusal(f"{key}.target", f"{member.target} is on this machine and not in {there}; {way_out}")
+            yield Refusal(f"{key}.target", f"{member.target} is on this machine and not in {there}; {fix}")
 
 
 def sandbox_lines(spec: RunSpec) -> list[str]:
@@ -212,6 +212,6 @@ def needs_one_node(stage: Stage, has: str) -> str | None:
     )
 
 
-def asks_itself(job: Job) -> bool:
+def manages_own_gpus(job: Job) -> bool:
     """Returns whether a job's program itself requests its accelerators from Ray."""
     return "ray" in job.runtime.packages

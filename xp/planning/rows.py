@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from xp.planning.backend import Meaning, Refusal, Support, meant_fields
+from xp.planning.backend import FieldSupport, Refusal, Support, meant_fields
 from xp.spec import EngineName, ImportanceCorrection, PolicyLoss, RatioFrom, RunSpec
 from xp.worker.adapters import NOT_TIED, TIED
 from xp.worker.importance import Importance
@@ -33,10 +33,10 @@ class Row:
     """Key path; fields below it without their own row share this one. Empty: the row is the same for every spec."""
     render: str | Native | Callable[[RunSpec], Native] | None = None
     """Native keys and their values; a single name: the key that gets the field's value unchanged."""
-    carried_by: Text = ""
+    implemented_by: Text = ""
     """The part of xp or of the trainer that implements the field, alone or in addition to the native keys."""
     receives: Text = ""
-    """Description instead of the native keys and `carried_by`; empty: none."""
+    """Description instead of the native keys and `implemented_by`; empty: none."""
     note: Text = ""
     """One sentence about the difference; with a note, the support is emulated."""
     support: Support | Callable[[RunSpec], Support | None] | None = None
@@ -134,7 +134,7 @@ def meanings(
     refused: Sequence[Refusal],
     written: Callable[[Native], str],
     overrides: Native,
-) -> dict[str, Meaning]:
+) -> dict[str, FieldSupport]:
     """Leaf field of the sections `MEANT` -> its support.
 
     Args:
@@ -161,17 +161,17 @@ def _upwards(path: str) -> Iterator[str]:
         path = path.rpartition(".")[0]
 
 
-def _meaning(row: Row, spec: RunSpec, reason: str, written: Callable[[Native], str], overrides: Native) -> Meaning:
+def _meaning(row: Row, spec: RunSpec, reason: str, written: Callable[[Native], str], overrides: Native) -> FieldSupport:
     note, support = _text(row.note, spec), row.support(spec) if callable(row.support) else row.support
     if support is Support.UNSUPPORTED:
-        return Meaning(support, REFUSED, note or reason)
+        return FieldSupport(support, REFUSED, note or reason)
     if reason:
-        return Meaning(Support.UNSUPPORTED, "refused", reason)
+        return FieldSupport(Support.UNSUPPORTED, "refused", reason)
     replaced = {key: overrides[key] for key in row.opens if key in overrides}
     note = " ".join(filter(None, (note, *(f"Overridden: {row.opens[key]}." for key in replaced))))
-    parts = (written({**row.keys(spec), **replaced}), _text(row.carried_by, spec))
+    parts = (written({**row.keys(spec), **replaced}), _text(row.implemented_by, spec))
     receives = _text(row.receives, spec) or "; ".join(part for part in parts if part) or LEFT_OUT
-    return Meaning(support or (Support.EMULATED if note else Support.EXACT), receives, note)
+    return FieldSupport(support or (Support.EMULATED if note else Support.EXACT), receives, note)
 
 
 def _text(text: Text, spec: RunSpec) -> str:
@@ -179,17 +179,17 @@ def _text(text: Text, spec: RunSpec) -> str:
 
 
 COMMON = (
-    Row("model.name", carried_by="the run's record"),
+    Row("model.name", implemented_by="the run's record"),
     Row(
         "model.revision",
-        carried_by="the model stage, which fetches the commit; null: the trainer fetches the newest",
+        implemented_by="the model stage, which fetches the commit; null: the trainer fetches the newest",
     ),
-    Row("model.dialect", carried_by="xp.episode"),
-    Row("model.tools_prompt", carried_by="xp.episode.tokens"),
-    Row("algorithm.name", carried_by="the run's record"),
+    Row("model.dialect", implemented_by="xp.episode"),
+    Row("model.tools_prompt", implemented_by="xp.episode.tokens"),
+    Row("algorithm.name", implemented_by="the run's record"),
     Row(
         "algorithm.overlong",
-        carried_by="xp.episode, on the training's episodes, before the baseline and after the group's rewards",
+        implemented_by="xp.episode, on the training's episodes, before the baseline and after the group's rewards",
         refuse=when(
             lambda s: (
                 s.algorithm.overlong is not None and s.algorithm.overlong.buffer_tokens > s.training.max_response_tokens
@@ -199,44 +199,46 @@ COMMON = (
             ),
         ),
     ),
-    Row("training.max_void_fraction", carried_by="xp.episode.metrics"),
-    Row("training.max_hours", carried_by="xp.worker.time_limit"),
+    Row("training.max_void_fraction", implemented_by="xp.episode.metrics"),
+    Row("training.max_hours", implemented_by="xp.worker.time_limit"),
     Row(
         "training.budget_usd",
-        carried_by="xp.worker.time_limit",
+        implemented_by="xp.worker.time_limit",
         refuse=when(
             lambda s: s.training.budget_usd is not None and s.hardware.usd_per_hour is None,
             "the price of the machines is not known; set hardware.usd_per_hour=N",
         ),
     ),
-    Row("training.on_symptom", carried_by="xp.diagnosis"),
-    Row("evaluation.num_tasks", carried_by="xp.tasks.evaluated"),
+    Row("training.on_symptom", implemented_by="xp.diagnosis"),
+    Row("evaluation.num_tasks", implemented_by="xp.tasks.evaluated"),
     Row(
         "evaluation.max_response_tokens",
-        carried_by="xp.worker.token_budget",
+        implemented_by="xp.worker.token_budget",
         refuse=lambda s: None if s.evaluation.max_response_tokens is None else _beyond_context(s, longest_in_engine(s)),
     ),
-    Row("training.reference", carried_by="the place of the reference model"),
-    Row("evaluation.pass_threshold", carried_by="xp.episode.metrics"),
+    Row("training.reference", implemented_by="the place of the reference model"),
+    Row("evaluation.pass_threshold", implemented_by="xp.episode.metrics"),
 )
 """Fields that xp itself implements on every backend."""
 
 
 SFT = (
-    Row("sft.data", carried_by="xp.planning.sft"),
+    Row("sft.data", implemented_by="xp.planning.sft"),
     *(
-        Row(f"sft.{name}", carried_by="xp.worker.demonstrations, which makes the same tokens and masks everywhere")
+        Row(f"sft.{name}", implemented_by="xp.worker.demonstrations, which makes the same tokens and masks everywhere")
         for name in ("min_reward", "per_task", "num_episodes", "thinking")
     ),
-    Row("sft.held_out_fraction", carried_by="xp.worker.sft: the loss before the first update and after the last one"),
+    Row(
+        "sft.held_out_fraction", implemented_by="xp.worker.sft: the loss before the first update and after the last one"
+    ),
 )
 """Fields of a fine-tuning that xp itself implements on every backend."""
 
 
 def sft_updates(key: str) -> tuple[Row, Row]:
     """Rows of a fine-tuning's length for a trainer whose stage computes its updates; `key`: what receives them."""
-    epochs = Row("sft.epochs", carried_by=f"{key}: epochs x (episodes / batch_size, rounded up)")
-    return epochs, Row("sft.num_updates", carried_by=key)
+    epochs = Row("sft.epochs", implemented_by=f"{key}: epochs x (episodes / batch_size, rounded up)")
+    return epochs, Row("sft.num_updates", implemented_by=key)
 
 
 def with_sft(rows: Sequence[Row], sft: Sequence[Row], spec: RunSpec) -> tuple[Row, ...]:

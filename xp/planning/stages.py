@@ -374,7 +374,7 @@ def trainer_job(
     outputs: tuple[str, ...],
     runtime: Runtime,
     env: Mapping[str, str],
-    stand_ins: tuple[str, ...] = (),
+    stubs: tuple[str, ...] = (),
 ) -> Job:
     """Job of a program in the trainer's Python, on the whole hardware option; `files` are of the stage's directory."""
     key = None if spec.algorithm.distill is None else spec.algorithm.distill.key
@@ -391,7 +391,7 @@ def trainer_job(
         runtime=runtime,
         env={**env, **QUIET},
         secrets=episode_secrets(spec) | ({} if key is None else {key: key}),
-        stand_ins=stand_ins,
+        stubs=stubs,
     )
 
 

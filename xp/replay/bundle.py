@@ -20,7 +20,7 @@ from xp.lib.data_files import HUB, shipped_name
 from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS
 from xp.planning.episode import needs_catalog_key
-from xp.replay.recorded import ABOUT, Recorded
+from xp.replay.recorded import ABOUT, RecordedRun
 from xp.run_records.held_out import evaluation_files, read_held_out, read_rewards
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import Lock, read_lock
@@ -95,7 +95,7 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
             entry, content = zipfile.ZipInfo(name, _TIME), files[name]
             entry.external_attr, entry.compress_type = 0o100644 << 16, zipfile.ZIP_DEFLATED
             archive.writestr(entry, content if isinstance(content, str) else content.read_bytes())
-    Recorded.open(target, (f"outputs={run.parent.parent}",)).trust()
+    RecordedRun.open(target, (f"outputs={run.parent.parent}",)).trust()
     return left_out
 
 

@@ -44,7 +44,7 @@ def recorded_file(words: Sequence[str]) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedRun:
     """A recorded run."""
 
     source: Path
@@ -57,7 +57,7 @@ class Recorded:
     """Path in the recorded spec -> its place here."""
 
     @staticmethod
-    def open(source: Path, overrides: Sequence[str] = ()) -> Recorded:
+    def open(source: Path, overrides: Sequence[str] = ()) -> RecordedRun:
         """Reads a spec.yaml, a run's directory or a bundle; imports nothing.
 
         Raises:
@@ -77,7 +77,7 @@ class Recorded:
             directory = source
         container = recorded_spec(source if directory is None else directory / SPEC)
         spec = compose_recorded(_replaced(container, moved), overrides, source.name)
-        return Recorded(source, directory, spec, moved)
+        return RecordedRun(source, directory, spec, moved)
 
     @property
     def name(self) -> str:

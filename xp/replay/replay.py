@@ -26,7 +26,7 @@ from xp.planning.episode import episode_config, episode_environ
 from xp.planning.plan import build_again
 from xp.planning.stages import prepare_config
 from xp.replay.metrics import first_metric, first_tensor
-from xp.replay.recorded import Recorded
+from xp.replay.recorded import RecordedRun
 from xp.report.episodes import EpisodeIndex
 from xp.run_records.lock import changed_keys, read_lock
 from xp.spec import DType, RunSpec
@@ -70,7 +70,7 @@ def _level(level: str, same: str, lines: Sequence[str], what: str = "difference"
     return Level(level, Outcome.DIFFERS, counted(len(lines), what), (*lines[:MOST_LINES], *more))
 
 
-def check_jobs(recorded: Recorded) -> Level:
+def check_jobs(recorded: RecordedRun) -> Level:
     """Level a: plans the run again, and compares argv, files, variables and resources of every stage."""
     before = _plan(recorded)
     names = [stage["name"] for stage in before["stages"]]
@@ -82,7 +82,7 @@ def check_jobs(recorded: Recorded) -> Level:
     return _level("a", f"{counted(len(names), 'job')} of {', '.join(names)}", lines)
 
 
-def _plan(recorded: Recorded) -> Any:
+def _plan(recorded: RecordedRun) -> Any:
     assert recorded.directory is not None
     place = recorded.directory / f"attempt_{read_lock(recorded.directory).attempt}" / "plan.json"
     return json_of(place, ExitCode.RUN_DIR, below=recorded.directory)
@@ -104,7 +104,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def check_tasks(recorded: Recorded, scratch: Path) -> tuple[Level, TaskSet]:
+def check_tasks(recorded: RecordedRun, scratch: Path) -> tuple[Level, TaskSet]:
     """Level b: fetches the tasks again into a store of its own, and compares them with the recorded ones.
 
     Returns:
@@ -138,7 +138,7 @@ def _differing_tasks(before: TaskSet, after: TaskSet) -> Iterator[str]:
             yield f"{task}: another {', '.join(key for key in vars(one) if vars(one)[key] != vars(other)[key])}"
 
 
-def check_episodes(recorded: Recorded, tasks: TaskSet, most: int) -> Level:
+def check_episodes(recorded: RecordedRun, tasks: TaskSet, most: int) -> Level:
     """Level c: gives the environment the recorded turns of the model again.
 
     An episode that differs is played once more: if both replays differ, the environment is not deterministic.
@@ -223,7 +223,7 @@ def why_not_bitwise(spec: RunSpec) -> str | None:
     return None
 
 
-def check_numbers(recorded: Recorded, run: Path) -> Level:
+def check_numbers(recorded: RecordedRun, run: Path) -> Level:
     """Level d: compares every metric of every step, and the trained weights, with those of a new run."""
     assert recorded.directory is not None
     num_values, difference = first_metric(recorded.directory / "metrics.jsonl", run / "metrics.jsonl")
@@ -235,7 +235,7 @@ def check_numbers(recorded: Recorded, run: Path) -> Level:
     return _level("d", f"{counted(num_values, 'number')} and {weights}", lines)
 
 
-def check_result(recorded: Recorded, run: Path, margin: float) -> Level:
+def check_result(recorded: RecordedRun, run: Path, margin: float) -> Level:
     """Level e: a test of equivalence of the held-out rewards, task by task."""
     assert recorded.directory is not None
     try:

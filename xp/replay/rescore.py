@@ -22,13 +22,13 @@ from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.episode.group import GroupSource, group_rules
 from xp.episode.judge import JUDGE, Judge, JudgeLog
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.mixture import description
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Tokens
 from xp.episode.rewards import check_bound, reduce_rewards
 from xp.episode.shaping import Shape, arguments_of, load_shape, shaped
 from xp.errors import ExitCode, XpError, nearest
-from xp.evaluation.paired import Paired, compare
+from xp.evaluation.paired import PairedComparison, compare
 from xp.evaluation.results import check_content, of_run
 from xp.evaluation.statistics import Rewards
 from xp.planning.episode import episode_config
@@ -124,7 +124,7 @@ def steps(episodes: Sequence[Rescored], spec: RunSpec) -> Iterator[RescoredStep]
         rows = [(one.row.env, one.row.task) for one in members]
         recorded, rescored = (
             episode_metrics(
-                [Played(*row, outcome, 0) for row, outcome in zip(rows, outcomes, strict=True)], size, threshold
+                [EpisodeFacts(*row, outcome, 0) for row, outcome in zip(rows, outcomes, strict=True)], size, threshold
             )
             for outcomes in ([one.recorded for one in members], [one.outcome for one in members])
         )
@@ -137,7 +137,7 @@ def steps(episodes: Sequence[Rescored], spec: RunSpec) -> Iterator[RescoredStep]
 
 def compared(
     runs: tuple[Path, Path], first: Sequence[Rescored], second: Sequence[Rescored], spec: RunSpec, margin: float
-) -> Paired:
+) -> PairedComparison:
     """Compares the trained models of two runs, or of one run with the untrained one, by the other rule.
 
     Args:

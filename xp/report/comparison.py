@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import XpError
-from xp.evaluation.paired import Paired, holm
+from xp.evaluation.paired import PairedComparison, holm
 from xp.evaluation.results import NamedResult, compare_named, named
 from xp.evaluation.settings import default_margin
 from xp.report.base import MISSING, flat
@@ -49,10 +49,10 @@ def _groups(specs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _pairs(runs: Sequence[Path]) -> tuple[list[Paired], list[str]]:
+def _pairs(runs: Sequence[Path]) -> tuple[list[PairedComparison], list[str]]:
     """Compares each run with the first on the same held-out tasks, with Holm's adjustment; and reasons for
     omissions."""
-    pairs: list[Paired] = []
+    pairs: list[PairedComparison] = []
     reasons: list[str] = []
     first: NamedResult | None = None
     for run in runs:

@@ -9,7 +9,7 @@ from typing import Any
 from xp.diagnosis.history import ToolUse
 from xp.episode.clusters import within
 from xp.errors import XpError
-from xp.evaluation.paired import Paired
+from xp.evaluation.paired import PairedComparison
 from xp.evaluation.paired import verdict as said
 from xp.evaluation.results import before_and_after
 from xp.evaluation.settings import default_margin
@@ -70,7 +70,7 @@ def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = N
     return page | {"sentence": page_name(pair.verdict), "paired": paired(pair)}
 
 
-def paired(pair: Paired) -> dict[str, Any]:
+def paired(pair: PairedComparison) -> dict[str, Any]:
     """Data of a comparison for a page."""
     values = asdict(pair)
     return values | {name: page_name(values[name]) for name in ("first", "second", "verdict")}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import Context, Detachable, Distant, Launch, now
+from xp.launchers.base import Context, Detachable, Launch, RemoteLauncher, now
 from xp.launchers.node.job_spec import CLAIM, read_result
 from xp.lib.reading import json_of
 from xp.run_records.lock import complete_lock
@@ -112,7 +112,7 @@ def fetch_results(run: Path, record: RunRecord, *, with_checkpoints: bool) -> li
         The directories that were copied; None: the run's files are here already, or its launcher may not be called.
     """
     launcher = detachable(run, record)
-    if not isinstance(launcher, Distant):
+    if not isinstance(launcher, RemoteLauncher):
         return None
     fetch(run, record)
     stages = [(attempt.number, stage.name) for attempt in record.attempts for stage in attempt.stages]

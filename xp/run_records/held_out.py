@@ -19,7 +19,7 @@ from xp.tasks.held_out import overlap_label
 
 NAMES = ("before", "after")
 """The untrained model and the trained one."""
-Scoring = Mapping[str, Mapping[str, Any]]
+ScoreChoice = Mapping[str, Mapping[str, Any]]
 """Environment -> what decides its rewards (xp.tasks.request.scoring)."""
 CODE: Final = "code of "
 MAX_VALUE: Final = 60
@@ -49,7 +49,7 @@ class HeldOutResult:
     """Smallest and largest possible reward."""
     tasks: str | None = None
     """Digest of the tasks and their content; None: not recorded."""
-    scoring: Scoring | None = None
+    scoring: ScoreChoice | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class TaskRewards:
     hashes: Mapping[str, str]
     """Task -> digest of its content."""
     pass_threshold: float
-    scoring: Scoring | None
+    scoring: ScoreChoice | None
 
 
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
@@ -151,7 +151,7 @@ def _read(file: Path) -> _Evaluation:
         raise XpError(f"{file} is not an evaluation: {where}: {first['msg']}", ExitCode.RUN_DIR) from None
 
 
-def _limits(scoring: Scoring | None) -> Limits:
+def _limits(scoring: ScoreChoice | None) -> Limits:
     """Limits of the rewards that were scored so; none for a mixture."""
     members = list((scoring or {}).values())
     return limits_of(members[0]) if len(members) == 1 else (None, None)
@@ -180,7 +180,7 @@ def _digest(rewards: Mapping[str, Any] | None, hashes: Mapping[str, str]) -> str
     return digest_of({task: hashes[task] for task in rewards})
 
 
-def scoring_differences(records: Sequence[Scoring | None]) -> dict[str, str]:
+def scoring_differences(records: Sequence[ScoreChoice | None]) -> dict[str, str]:
     """Parts of several evaluations' scoring that are not the same in all: key -> the key with its values.
 
     Args:
@@ -202,7 +202,7 @@ AFTER_THE_RULE: Final = ("env.reward_fn", "env.group_reward_fn", "env.group_scor
 """Keys of a scoring that change rewards after the environment's own rule."""
 
 
-def is_of_reward_fn(key: str, record: Scoring | None) -> bool:
+def is_of_reward_fn(key: str, record: ScoreChoice | None) -> bool:
     """Returns whether a key of `scoring_differences` is about reward functions and rewards of groups alone."""
     members = list((record or {}).values())
     code = {*(name for one in members for name in one.get("env.reward_fn") or ())}

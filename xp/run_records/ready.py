@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from xp import __version__
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime
-from xp.launchers.base import Context, Echo, Launcher, Telling
+from xp.launchers.base import Context, Echo, Launcher, TrackingLauncher
 from xp.launchers.files import PACKAGE, copy_modules, copy_package, inside, locate_data, locate_modules
 from xp.launchers.preflight import checkouts, differing, git, interpreter, probe
 from xp.lib.atomic import write_atomically
@@ -21,7 +21,7 @@ from xp.lib.names import is_name
 from xp.run_records.lock import LockInputs, inputs_of
 from xp.run_records.record import Provenance
 from xp.run_records.run_directory import check_run_directory, check_writable, resource_errors
-from xp.secrets.redaction import Redactor, resolve, telling_values
+from xp.secrets.redaction import Redactor, resolve, secret_values
 from xp.tracking.base import WANDB_KEY, TrackedRun, check_trackers, node_tracking
 from xp.tracking.mirror import Mirror
 from xp.tracking.trackers import openers
@@ -65,7 +65,7 @@ class Ready:
 
     @property
     def redactor(self) -> Redactor:
-        return Redactor([*self.secrets.values(), *self.tracker_keys.values(), *telling_values(os.environ)])
+        return Redactor([*self.secrets.values(), *self.tracker_keys.values(), *secret_values(os.environ)])
 
 
 def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[str]) -> Ready:
@@ -81,7 +81,7 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
     directory = outputs / "runs" / plan.run_id
     check_run_directory(directory, plan.attempt)
     check_writable(outputs)
-    tells = launcher.tells if isinstance(launcher, Telling) else ()
+    tells = launcher.tells if isinstance(launcher, TrackingLauncher) else ()
     job_trackers = tuple(str(name) for name in plan.spec.tracking if name in tells)
     here = [str(name) for name in plan.spec.tracking if name not in tells]
     ready = Ready(
@@ -91,7 +91,7 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
         data=locate_data(plan.spec),
         job_trackers=job_trackers,
     )
-    if here and (plan.spec.launcher.detach or (isinstance(launcher, Telling) and not launcher.brings_metrics)):
+    if here and (plan.spec.launcher.detach or (isinstance(launcher, TrackingLauncher) and not launcher.brings_metrics)):
         reason = "launcher.detach=true leaves" if plan.spec.launcher.detach else "the metrics stay elsewhere"
         raise XpError(
             f"tracking={','.join(here)} needs a process that stays and follows the metrics here, and {reason};"

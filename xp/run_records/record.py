@@ -83,8 +83,8 @@ class StageRecord:
     launcher: str | None = None
     native_id: str | None = None
     """Identifier of the job at its launcher: a process id, a job id."""
-    stand_ins: tuple[str, ...] = ()
-    """Parts that xp replaced in its job (`xp.job.Job.stand_ins`)."""
+    stubs: tuple[str, ...] = ()
+    """Parts that xp replaced in its job (`xp.job.Job.stubs`)."""
 
 
 @dataclass(frozen=True)
@@ -320,7 +320,7 @@ def table(record: RunRecord, outputs: Path | None = None) -> str:
             log = "" if stage.log is None else stage.log if outputs is None else str(outputs / stage.log)
             line = f"  {stage.name:12} {stage.status:12} {took:>9}  {exit_code:9} {log}"
             lines.append(line.rstrip())
-        replaced = dict.fromkeys(one for stage in attempt.stages for one in stage.stand_ins)
+        replaced = dict.fromkeys(one for stage in attempt.stages for one in stage.stubs)
         lines += [f"  not the real one: {', '.join(replaced)}"] if replaced else []
     return "\n".join(lines)
 

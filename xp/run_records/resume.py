@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Resumed:
+class ResumedRun:
     """A run that is resumed."""
 
     run_id: str
@@ -46,7 +46,7 @@ def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str,
     return values, [text for text, (word, _, _) in zip(overrides, pairs, strict=True) if word not in words]
 
 
-def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
+def spec_to_resume(run: str, overrides: Sequence[str]) -> ResumedRun:
     """Reads a run's spec and applies overrides to it.
 
     Args:
@@ -84,7 +84,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> Resumed:
         trained = next((one.training for one in reversed(attempts) if one.training), None)
         _check_length(spec, directory, None if trained is None else trained.num_tasks)
     stages = frozenset(stage.name for attempt in attempts for stage in attempt.stages)
-    return Resumed(directory.name, len(attempts) + 1, spec, stages)
+    return ResumedRun(directory.name, len(attempts) + 1, spec, stages)
 
 
 def other_length_lines(plan: Plan) -> list[str]:

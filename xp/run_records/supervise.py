@@ -187,7 +187,7 @@ class _Attempt:
         is_detached = plan.spec.launcher.detach
         record = begin_attempt(replace(earlier, secrets=names), stages, origin, is_detached=is_detached)
         for stage in plan.stages:
-            record = update_stage(record, stage.name, stand_ins=stage.job.stand_ins)
+            record = update_stage(record, stage.name, stubs=stage.job.stubs)
         with resource_errors(self._run):
             self._has_lock = has_every_stage(plan, earlier)
             if self._has_lock:

@@ -58,7 +58,7 @@ def read_sweeps(outputs: Path) -> list[SweepRecord]:
     return sweeps
 
 
-class Standing(StrEnum):
+class RunState(StrEnum):
     """State of a spec's run."""
 
     CUT = "cut"
@@ -71,7 +71,7 @@ class Standing(StrEnum):
 class SweepEntry:
     """An earlier run of a spec."""
 
-    standing: Standing
+    standing: RunState
     run_id: str
     num_attempts: int
 
@@ -102,7 +102,7 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
 def ledger(outputs: Path) -> dict[str, SweepEntry]:
     """Digest of a spec -> the state of its runs below the outputs root; if there are several, of the furthest one."""
     known: dict[str, SweepEntry] = {}
-    order = list(Standing)
+    order = list(RunState)
     for file in sorted((outputs / "runs").glob("*/spec.yaml")):
         pair = _read(file)
         if pair is None:
@@ -128,7 +128,7 @@ def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[OpenPoin
         entry = ledgers[spec.outputs].get(spec_digest(spec.model_dump(mode="json")))
         if entry is None:
             todo.append(OpenPoint(spec, None, 1, number))
-        elif entry.standing is Standing.CUT:
+        elif entry.standing is RunState.CUT:
             todo.append(OpenPoint(spec, entry.run_id, entry.num_attempts + 1, number))
         else:
             left.append(entry)
@@ -139,7 +139,7 @@ def held_out_reward(spec: RunSpec) -> float:
     """Held-out reward of a spec's finished run, after training. Raises XpError if there is none."""
     outputs = Path(spec.outputs)
     entry = ledger(outputs).get(spec_digest(spec.model_dump(mode="json")))
-    if entry is None or entry.standing is not Standing.DONE:
+    if entry is None or entry.standing is not RunState.DONE:
         raise XpError(
             "the run is not finished, so it has no held-out reward yet; a search needs a launcher that waits",
             ExitCode.STAGE_FAILED,
@@ -163,8 +163,8 @@ def _read(file: Path) -> tuple[str, SweepEntry] | None:
     except XpError:
         return None  # the run cannot be resumed
     if record.status is RunStatus.SUCCEEDED:
-        standing = Standing.DONE
+        standing = RunState.DONE
     else:
         is_left = record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is None  # detached
-        standing = Standing.RUNNING if is_left or is_held(file.parent) else Standing.CUT
+        standing = RunState.RUNNING if is_left or is_held(file.parent) else RunState.CUT
     return spec_digest(spec), SweepEntry(standing, record.run_id, len(record.attempts))

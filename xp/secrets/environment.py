@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from xp.secrets.shapes import is_telling_name, is_telling_value
+from xp.secrets.shapes import looks_like_secret, looks_like_secret_value
 
 PASS: Final = "XP_PASS_ENV"
 STAGE_TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "RAY_AUTH_TOKEN")
@@ -48,7 +48,7 @@ def inherited(environ: Mapping[str, str], more: tuple[str, ...] = ()) -> tuple[d
     plain: dict[str, str] = {}
     hidden: dict[str, str] = {}
     for name, value in environ.items():
-        looks_secret = is_telling_value(value) or is_telling_name(name)
+        looks_secret = looks_like_secret_value(value) or looks_like_secret(name)
         if pattern.fullmatch(name):
             (hidden if looks_secret else plain)[name] = value
         elif not looks_secret and (name.upper() in _NAMES or name.startswith(_PREFIXES)):

@@ -54,7 +54,7 @@ def resolve(
     return values
 
 
-def telling_values(environ: Mapping[str, str]) -> list[str]:
+def secret_values(environ: Mapping[str, str]) -> list[str]:
     """Values of variables that look like secrets (`HF_TOKEN`, ...) though not declared, for the redactor."""
     return list(dict.fromkeys(part for value in telling(environ).values() for part in parts_of(value)))
 
@@ -63,7 +63,7 @@ def known_values(names: Iterable[str]) -> list[str]:
     """Values of the named variables that are set here, and of those that look like secrets."""
     filed = _read_dotenv(Path(".env"))
     values = [os.environ.get(name) or filed.get(name, "") for name in names]
-    return [*(part for value in values if value for part in parts_of(value)), *telling_values({**filed, **os.environ})]
+    return [*(part for value in values if value for part in parts_of(value)), *secret_values({**filed, **os.environ})]
 
 
 class Redactor:

@@ -82,7 +82,7 @@ def _may_begin(text: str, at: int) -> bool:
     return rest.startswith(PREFIXES) or any(prefix.startswith(rest) for prefix in PREFIXES)
 
 
-def is_telling_name(name: str) -> bool:
+def looks_like_secret(name: str) -> bool:
     """Returns whether a variable's name shows that its value is secret."""
     words = [word for word in re.split(r"[^A-Z0-9]+", name.upper()) if word]
     if name.upper() in _NAMES or not words or _PLACES.fullmatch(words[-1]):
@@ -94,7 +94,7 @@ def _ends_in_tokens(words: list[str]) -> bool:
     return _TOKENS.fullmatch(words[-1]) is not None and not any(_COUNTS.fullmatch(word) for word in words)
 
 
-def is_telling_value(value: str) -> bool:
+def looks_like_secret_value(value: str) -> bool:
     """Returns whether a value is secret by its shape alone."""
     return bool(SHAPE.search(value) or URL_PASSWORD.search(value)) or _KEY_BLOCK in value
 
@@ -130,9 +130,9 @@ def parts_of(value: str) -> tuple[str, ...]:
 
 
 def _is_telling(name: str, value: str) -> bool:
-    if is_telling_value(value):
+    if looks_like_secret_value(value):
         return True
-    if not is_telling_name(name) or len(value.strip()) < MIN_LENGTH or _SWITCHES.fullmatch(value.strip()):
+    if not looks_like_secret(name) or len(value.strip()) < MIN_LENGTH or _SWITCHES.fullmatch(value.strip()):
         return False
     return not _is_place(value)
 

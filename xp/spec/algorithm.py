@@ -224,8 +224,8 @@ class Algorithm(Section):
                 yield f"estimator=maxrl needs rewards of at least 0, and {name} lowers them: leave it out"
         is_sapo = self.policy_loss is PolicyLoss.SAPO
         if is_sapo is not (self.sapo is not None):
-            way_out = "set algorithm=sapo, which has both" if is_sapo else "set sapo=null, or algorithm=sapo"
-            yield f"policy_loss={self.policy_loss} with sapo={self.sapo and 'set'}: {way_out}"
+            fix = "set algorithm=sapo, which has both" if is_sapo else "set sapo=null, or algorithm=sapo"
+            yield f"policy_loss={self.policy_loss} with sapo={self.sapo and 'set'}: {fix}"
         if is_sapo and (self.ratio_level is RatioLevel.SEQUENCE or self.dual_clip is not None):
             yield "policy_loss=sapo needs ratio_level=token and dual_clip=null: its gates are of tokens"
         yield from self._loss_faults()

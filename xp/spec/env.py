@@ -21,7 +21,7 @@ from xp.envs.config import (
 )
 from xp.errors import nearest
 from xp.plugins import Kind
-from xp.secrets.shapes import is_telling_name
+from xp.secrets.shapes import looks_like_secret
 from xp.spec.judge import JudgeSpec, with_defaults
 from xp.spec.open_name import DialectName, checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
@@ -235,7 +235,7 @@ class EnvMember(Section):
 
     def faults(self) -> Iterator[str]:
         for name, value in self.overrides.items():
-            if isinstance(value, str) and is_telling_name(name):
+            if isinstance(value, str) and looks_like_secret(name):
                 yield f"overrides.{name} is a secret: name the variable that holds it, {{from_env: {name}}}"
         if self.overrides and self.serve is None and not CATALOG_NAME.fullmatch(self.target or ""):
             yield "overrides needs serve, or a target in the catalog; set them where that server is started"

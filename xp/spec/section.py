@@ -146,9 +146,9 @@ def check_http_url(name: str, url: str, instead: str = "") -> None:
     if HTTP_URL.match(url):
         return
     shown_url = "" if "@" in url else f" {url!r}"
-    way_out = f"write http://{url}" if HOST_AND_PORT.fullmatch(url) else "write http://HOST:PORT or https://HOST"
+    fix = f"write http://{url}" if HOST_AND_PORT.fullmatch(url) else "write http://HOST:PORT or https://HOST"
     without = ", without the user and the password, which would be stored with the run" if "@" in url else ""
-    raise ValueError(f"{name}{shown_url} is not an http or https URL{instead}; for a server {way_out}{without}")
+    raise ValueError(f"{name}{shown_url} is not an http or https URL{instead}; for a server {fix}{without}")
 
 
 def user_in_url(value: Any) -> str | None:

@@ -46,7 +46,7 @@ class Sft(Section):
     data: Annotated[str, AfterValidator(_source)] | None
     """Source of the episodes; None: there is no fine-tuning."""
     min_reward: Number | None
-    """Smallest reward of an episode that is learnt from; None: `evaluation.pass_threshold`."""
+    """Smallest reward of an episode that is trained on; None: `evaluation.pass_threshold`."""
     per_task: Count | None
     """Largest number of episodes of a task, those with the highest reward; None: all."""
     num_episodes: Count | None
@@ -69,7 +69,7 @@ class Sft(Section):
     checkpoint_every: Count
     """Optimizer updates between checkpoints."""
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)]
-    """Share of the episodes' tasks that is not learnt from: their loss is measured before and after."""
+    """Fraction of the episodes' tasks held out for the validation loss, which is measured before and after."""
     overrides: NativeKeys
     """Native keys of the trainer for this stage, passed through: of SFTConfig on TRL and SkyRL, flags of Slime."""
 

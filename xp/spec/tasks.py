@@ -39,7 +39,7 @@ Indices = tuple[CountOrZero, ...] | None
 
 
 class SelectionSpec(Section):
-    """The tasks to learn from."""
+    """The tasks to train on."""
 
     split: SplitNames
     """The environment's own split, or a list of several: one set, with the split as a column. Empty: the environment is

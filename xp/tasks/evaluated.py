@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.tasks.config import Purpose
 from xp.tasks.manifest import TABLE, read_manifest
 from xp.tasks.row import TaskRow, read_rows
@@ -17,7 +17,9 @@ TRAINED_ON = "tasks/trained_on"
 """Metric of the share of held-out tasks that are trained on as well; absent if there are none."""
 
 
-def evaluation_metrics(name: str, played: Sequence[Played], pass_threshold: float, tasks: Path) -> dict[str, float]:
+def evaluation_metrics(
+    name: str, played: Sequence[EpisodeFacts], pass_threshold: float, tasks: Path
+) -> dict[str, float]:
     """The metrics of one evaluation under its name.
 
     Args:

@@ -29,7 +29,7 @@ _XP_NAMES: Final = re.compile(r"[0-9a-f]{20}(\.tokens|\.corrupt-[0-9]+)?(\.work)
 
 
 @dataclass(frozen=True)
-class Listed:
+class StoreEntry:
     """One directory of the store."""
 
     path: Path
@@ -42,13 +42,13 @@ class Listed:
     """Time of the last change, in seconds since the epoch."""
 
 
-def list_sets(store: Path) -> list[Listed]:
+def list_sets(store: Path) -> list[StoreEntry]:
     """All directories of the store, the newest first."""
     sets = [_look_at(path) for path in sorted(store.iterdir()) if path.is_dir()] if store.is_dir() else []
     return sorted(sets, key=lambda listed: -listed.modified)
 
 
-def _look_at(path: Path) -> Listed:
+def _look_at(path: Path) -> StoreEntry:
     num_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     manifest, state = None, "damaged"
     if not _XP_NAMES.fullmatch(path.name):
@@ -62,7 +62,7 @@ def _look_at(path: Path) -> Listed:
     else:
         with suppress(OSError, ValueError):
             manifest, state = read_manifest(path), "whole"
-    return Listed(path, manifest, state, num_bytes, path.stat().st_mtime)
+    return StoreEntry(path, manifest, state, num_bytes, path.stat().st_mtime)
 
 
 def find_set(store: Path, key: str) -> Path:
@@ -97,7 +97,7 @@ def show_tasks(
     yield chosen
 
 
-def prune(store: Path, keep: Sequence[str], *, is_dry: bool) -> list[Listed]:
+def prune(store: Path, keep: Sequence[str], *, is_dry: bool) -> list[StoreEntry]:
     """Removes directories of xp's that no kept key needs, except sets that are being built; returns the removed ones.
 
     Args:

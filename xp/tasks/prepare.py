@@ -15,12 +15,12 @@ from xp.envs.base import AnswerChecker, Provider
 from xp.errors import ExitCode, XpError
 from xp.lib.progress import ProgressBar
 from xp.lib.reading import config_of
-from xp.lib.signals import Stopped, stopping
+from xp.lib.signals import StopSignal, stopping
 from xp.tasks.config import PrepareConfig, Purpose, Reader
 from xp.tasks.held_out import HeldOutRecord, evaluation_only
 from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
-from xp.tasks.selection import Selected, cut_into_blocks, select_tasks
+from xp.tasks.selection import SelectedTasks, cut_into_blocks, select_tasks
 from xp.tasks.store import Broken, TaskSet, find_whole, prove, writing_below
 
 
@@ -115,7 +115,7 @@ def _providers(config: PrepareConfig, environ: Mapping[str, str]) -> Iterator[di
         yield providers
 
 
-def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dict[str, str], dict[str, Selected]]:
+def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dict[str, str], dict[str, SelectedTasks]]:
     from xp.tasks.questions import Census, ask
 
     versions, selected = {}, {}
@@ -161,7 +161,7 @@ def main(argv: list[str]) -> int:
             traceback.print_exc()
         _say(f"error: {error}")
         return error.code
-    except Stopped as stopped:
+    except StopSignal as stopped:
         _say("prepare: stopped; finished shards are kept, and the same command continues from them")
         return stopped.code
     except Exception:

@@ -41,7 +41,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Counted:
+class PromptLengths:
     """Prompt lengths of a set, or the reason why there are none."""
 
     groups: Mapping[tuple[str, Purpose], Lengths]
@@ -49,11 +49,11 @@ class Counted:
     """Sentence below the table."""
 
 
-def prompt_lengths(task_set: TaskSet, reader: Reader) -> Counted:
+def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     """Counts with the tokenizer on this machine; its faults become a note, since the set is complete already."""
     limit = f"training.max_prompt_tokens={reader.max_prompt_tokens}"
     later = f"prompt tokens are counted when the model is there; training leaves out prompts over {limit}"
-    absent = Counted({}, f"the tokenizer of {reader.model} is not on this machine: {later}")
+    absent = PromptLengths({}, f"the tokenizer of {reader.model} is not on this machine: {later}")
     directory = local_directory(reader.model, Path(), "tokenizer_config.json")
     if not (directory or Path(reader.model).is_dir() or local_directory(reader.model, Path(), "*")):
         return absent  # without the seconds that an import of transformers takes
@@ -62,7 +62,7 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> Counted:
 
         tokenizer = AutoTokenizer.from_pretrained(directory or reader.model, local_files_only=True)
     except ImportError:
-        return Counted({}, f"transformers is not installed here: {later}")
+        return PromptLengths({}, f"transformers is not installed here: {later}")
     except (OSError, ValueError):
         return absent
     total = sum(count.tasks for purposes in task_set.manifest.counts.values() for count in purposes.values())
@@ -78,13 +78,15 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> Counted:
             lambda row: chat.prompt_length(row.messages, row.tools, reader.max_prompt_tokens),
         )
     except Exception as error:  # A chat template may raise anything; training reports its fault.
-        return Counted({}, f"the chat template of {reader.model} renders no prompt ({type(error).__name__}): {later}")
+        return PromptLengths(
+            {}, f"the chat template of {reader.model} renders no prompt ({type(error).__name__}): {later}"
+        )
     which = "" if len(rows) == total else f", of {len(rows)} of {total} tasks, evenly taken"
     note = f"prompt tokens by the tokenizer of {reader.model}{which}; training leaves out prompts over {limit}"
     groups: dict[tuple[str, Purpose], list[int | None]] = {}
     for row in rows:
         groups.setdefault((row.env, row.purpose), []).append(lengths.get(row.task_id))
-    return Counted({key: Lengths.of(numbers, reader.max_prompt_tokens) for key, numbers in groups.items()}, note)
+    return PromptLengths({key: Lengths.of(numbers, reader.max_prompt_tokens) for key, numbers in groups.items()}, note)
 
 
 SUFFIX: Final = ".tokens"

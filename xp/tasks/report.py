@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 from xp.tasks.config import Purpose
 from xp.tasks.manifest import Count, Manifest
-from xp.tasks.prompt_lengths import Counted
+from xp.tasks.prompt_lengths import PromptLengths
 
 UNLIMITED = 100_000
 """Width that the table may have, in characters, so that no cell is cut; rich does not pad it to this width."""
 
 
-def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]], lengths: Counted | None = None) -> None:
+def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]], lengths: PromptLengths | None = None) -> None:
     """Prints the set as a table; prompt lengths are in tokens if they were counted, else in characters."""
     from rich.console import Console
     from rich.table import Table

@@ -30,7 +30,7 @@ class Splits(Protocol):
 
 
 @dataclass(frozen=True)
-class Selected:
+class SelectedTasks:
     """The selected tasks of one environment, in the order of the rows, with the rule."""
 
     tasks: Mapping[Purpose, Sequence[Place]]
@@ -52,12 +52,12 @@ class Block:
         return f"{self.env}/{self.split}/{index}"
 
 
-def select_tasks(member: MemberConfig, splits: Splits) -> Selected:
+def select_tasks(member: MemberConfig, splits: Splits) -> SelectedTasks:
     """Selects the tasks for each purpose; raises XpError, with a remedy, if the selection is impossible."""
-    return _Selecting(member, splits).all()
+    return _Selector(member, splits).all()
 
 
-class _Selecting:
+class _Selector:
     """Selection of one environment; caches the requested sizes."""
 
     def __init__(self, member: MemberConfig, splits: Splits) -> None:
@@ -67,7 +67,7 @@ class _Selecting:
         self._sizes: dict[str, int] = {}
         self._identity: Identity | None = None
 
-    def all(self) -> Selected:
+    def all(self) -> SelectedTasks:
         names = self._train_splits()
         rule, sources, held_out = self._choose_held_out(names)
         is_kept_out = self._held_out is not None and not self._held_out.may_overlap
@@ -79,7 +79,7 @@ class _Selecting:
         record = HeldOutRecord(
             rule, sources, names, dict(self._sizes), len(held_out), len(train), identity=self._identity, unused=unused
         )
-        return Selected({purpose: places for purpose, places in tasks.items() if places}, record)
+        return SelectedTasks({purpose: places for purpose, places in tasks.items() if places}, record)
 
     def _train_splits(self) -> tuple[str, ...]:
         """Training splits; empty if the environment has only splits for evaluation."""
@@ -219,7 +219,7 @@ def _take(
     return order[:count]
 
 
-def cut_into_blocks(config: PrepareConfig, selected: Mapping[str, Selected]) -> list[Block]:
+def cut_into_blocks(config: PrepareConfig, selected: Mapping[str, SelectedTasks]) -> list[Block]:
     """All tasks in the order of the rows; held-out tasks first, since training excludes tasks with their hashes."""
     blocks: list[Block] = []
     for purpose in (Purpose.HELD_OUT, Purpose.TRAIN):

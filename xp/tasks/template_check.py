@@ -176,10 +176,10 @@ def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_
         text = _try(chat, [_SYSTEM, _QUESTION], [])
         takes_system = _SYSTEM["content"] in text
         if not takes_system:
-            way_out = "set env.system_prompt=null, where it is not the environment's own, or choose another model"
+            fix = "set env.system_prompt=null, where it is not the environment's own, or choose another model"
             if is_ours:
-                way_out = "model.tools_prompt=system needs one: choose another model"
-            yield f"the chat template supports no system message{_reason(text)}; {way_out}"
+                fix = "model.tools_prompt=system needs one: choose another model"
+            yield f"the chat template supports no system message{_reason(text)}; {fix}"
     if not tools or not takes_system:
         return
     bare, with_tools = _try(chat, opening, []), _try(chat, opening, tools)
@@ -197,10 +197,10 @@ def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_sys
     ]
     for reply in ([_NUDGE], results[:1], results) if tools else ([_NUDGE],):
         if (reason := _reply_fault(chat, reply)) is not None:
-            what, way_out = "what a tool answers", _way_out(chat)
+            what, fix = "what a tool answers", _way_out(chat)
             if reply == [_NUDGE]:
-                what, way_out = "a message after an assistant's turn", "choose another model"
-            return TemplateReport((f"the chat template does not render {what}{reason}; {way_out}",))
+                what, fix = "a message after an assistant's turn", "choose another model"
+            return TemplateReport((f"the chat template does not render {what}{reason}; {fix}",))
     before = _try(chat, opening, tools)
     turn = Message(role="assistant", content=_TURN)
     # Qwen3's template removes thinking before a user's message, but keeps it before a tool's result.

@@ -9,7 +9,7 @@ from typing import Any
 from xp.job import Job, Resources, Stage
 
 CPU = Resources("cpu", 0, 1, 1, 1.0)
-PATIENCE_S = 250.0
+DEADLINE_S = 250.0
 """Seconds that a busy machine may need for a few seconds' work, less than pytest's limit for a test, so that a failure
 says what was waited for. Processes that must not end by themselves run longer."""
 
@@ -20,7 +20,7 @@ def stage(name: str, code: str, *arguments: str, done: str | None = None, **job:
     return Stage(name, made, done=done)
 
 
-def eventually(claim: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
+def eventually(claim: Callable[[], object], timeout_s: float = DEADLINE_S) -> None:
     """Wait until the claim holds."""
     end = time.monotonic() + timeout_s
     while not claim():

@@ -15,7 +15,7 @@ from xp.job import Job, Stage
 from xp.launchers.base import Context, Launcher
 from xp.launchers.files import copy_package
 from xp.secrets.redaction import Redactor
-from xp.testing.jobs import CPU, PATIENCE_S, eventually, stage
+from xp.testing.jobs import CPU, DEADLINE_S, eventually, stage
 
 AWKWARD = {
     "QUOTES": """it's "quoted" \\ and `ticked`""",
@@ -30,7 +30,7 @@ AWKWARD = {
 class LauncherSuite:
     """Base of a launcher's tests. Subclasses define the fixture `launcher`, and attributes that differ."""
 
-    start_s = PATIENCE_S
+    start_s = DEADLINE_S
     """Seconds that a job may take to start and to end, on a busy machine too."""
     inherits = True
     """True if a job has the environment variables of the shell that started xp."""

@@ -56,13 +56,13 @@ class ExampleRule:
     thinking: bool
     """True keeps the text between <think> tags."""
     held_out_fraction: float
-    """Share of the tasks that is not learnt from."""
+    """Fraction of tasks held out for the validation loss."""
     seed: int
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One episode to learn from."""
+    """One episode to train on."""
 
     task_id: str
     env: str
@@ -74,7 +74,7 @@ class Demonstration:
     tools: str
     """JSON list of the tools' schemas."""
     without_loss: frozenset[int] = frozenset()
-    """Indices of the policy's turns that are not learnt."""
+    """Indices of the policy's turns that are not trained on."""
     is_own: bool = False
     """True if this policy wrote the turns in a run: their tokens stay as they were."""
 
@@ -85,12 +85,12 @@ class Example:
 
     ids: list[int]
     mask: list[int]
-    """1 for tokens of the policy, which are learnt; 0 for all others, the prompt included."""
+    """1 for tokens of the policy, which are trained on; 0 for all others, the prompt included."""
 
-    def add(self, ids: Sequence[int], *, is_learnt: bool) -> None:
+    def add(self, ids: Sequence[int], *, is_trained: bool) -> None:
         """Appends tokens of the policy, or of the environment."""
         self.ids.extend(ids)
-        self.mask.extend([int(is_learnt)] * len(ids))
+        self.mask.extend([int(is_trained)] * len(ids))
 
 
 def solvers_of(named: Mapping[str, str]) -> dict[str, Solve]:
@@ -173,7 +173,7 @@ def _is_call(value: Any) -> bool:
 
 
 def recorded(files: Iterable[Path], counts: Counter[str], *, is_own: bool = True) -> Iterator[Demonstration]:
-    """Scored episodes of files of trajectories; others are counted by why they cannot be learnt from.
+    """Scored episodes of files of trajectories; others are counted by why they cannot be trained on.
 
     Args:
         files: files of trajectories.
@@ -260,8 +260,8 @@ def rendered(
     budget: TokenBudget,
     counts: Counter[str],
 ) -> tuple[list[Example], list[Example]]:
-    """The tokens of the episodes to learn from, and of those of the held-out share of tasks."""
-    learnt: list[Example] = []
+    """The tokens of the episodes to train on, and of those of the held-out share of tasks."""
+    trained: list[Example] = []
     held_out: list[Example] = []
     for one in demonstrations:
         if (mark := special_token_in(one, chat)) is not None:
@@ -277,8 +277,8 @@ def rendered(
         else:
             # Not the hash by which evaluations choose their tasks: the chosen ones would all be on one side.
             share = int.from_bytes(hashlib.sha256(f"sft/{one.task_id}".encode()).digest()[:7]) / 2**56
-            (held_out if share < rule.held_out_fraction else learnt).append(example)
-    return learnt, held_out
+            (held_out if share < rule.held_out_fraction else trained).append(example)
+    return trained, held_out
 
 
 def special_token_in(one: Demonstration, chat: ChatTokens) -> str | None:
@@ -314,10 +314,10 @@ def example_of(
         ids = chat.turn(after_prompt(chat.text(example.ids[-16:]), text, no_thinking), is_call=bool(one.turns[at]))
         if len(ids) > budget.next_turn(len(example.ids) - len(prompt)):
             return None
-        example.add(ids, is_learnt=at not in one.without_loss)
+        example.add(ids, is_trained=at not in one.without_loss)
         if number + 1 < len(places):
             reply = one.messages[at + 1 : places[number + 1]]
-            example.add(chat.reply(reply, last_id=ids[-1]), is_learnt=False)
+            example.add(chat.reply(reply, last_id=ids[-1]), is_trained=False)
             _check_is_rendered(chat.env_messages(reply), chat.rendered_reply(reply))
     return example
 
@@ -381,11 +381,11 @@ def specs_of(tools: str) -> list[ToolSpec]:
     return [ToolSpec(one["name"], one.get("description", ""), one.get("parameters", {})) for one in functions]
 
 
-def summary(learnt: Sequence[Example], held_out: Sequence[Example], counts: Mapping[str, int]) -> str:
+def summary(trained: Sequence[Example], held_out: Sequence[Example], counts: Mapping[str, int]) -> str:
     """One line about the episodes, and those that are left out with the reason."""
-    tokens = sum(sum(one.mask) for one in learnt)
+    tokens = sum(sum(one.mask) for one in trained)
     left_out = "; ".join(f"{number} {why}" for why, number in counts.items())
     return (
-        f"{counted(len(learnt), 'episode')} to learn from ({tokens:,} tokens of the policy),"
+        f"{counted(len(trained), 'episode')} to train on ({tokens:,} tokens of the policy),"
         f" {len(held_out)} held out; left out: {left_out or 'none'}"
     )

@@ -28,7 +28,7 @@ READ: Final = ("role", "content", "from", "value", "name", "tool_calls", "tool_c
 NOTES: Final = ("id", "index", "model", "timestamp", "created_at", "metadata", "usage", "finish_reason")
 """Keys of a message that no tool shows to a model."""
 UNREAD: Final = ("chosen", "rejected", "documents", "chat_template_kwargs", *REASONING)
-"""Columns that other tools show to the model or learn from, and xp does not."""
+"""Columns that other tools show to the model or train on, and xp does not."""
 
 
 def of_messages(source: str, *, thinking: bool = False) -> Iterator[Demonstration]:
@@ -36,7 +36,7 @@ def of_messages(source: str, *, thinking: bool = False) -> Iterator[Demonstratio
 
     Args:
         source: a path, or a name of xp.lib.data_files; of a data set, the split `train` or the only one.
-        thinking: whether thinking is to be learnt, so that none beside `content` may be lost.
+        thinking: whether thinking is trained on, so that none beside `content` may be lost.
 
     Raises:
         XpError: it cannot be read, or a row says something that is not read; with the row and the key.
@@ -45,7 +45,7 @@ def of_messages(source: str, *, thinking: bool = False) -> Iterator[Demonstratio
         splits = rows_of_hub(source)
         split = "train" if "train" in splits or len(splits) != 1 else next(iter(splits))
         if split not in splits:
-            raise XpError(f"{source} has no split train, but {', '.join(splits)}; give a file of the one to learn from")
+            raise XpError(f"{source} has no split train, but {', '.join(splits)}; give a file of the one to train on")
         rows = splits[split]
     else:
         rows = rows_of_file(place_of(source) or Path(source))
@@ -72,8 +72,8 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
     mask = [None] * len(messages) if row.get("loss_mask") is None else row["loss_mask"]
     if not isinstance(mask, list) or len(mask) != len(messages):
         raise ValueError(f"`loss_mask` must have a 0 or 1 for each of the {len(messages)} messages; got {mask!r:.80}")
-    is_learnt = _is_on(row, ROW_SWITCHES, default=True)
-    learnt, turns, asked = set(), {}, set[str]()
+    is_trained = _is_on(row, ROW_SWITCHES, default=True)
+    trained, turns, asked = set(), {}, set[str]()
     for at, (message, source, value) in enumerate(zip(messages, given, mask, strict=True)):
         is_turn = message["role"] == "assistant"
         try:
@@ -82,18 +82,18 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
         except ValueError as fault:
             raise ValueError(f"message {at}: {fault}") from None
         if is_on and not is_turn:
-            raise ValueError(f"message {at}: a message of the role {message['role']} cannot be learnt; drop its switch")
+            raise ValueError(f"message {at}: role {message['role']} cannot be trained on; drop its switch")
         if is_turn:
             calls = message.get("tool_calls", ())
             turns[at] = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
             asked = {call["id"] for call in calls}
-            learnt |= {at} if is_on and is_learnt else set()
+            trained |= {at} if is_on and is_trained else set()
         elif message["role"] == "tool" and message.get("tool_call_id") not in asked:
             raise ValueError(f"message {at}: a tool's result answers no call of the turn before it")
     if not turns:
         raise ValueError("no message of the role assistant, so there is nothing to learn")
     question, _ = prompt_keys(messages[: min(turns)])
-    return Demonstration(question, "", math.inf, messages[: max(turns) + 1], turns, tools, frozenset(turns) - learnt)
+    return Demonstration(question, "", math.inf, messages[: max(turns) + 1], turns, tools, frozenset(turns) - trained)
 
 
 def _given(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:

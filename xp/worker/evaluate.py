@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from xp.envs.config import EpisodeConfig
 from xp.episode.evaluation import evaluation_result, write_evaluation
-from xp.episode.metrics import Played, check_health
+from xp.episode.metrics import EpisodeFacts, check_health
 from xp.episode.metrics_file import MetricsFile, last_step
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import canonical_json, digest_of
@@ -45,7 +45,7 @@ class RunEvaluation:
         """Returns whether a model is to be played: the config has it, and there is no result yet."""
         return name in self._config.models and self._recorded(name) is None
 
-    def add(self, name: str, played: Sequence[Played], *, writes: bool = True) -> None:
+    def add(self, name: str, played: Sequence[EpisodeFacts], *, writes: bool = True) -> None:
         """Records all episodes of a model, and writes evaluation.json when every model has its result.
 
         Args:
@@ -101,7 +101,7 @@ class RunEvaluation:
         return digest_of([config.models[name], text, self._scored_by, sorted(self._hashes.items())])
 
 
-def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, str], Sequence[Played]]) -> None:
+def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, str], Sequence[EpisodeFacts]]) -> None:
     """Evaluates the models of the config that have no result yet, and writes evaluation.json.
 
     Args:
@@ -120,7 +120,7 @@ def evaluate_models(config: EvaluateConfig, stage: Path, play: Callable[[str, st
 
 
 def evaluated_while_training(
-    common: StageConfig, played: Sequence[Played], step: int, root: Path = Path(), *, writes: bool = True
+    common: StageConfig, played: Sequence[EpisodeFacts], step: int, root: Path = Path(), *, writes: bool = True
 ) -> float:
     """Writes the metrics of an evaluation during training; returns its reward.
 

@@ -29,7 +29,7 @@ AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 @dataclass
-class Meeting(WeightTransferInitInfo):  # type: ignore[misc]
+class RendezvousInfo(WeightTransferInitInfo):  # type: ignore[misc]
     """Address of the process group; the sender is rank 0."""
 
     host: str
@@ -51,11 +51,11 @@ class Announcement(WeightTransferUpdateInfo):  # type: ignore[misc]
 class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
     """Receiver in each of the server's workers."""
 
-    init_info_cls = Meeting
+    init_info_cls = RendezvousInfo
     update_info_cls = Announcement
     _group: Any = None
 
-    def init_transfer_engine(self, init_info: Meeting) -> None:
+    def init_transfer_engine(self, init_info: RendezvousInfo) -> None:
         parallel = self.parallel_config
         rank = init_info.rank_offset + parallel.data_parallel_index * parallel.world_size + parallel.rank
         self._group = join(init_info, rank)
@@ -80,7 +80,7 @@ class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
         self._group = None
 
 
-def join(meeting: Meeting, rank: int) -> Any:
+def join(meeting: RendezvousInfo, rank: int) -> Any:
     """Joins the process group of the sender and all receivers."""
     # Under torchrun the sender would wait for torchrun's store at this port, which does not exist.
     from_torchrun = os.environ.pop(AGENT_STORE, None)

@@ -13,7 +13,7 @@ OUTSIDE, SAMPLE_SIZE = METRICS = "training/importance_outside", "training/import
 
 
 @dataclass(frozen=True)
-class Weighed:
+class ImportanceWeights:
     """Results for a batch; each is a tensor shaped as the gap, without a gradient."""
 
     is_trained: Any
@@ -41,7 +41,7 @@ class Importance:
     is_native: bool = False
     """Whether the trainer itself multiplies the loss by the weights."""
 
-    def weigh(self, gap: Any, mask: Any) -> Weighed:
+    def weigh(self, gap: Any, mask: Any) -> ImportanceWeights:
         """Weights of the tokens.
 
         Args:
@@ -61,7 +61,7 @@ class Importance:
         else:
             weights = (ratio if level != "geometric" else ratio.new_ones(())).expand_as(ratio)
             weights = weights.masked_fill(is_outside, 0.0)
-        return Weighed(is_trained.to(ratio.dtype), weights, is_outside.to(ratio.dtype))
+        return ImportanceWeights(is_trained.to(ratio.dtype), weights, is_outside.to(ratio.dtype))
 
 
 def metrics(sums: Sequence[Any]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from xp.envs.base import Message
 from xp.episode.episode import Episode
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import Tokens
 from xp.episode.tokens import ChatTokens, TemplateFault
@@ -43,11 +43,11 @@ class PlayedEpisode:
     prompt: str | None
     """The model's exact prompt; None if the run does not keep prompts."""
 
-    def played(self) -> Played:
+    def played(self) -> EpisodeFacts:
         """The fields that the metrics need."""
         outcome = self.episode.settle()
         read = self.tokens.prompt + self.tokens.observed
-        return Played(self.task.env, self.task.task_id, outcome, self.tokens.generated, read)
+        return EpisodeFacts(self.task.env, self.task.task_id, outcome, self.tokens.generated, read)
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
         """The record of the episode; `step` is the trainer's rollout step, from 0."""
@@ -106,7 +106,9 @@ def live_prompt(episode: Episode, tools: str, chat: ChatTokens, max_tokens: int)
     return None
 
 
-def record(episodes: Iterable[PlayedEpisode], recorder: Recorder, run: str, phase: str, step: int) -> list[Played]:
+def record(
+    episodes: Iterable[PlayedEpisode], recorder: Recorder, run: str, phase: str, step: int
+) -> list[EpisodeFacts]:
     """Writes the trajectory of each episode; returns the episodes for the metrics."""
     played = []
     for one in episodes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError
 from xp.lib import loaded_code
-from xp.lib.signals import Stopped, stopping
+from xp.lib.signals import StopSignal, stopping
 
 
 def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> int:
@@ -33,7 +33,7 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
     try:
         with stopping():
             program(argv)
-    except Stopped as stopped:
+    except StopSignal as stopped:
         return _tell(str(stopped), stopped.code)
     except XpError as error:
         return _tell(str(error), error.code)

@@ -37,7 +37,7 @@ from xp.worker.stage import StageConfig
 from xp.worker.token_budget import TokenBudget
 
 HELD_OUT_LOSS: Final = "sft/held_out_loss"
-LEARNT_FILE: Final = "learnt.jsonl"
+TRAINING_FILE: Final = "training.jsonl"
 HELD_OUT_FILE: Final = "held_out.jsonl"
 """Files of the episodes' tokens in the stage's directory, for trainers that read them in other processes."""
 
@@ -58,7 +58,7 @@ class SftConfig(JsonFile):
     solvers: Mapping[str, str]
     """Environment -> script that plays its training tasks first (`module:attribute`)."""
     is_held_out: bool
-    """True if the task set has held-out tasks, which are never learnt from."""
+    """True if the task set has held-out tasks, which are never trained on."""
     rule: ExampleRule
     lr_schedule: str
     warmup_updates: int
@@ -82,7 +82,7 @@ def examples(
     is_main: bool = True,
     wait: Callable[[], None] = lambda: None,
 ) -> tuple[list[Example], list[Example]]:
-    """The episodes as tokens, to learn from and held out.
+    """The episodes as tokens, for training and held out.
 
     Args:
         config: input of the stage.
@@ -111,8 +111,8 @@ def examples(
         )
         num_episodes = len(read) + sum(counts.values())
         demonstrations = chosen(read, config.rule, excluded, counts)
-        learnt, held_out = rendered(demonstrations, config.rule, chat, mix.dialect, budget, counts)
-    line = summary(learnt, held_out, counts)
+        trained, held_out = rendered(demonstrations, config.rule, chat, mix.dialect, budget, counts)
+    line = summary(trained, held_out, counts)
     print(line, flush=True)
     if config.solvers and (void := counts["void"]) > common.max_void_fraction * num_episodes:
         raise XpError(
@@ -120,9 +120,9 @@ def examples(
             f"={common.max_void_fraction:g}: the environment is failing",
             ExitCode.UNHEALTHY,
         )
-    if not learnt:
-        raise XpError(f"sft.data: no episode is left to learn from ({line})", ExitCode.TASKS)
-    return learnt, held_out
+    if not trained:
+        raise XpError(f"sft.data: no episode is left to train on ({line})", ExitCode.TASKS)
+    return trained, held_out
 
 
 def held_out_names(tasks: Path, here: Path) -> frozenset[str]:
@@ -146,9 +146,9 @@ def _solve(
     print(f"{len(rows)} tasks played by their script in {time.monotonic() - began:.1f} s", flush=True)
 
 
-def write_examples(learnt: Sequence[Example], file: Path) -> None:
+def write_examples(trained: Sequence[Example], file: Path) -> None:
     """Writes one line for each episode: `input_ids`, and `loss_mask` of the same length (SkyRL's own names)."""
-    lines = (json.dumps({"input_ids": one.ids, "loss_mask": one.mask}) for one in learnt)
+    lines = (json.dumps({"input_ids": one.ids, "loss_mask": one.mask}) for one in trained)
     write_atomically(file, "".join(f"{line}\n" for line in lines))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
-from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths, Support, meant_fields
+from xp.planning.backend import FieldSupport, MemoryUse, Refusal, RunPaths, Support, meant_fields
 from xp.planning.batch import Constraint
 from xp.planning.episode import episode_config, episode_secrets
 from xp.planning.runtime import trainer_runtime
@@ -31,9 +31,10 @@ def owners(spec: RunSpec) -> Mapping[str, str]:
     return {}
 
 
-def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     return {
-        field: Meaning(Support.EMULATED, "nothing", "backend=sample trains nothing") for field in meant_fields(spec)
+        field: FieldSupport(Support.EMULATED, "nothing", "backend=sample trains nothing")
+        for field in meant_fields(spec)
     }
 
 
@@ -47,7 +48,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     return MemoryUse()
 
 
-def open_doors(spec: RunSpec) -> tuple[str, ...]:
+def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
     del spec
     return ()
 

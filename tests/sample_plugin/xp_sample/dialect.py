@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.episode.dialects import Syntax, Tools
-from xp.episode.tool_calls import Malformed, ParsedCall, ToolCall
+from xp.episode.tool_calls import MalformedCall, ParsedCall, ToolCall
 
 FORM = 'CALL <tool> {"name": value}'
 
@@ -22,8 +22,8 @@ def _one(name: str, raw: str) -> ParsedCall:
     try:
         arguments = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        return Malformed(str(error))
-    return ToolCall(name, arguments) if isinstance(arguments, dict) else Malformed("arguments are an object")
+        return MalformedCall(str(error))
+    return ToolCall(name, arguments) if isinstance(arguments, dict) else MalformedCall("arguments are an object")
 
 
 def write(name: str, arguments: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xp.episode.metrics import Played, episode_metrics
+from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.tasks.load import load_tasks
@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> None:
             episode = mix.episode(row)
             total = sum(map(int, re.findall(r"\d+", row.messages[-1]["content"])))
             episode.step(write("submit", {"total": total}))
-            played.append(Played(row.env, row.task_id, episode.settle(), num_tokens=1))
+            played.append(EpisodeFacts(row.env, row.task_id, episode.settle(), num_tokens=1))
     MetricsFile(Path(config["metrics"]), "train", config["attempt"]).write(1, episode_metrics(played, 1, 1.0))
     shutil.copytree(config["base_model"], config["model_dir"], dirs_exist_ok=True)
 

@@ -1,4 +1,4 @@
-"""Megatron-LM's own model on the CPU: its local layers, and stand-ins for what it asks of CUDA.
+"""Megatron-LM's own model on the CPU: its local layers, and stubs for what it asks of CUDA.
 
 Not real: CUDA (the CPU), NCCL (gloo), TransformerEngine's attention over packed sequences, which is computed here
 sequence by sequence, and the bfloat16 of the weights.

@@ -2,7 +2,7 @@
 
 torchvision and torch_memory_saver (CUDA builds only) are empty modules, and Slime's own accelerator registry gets an
 entry that has no device. Nothing of Slime, Megatron-LM, SGLang's argument parser, its router or Ray is replaced.
-Standard library only, and nothing of xp: tests/trainers/slime_stand_ins runs it at the start of every Python process.
+Standard library only, and nothing of xp: tests/trainers/slime_stubs runs it at the start of every Python process.
 """
 
 from __future__ import annotations

@@ -156,12 +156,10 @@ def _check_local(config: EnvConfig, tasks: Mapping[str, Sequence[HarborTask]]) -
         elif task.agent_user or task.verifier_user or task.workdir:
             faults.append(f"task {task.name}: user and workdir of task.toml need a container")
     if faults:
-        way_out = (
-            f"use env.sandbox=docker, or write ${{{ROOT_VARIABLE}}}/logs/verifier/reward.txt (empty in a container)"
-        )
-        raise _refused(config, faults, way_out)
+        fix = f"use env.sandbox=docker, or write ${{{ROOT_VARIABLE}}}/logs/verifier/reward.txt (empty in a container)"
+        raise _refused(config, faults, fix)
 
 
-def _refused(config: EnvConfig, faults: Sequence[str], way_out: str) -> XpError:
+def _refused(config: EnvConfig, faults: Sequence[str], fix: str) -> XpError:
     more = [f"and {len(faults) - MOST_NAMED} more"] if len(faults) > MOST_NAMED else []
-    return XpError("\n".join([f"environment {config.name}:", *faults[:MOST_NAMED], *more, way_out]), ExitCode.CONFIG)
+    return XpError("\n".join([f"environment {config.name}:", *faults[:MOST_NAMED], *more, fix]), ExitCode.CONFIG)

@@ -23,7 +23,7 @@ TRUTHS = {"yes", "no", "true", "false"}
 
 
 @dataclass(frozen=True)
-class Scoring:
+class ScoreChoice:
     """Choice of the score that is the reward, and the prices of judges."""
 
     chosen: str | None
@@ -80,7 +80,7 @@ class InspectSession(ConversationSession):
 
     package = "inspect_ai"
 
-    def __init__(self, evaluation: InspectEvaluation, sample: Sample, scoring: Scoring, limit_s: float) -> None:
+    def __init__(self, evaluation: InspectEvaluation, sample: Sample, scoring: ScoreChoice, limit_s: float) -> None:
         super().__init__(limit_s)
         self._evaluation, self._sample, self._scoring = evaluation, sample, scoring
         self._key: Any = None

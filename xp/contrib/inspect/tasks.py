@@ -19,7 +19,7 @@ from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import GenerateConfig, Model, get_model
 
 from xp.contrib.inspect.evaluation import InspectEvaluation
-from xp.contrib.inspect.session import InspectSession, Scoring
+from xp.contrib.inspect.session import InspectSession, ScoreChoice
 from xp.envs.base import ProtocolError, Task
 from xp.envs.config import EnvConfig
 from xp.errors import ExitCode, XpError
@@ -41,7 +41,7 @@ class InspectTasks:
         _seed_shuffles()
         task = _task(config)
         self._samples = _samples(config, task)
-        self._scoring = Scoring(config.options["score"], config.options["prices"])
+        self._scoring = ScoreChoice(config.options["score"], config.options["prices"])
         self._evaluation = InspectEvaluation(task, roles, config.limits.max_sessions, config.max_turns)
 
     def version(self) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.node.log import LogStream, drain
-from xp.launchers.node.program import Ending, exit_code, redactor_of, start
+from xp.launchers.node.program import SignalHandler, exit_code, redactor_of, start
 from xp.launchers.node.ray_cluster import run_in_ray
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
@@ -25,7 +25,7 @@ from xp.worker.nodes import NUMBER, Nodes
 
 def main(argv: Sequence[str]) -> int:
     path, main_node = argv
-    ending = Ending()
+    ending = SignalHandler()
     number = int(os.environ.get(NUMBER) or os.environ.get("SLURM_PROCID", "0"))
     try:
         code = _run(config_of(Path(path), JobSpec.from_json), main_node, number, ending)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     return code
 
 
-def _run(spec: JobSpec, main_node: str, number: int, ending: Ending) -> int:
+def _run(spec: JobSpec, main_node: str, number: int, ending: SignalHandler) -> int:
     spread = spec.spread
     assert spread is not None
     if not Path(spec.root).is_dir():
@@ -55,7 +55,7 @@ def _run(spec: JobSpec, main_node: str, number: int, ending: Ending) -> int:
     return _play(spec, ending, {} if nodes.count == 1 else nodes.variables())
 
 
-def _play(spec: JobSpec, ending: Ending, more: Mapping[str, str]) -> int:
+def _play(spec: JobSpec, ending: SignalHandler, more: Mapping[str, str]) -> int:
     """Runs the program to its end, with redacted output."""
     process = start(spec, spec.argv, more)
     ending.of(process, spec.grace_s)

@@ -24,13 +24,13 @@ from xp.launchers.base import now
 from xp.launchers.files import write_files
 from xp.launchers.node.job_spec import CLAIM, RESULT, JobSpec, Result, claim, missing, read_result, states
 from xp.launchers.node.log import LogStream, drain, write_to_screen
-from xp.launchers.node.program import Ending, exit_code, redactor_of, start
+from xp.launchers.node.program import SignalHandler, exit_code, redactor_of, start
 from xp.launchers.node.spread import SIGNALS, first_failure, start_all
 from xp.launchers.node.tracking import followed
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
 from xp.lib.verified import damaged
-from xp.secrets.redaction import Redactor, telling_values
+from xp.secrets.redaction import Redactor, secret_values
 
 REQUEUE = 85
 """Exit code: the job spec is not finished; run this job again."""
@@ -38,7 +38,7 @@ REQUEUE = 85
 
 def main(argv: Sequence[str]) -> int:
     job, *specs = argv
-    ending = Ending()
+    ending = SignalHandler()
     for path in specs:
         try:
             code = carry_out(config_of(Path(path), JobSpec.from_json), job, ending)
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
+def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
     """Runs one job spec and writes its result; returns its exit code, or REQUEUE.
 
     Raises:
@@ -75,7 +75,7 @@ def carry_out(spec: JobSpec, job: str, ending: Ending) -> int:
             file.write(b"xp: done before, skipped\n")
             code = 0
         else:
-            hidden = Redactor(telling_values(os.environ))
+            hidden = Redactor(secret_values(os.environ))
             code = followed(spec, root, lambda: _run(spec, file, ending), lambda text: _note(file, hidden.redact(text)))
     run = "/".join(spec.directory.split("/")[:2])
     absent = missing(root, spec.outputs, before, run) if code == 0 and not is_done else []
@@ -95,7 +95,7 @@ def _note(file: BinaryIO, text: str) -> None:
     file.flush()
 
 
-def _run(spec: JobSpec, file: BinaryIO, ending: Ending) -> int:
+def _run(spec: JobSpec, file: BinaryIO, ending: SignalHandler) -> int:
     """Runs the program to its end, with redacted output in the log; returns its exit code."""
     stream = LogStream(file, redactor_of(spec), write_to_screen if spec.prints else lambda _: None, on_screen=False)
     try:

@@ -16,10 +16,10 @@ from xp.launchers.node.job_spec import JobSpec
 from xp.launchers.preflight import interpreter, python_variables
 from xp.lib import private_ray, processes
 from xp.secrets.environment import STAGE_TOKENS, inherited
-from xp.secrets.redaction import Redactor, telling_values
+from xp.secrets.redaction import Redactor, secret_values
 
 
-class Ending:
+class SignalHandler:
     """Handles signals: TERM, INT and USR2 end the program, USR1 ends it to be run again; KILL after the grace
     period."""
 
@@ -83,7 +83,7 @@ def redactor_of(spec: JobSpec) -> Redactor:
     """Redactor of the stage's and the node's secrets."""
     there = node_variables(spec)
     values = [there[name] for name in spec.secrets if there.get(name)]
-    return Redactor([*secrets_of(spec).values(), *values, *telling_values(os.environ)])
+    return Redactor([*secrets_of(spec).values(), *values, *secret_values(os.environ)])
 
 
 def variables(spec: JobSpec) -> dict[str, str]:

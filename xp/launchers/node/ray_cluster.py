@@ -16,7 +16,7 @@ from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.launchers.node.job_spec import JobSpec
-from xp.launchers.node.program import Ending, deaf_to_usr2, variables
+from xp.launchers.node.program import SignalHandler, deaf_to_usr2, variables
 from xp.launchers.preflight import interpreter
 from xp.lib import private_ray, processes
 from xp.lib.loopback import free_ports
@@ -49,7 +49,7 @@ MISSES = 3
 """Number of consecutive unanswered requests after which the head counts as lost."""
 
 
-def run_in_ray(spec: JobSpec, nodes: Nodes, ending: Ending, play: Callable[[Mapping[str, str]], int]) -> int:
+def run_in_ray(spec: JobSpec, nodes: Nodes, ending: SignalHandler, play: Callable[[Mapping[str, str]], int]) -> int:
     """Runs this node's part of the cluster; on the main node, runs the program in it and returns its exit code.
 
     Args:
@@ -162,7 +162,7 @@ def _wait_for_all(spec: JobSpec, part: _NodePart, nodes: Nodes) -> None:
         raise XpError(f"the Ray cluster of the stage's nodes is not complete: {lines[-1]}", ExitCode.RUNTIME)
 
 
-def _stay(part: _NodePart, nodes: Nodes, ending: Ending) -> int:
+def _stay(part: _NodePart, nodes: Nodes, ending: SignalHandler) -> int:
     """Waits until the head is lost, or this node must end."""
     misses = 0
     while misses < MISSES and not ending.has_begun:

@@ -119,7 +119,7 @@ class MemoryFit:
 
     def __str__(self) -> str:
         ways = [f"{lever} ({lever.headroom / GIB:.1f} GiB to spare)" for lever in self.levers]
-        way_out = ", or ".join(ways) or LARGER
+        fix = ", or ".join(ways) or LARGER
         match self.verdict:
             case MemoryVerdict.FITS:
                 return f"fits with {_interval(self.worst_headroom, self.headroom)} GiB to spare"
@@ -127,10 +127,10 @@ class MemoryFit:
                 return (
                     f"fits with {self.headroom / GIB:.1f} GiB to spare as expected; would not fit by"
                     f" {-self.worst_headroom / GIB:.1f} GiB if all episodes of a micro-batch were at their limit;"
-                    f" safe with {way_out}"
+                    f" safe with {fix}"
                 )
             case _:
-                return f"would not fit by {-self.headroom / GIB:.1f} GiB as expected; cheapest: {way_out}"
+                return f"would not fit by {-self.headroom / GIB:.1f} GiB as expected; cheapest: {fix}"
 
 
 def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) -> MemoryFit:

@@ -27,14 +27,14 @@ def is_rehearsal(spec: RunSpec) -> bool:
     return spec.hardware.accelerator == "cpu"
 
 
-def has_stand_in(spec: RunSpec) -> bool:
+def has_stub(spec: RunSpec) -> bool:
     """Returns whether xp's own engine replaces vLLM."""
     return is_rehearsal(spec) and spec.backend.engine.name is EngineName.TRANSFORMERS
 
 
 def cpu_servers(spec: RunSpec) -> Keys:
     """Keys of vLLM's servers on a CPU: its own worker, no Ray executor or sleep, weights over gloo; else empty."""
-    if not is_rehearsal(spec) or has_stand_in(spec):
+    if not is_rehearsal(spec) or has_stub(spec):
         return {}
     return {
         f"{ENGINE}.distributed_executor_backend": "mp",
@@ -85,6 +85,6 @@ def fsdp(spec: RunSpec, of: tuple[str, ...], values: Mapping[str, Any]) -> Keys:
     return {f"trainer.{role}.fsdp_config.{key}": value for role in of for key, value in values.items()}
 
 
-def not_on_cpu(way_out: str) -> str:
+def not_on_cpu(fix: str) -> str:
     """Returns why the rehearsal refuses a value."""
-    return f"not on hardware=cpu; {way_out}, or choose hardware with accelerators"
+    return f"not on hardware=cpu; {fix}, or choose hardware with accelerators"

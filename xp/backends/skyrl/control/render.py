@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2, geometry, is_megatron
-from xp.backends.skyrl.control.keys import has_critic, has_stand_in, is_rehearsal
+from xp.backends.skyrl.control.keys import has_critic, has_stub, is_rehearsal
 from xp.backends.skyrl.control.overrides import (
     ANSWERS,
     POLICY,
@@ -35,7 +35,7 @@ from xp.job import Job, Stage
 from xp.lib.packages import IS_CLONE
 from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning import rows
-from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
+from xp.planning.backend import FieldSupport, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.episode import budget_of, sampling_of
 from xp.planning.native_keys import NativeKeys, keys_of
@@ -71,7 +71,7 @@ def _install(spec: RunSpec) -> str | None:
     """Command that installs SkyRL, whose pins differ from those of xp's environments; None: its lock or checkout."""
     if is_rehearsal(spec) and not IS_CLONE:
         return "the steps for hardware=cpu: python -m xp install backend=skyrl hardware=cpu"
-    if is_rehearsal(spec) and not has_stand_in(spec):
+    if is_rehearsal(spec) and not has_stub(spec):
         return "make .venv-vllm/.done and backend.runtime.python=.venv-vllm/bin/python"
     if is_rehearsal(spec):
         return "make .venv-skyrl/.done and backend.runtime.python=.venv-skyrl/bin/python (make rehearse-skyrl is both)"
@@ -116,7 +116,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     )
 
 
-def open_doors(spec: RunSpec) -> tuple[str, ...]:
+def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
     """See xp.planning.backend.Backend: servers of a run on several machines.
 
     On one machine, engines and router require the key of the run's own Ray.
@@ -229,7 +229,7 @@ def _common(
         sampling=sampling_of(spec, evaluates=stage == "evaluate"),
         evaluation_limits=budget_of(spec, evaluates=True),
         rehearsal=is_rehearsal(spec),
-        stand_in=has_stand_in(spec),
+        stub=has_stub(spec),
         overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),
         paths=paths,
         model_keys=model_keys,
@@ -238,7 +238,7 @@ def _common(
 
 def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:
     packages = [*PACKAGES]
-    packages += [] if has_stand_in(spec) else ["vllm"]
+    packages += [] if has_stub(spec) else ["vllm"]
     packages += ["flash_attn"] if spec.backend.attention is Attention.FLASH else []
     argv, files = ("python", "-m", module, f"{here}/config.json"), {"config.json": config}
     runtime = trainer_runtime(spec, packages, _install(spec))
@@ -246,13 +246,13 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
     env |= cpu_engine(spec)
     if is_rehearsal(spec) and spec.hardware.num_nodes > 1:
         env[PRETENDED_GPUS] = str(geometry(spec).workers_per_node)
-    return trainer_job(spec, here, argv, files, outputs, runtime, env, _stand_ins(spec))
+    return trainer_job(spec, here, argv, files, outputs, runtime, env, _stubs(spec))
 
 
-def _stand_ins(spec: RunSpec) -> tuple[str, ...]:
+def _stubs(spec: RunSpec) -> tuple[str, ...]:
     if not is_rehearsal(spec):
         return ()
-    if has_stand_in(spec):
+    if has_stub(spec):
         return "vLLM: xp's own engine", "transfer of weights: a file", "CUDA: the CPU", "NCCL: gloo"
     return "CUDA: the CPU", "NCCL and CUDA IPC: gloo"
 
@@ -283,7 +283,7 @@ def owners(spec: RunSpec) -> dict[str, str]:
     return rows.owners(ROWS, spec)
 
 
-def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     """Key path of each leaf field -> its support."""
     return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written, flat(spec.backend.overrides))
 

@@ -44,7 +44,7 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
             algorithm.policy_loss_type = loss
         self._played: dict[int, list[RunningEpisode]] = {}
         """Episodes by the identity of the generator's output, which SkyRL keeps until it is trained on."""
-        self.generator = _Remembering(self.generator, self._played)
+        self.generator = _RecordingGenerator(self.generator, self._played)
         self._checkpointed = self._exported = 0
         """Steps of the last checkpoint and of the last Hugging Face model."""
         self._begun: deque[str] = deque()
@@ -154,7 +154,7 @@ async def _nothing() -> None:
     """Does nothing: the worker has its slot."""
 
 
-class _Remembering:
+class _RecordingGenerator:
     """A generator that stores the episodes of each training output.
 
     Args:

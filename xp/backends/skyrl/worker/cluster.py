@@ -37,11 +37,11 @@ Its processes inherit them instead.
 """
 VARIABLES = ("PYTHONPATH", VARIABLE)
 PREPARE = "xp.backends.skyrl.worker.process.prepare_process"
-REHEARSE = "xp.backends.skyrl.worker.rehearsal.stand_ins.prepare_process"
+REHEARSE = "xp.backends.skyrl.worker.rehearsal.cpu_torch.prepare_process"
 REHEARSAL_CPUS = 6
 """Number of CPUs in Ray's bookkeeping: for the trainer's task, each worker's share, and SkyRL's two registries."""
 POLL_S = 0.5
-CANCEL_PATIENCE_S = 4.0
+CANCEL_DEADLINE_S = 4.0
 
 
 def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *, num_workers: int | None) -> Any:
@@ -174,4 +174,4 @@ def _cancel(running: Any) -> None:
 
     with suppress(Exception, KeyboardInterrupt):
         ray.cancel(running)
-        ray.wait([running], timeout=CANCEL_PATIENCE_S)
+        ray.wait([running], timeout=CANCEL_DEADLINE_S)

@@ -37,7 +37,7 @@ class SkyRLStageConfig(StageConfig):
     """Token budget of held-out episodes."""
     rehearsal: bool
     """True if SkyRL's training loop runs on the CPU."""
-    stand_in: bool
+    stub: bool
     """True if xp's own engine replaces vLLM."""
     overrides: tuple[str, ...]
     """Native `key.path=value` for SkyRLTrainConfig.from_cli_overrides, without paths; see `native`."""

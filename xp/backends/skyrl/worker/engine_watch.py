@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import aiohttp
 
-from xp.engines.probe import PATIENCE_S, PROBE_S, VLLM_PROBE, is_answering, tail
+from xp.engines.probe import DEADLINE_S, PROBE_S, VLLM_PROBE, is_answering, tail
 from xp.errors import ExitCode, XpError
 from xp.lib import private_ray
 from xp.lib.atomic import write_atomically
@@ -66,10 +66,10 @@ class EngineWatch:
         answered = dict.fromkeys(engines.urls, time.monotonic())
         while not self.fault and not self._is_over.wait(POLL_S):
             for url in engines.urls:
-                if is_answering(url + VLLM_PROBE, key, min(PROBE_S, PATIENCE_S)):
+                if is_answering(url + VLLM_PROBE, key, min(PROBE_S, DEADLINE_S)):
                     answered[url] = time.monotonic()
-                elif time.monotonic() - answered[url] > PATIENCE_S:
-                    self.fault = f"the engine at {url} did not answer for {PATIENCE_S:g} s"
+                elif time.monotonic() - answered[url] > DEADLINE_S:
+                    self.fault = f"the engine at {url} did not answer for {DEADLINE_S:g} s"
 
 
 @contextmanager

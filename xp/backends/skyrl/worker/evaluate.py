@@ -13,7 +13,7 @@ from pathlib import Path
 
 from xp.backends.skyrl.worker.config import HELD_OUT_DATA, SkyRLEvaluateConfig
 from xp.backends.skyrl.worker.train import native_config, prepare, write_view
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
@@ -33,7 +33,9 @@ def main(argv: Sequence[str]) -> None:
     evaluate_models(config, path.parent, lambda name, model: _play(config, name, model, rows, path.parent))
 
 
-def _play(config: SkyRLEvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], stage: Path) -> list[Played]:
+def _play(
+    config: SkyRLEvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], stage: Path
+) -> list[EpisodeFacts]:
     from xp.backends.skyrl.worker.cluster import run_in_ray
     from xp.backends.skyrl.worker.experiment import evaluate_in_task
 
@@ -48,7 +50,9 @@ def _play(config: SkyRLEvaluateConfig, name: str, directory: str, rows: Sequence
     if adapters is not None:  # the engine gets them apart, as in training
         lora = cfg.trainer.policy.model.lora
         lora.rank, lora.lora_sync_path = rank_in_engine(adapters), str(adapters)
-    played: list[Played] = run_in_ray(cfg, evaluate_in_task, (config, name, stage, Path.cwd()), num_workers=num_workers)
+    played: list[EpisodeFacts] = run_in_ray(
+        cfg, evaluate_in_task, (config, name, stage, Path.cwd()), num_workers=num_workers
+    )
     return played
 
 

@@ -24,7 +24,7 @@ from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.backends.skyrl.worker.trainer import XpTrainer
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import AdvantageFn, load_advantage_fn, reinforce_pp
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.rewards import Overlong
@@ -122,7 +122,7 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
         return PromptDataset(files, OpeningTokenizer(self.tokenizer), self.cfg.trainer.max_prompt_length, 1)
 
     def get_inference_client(self) -> Any:
-        if not self._common.stand_in:
+        if not self._common.stub:
             from xp.backends.skyrl.worker import engine_key
 
             has_key = engine_key.use(self.cfg)
@@ -195,7 +195,7 @@ def advantage_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:
     return reinforce_pp if config.estimator == "reinforce_pp" else None
 
 
-def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Path, root: Path) -> list[Played]:
+def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Path, root: Path) -> list[EpisodeFacts]:
     """Task for Ray: plays all held-out episodes of one model.
 
     Args:
@@ -233,13 +233,13 @@ async def _play(
     name: str,
     mix: EnvironmentMixture,
     recorder: Recorder,
-) -> list[Played]:
+) -> list[EpisodeFacts]:
     await client.wake_up()
     cfg, lora = evaluation.cfg, evaluation.cfg.trainer.policy.model.lora
     if lora.rank:
         await client.load_lora_adapter(SKYRL_LORA_ADAPTER_NAME, lora.lora_sync_path)
     generator = evaluation.get_generator(cfg, evaluation.tokenizer, client)
-    played, waiting, samples = list[Played](), list[PlayedEpisode](), config.rounds.samples_per_task
+    played, waiting, samples = list[EpisodeFacts](), list[PlayedEpisode](), config.rounds.samples_per_task
     write = partial(record, recorder=recorder, run=config.common.run, phase=f"evaluate/{name}", step=0)
     with tqdm(total=len(evaluation.eval_dataset), desc=f"evaluate {name}", unit="episode") as bar:
         loader = build_dataloader(cfg, evaluation.eval_dataset, is_train=False)

@@ -12,7 +12,7 @@ from xp.backends.skyrl.worker.train import check_warm_up, prepare
 from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE
 from xp.worker.program import run_stage
-from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, examples, write_examples
+from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, examples, write_examples
 from xp.worker.tasks import policy_chat
 from xp.worker.trained import check_trained
 
@@ -23,15 +23,15 @@ def main(argv: Sequence[str]) -> None:
     config, stage = config_of(path, SkyRLSftConfig.from_json), path.parent
     prepare(config.common)
     chat = policy_chat(config.common, config.model, stage)
-    learnt, held_out = examples(config, stage, chat, config.common.sampling)
-    write_examples(learnt, stage / LEARNT_FILE)
+    trained, held_out = examples(config, stage, chat, config.common.sampling)
+    write_examples(trained, stage / TRAINING_FILE)
     write_examples(held_out, stage / HELD_OUT_FILE)
 
     from xp.backends.skyrl.worker.cluster import run_in_ray
     from xp.backends.skyrl.worker.sft_trainer import train_in_task
 
     cfg = native_config(config, Path.cwd())
-    num_updates = config.updates(len(learnt))
+    num_updates = config.updates(len(trained))
     check_warm_up(cfg, num_updates, "sft.warmup_updates")
     sft_cfg = sft_config(cfg, config, stage, num_updates, has_held_out=bool(held_out))
     num_workers = config.common.num_workers if config.common.rehearsal else None
@@ -66,7 +66,7 @@ def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, 
         record_memory=policy.record_memory,
         torch_profiler_config=policy.torch_profiler_config,
         remove_microbatch_padding=trainer.remove_microbatch_padding,
-        pretokenized_dataset_paths=[str(stage / LEARNT_FILE)],
+        pretokenized_dataset_paths=[str(stage / TRAINING_FILE)],
         eval_pretokenized_dataset_paths=[str(stage / HELD_OUT_FILE)] if has_held_out else None,
         eval_before_train=has_held_out,
         num_steps=num_updates,

@@ -9,7 +9,7 @@ from typing import Any
 from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import AGE, GAP, NATIVE
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
-from xp.episode.metrics import Played, all_tokens, check_health, episode_metrics
+from xp.episode.metrics import EpisodeFacts, all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
@@ -32,7 +32,7 @@ class SkyRLStepLog(StepLog):
     def __init__(self, config: SkyRLTrainStageConfig, file: MetricsFile, recorder: Recorder) -> None:
         super().__init__(config.common, file, config.symptoms, num_steps=config.num_steps)
         self._config, self._recorder = config, recorder
-        self._played: list[Played] = []
+        self._played: list[EpisodeFacts] = []
         self._rollout_s = 0.0
         self._pending: dict[str, Any] = {}
         self._start = Start()
@@ -73,7 +73,7 @@ class SkyRLStepLog(StepLog):
         played = _record(running_episodes, self._recorder, self._config.common.run, "evaluate/during", step)
         return self.evaluated(played, step)
 
-    def evaluated(self, played: Sequence[Played], step: int) -> float:
+    def evaluated(self, played: Sequence[EpisodeFacts], step: int) -> float:
         """The same for episodes that are recorded already."""
         return evaluated_while_training(self._config.common, played, step)
 
@@ -125,7 +125,7 @@ class ModelEvaluation:
         records = [running.record for running in running_episodes]
         with_group_rewards(self._mix, records, self._whole.samples_per_task)
 
-    def add(self, name: str, running_episodes: Sequence[RunningEpisode]) -> list[Played]:
+    def add(self, name: str, running_episodes: Sequence[RunningEpisode]) -> list[EpisodeFacts]:
         """Records all episodes of a model; raises XpError(UNHEALTHY) if too many are void."""
         common = self._common
         file = Path(common.stage_dir) / "trajectories" / f"{name}.jsonl"
@@ -137,5 +137,5 @@ class ModelEvaluation:
 
 def _record(
     running_episodes: Sequence[RunningEpisode], recorder: Recorder, run: str, phase: str, step: int
-) -> list[Played]:
+) -> list[EpisodeFacts]:
     return record((running.record for running in running_episodes), recorder, run, phase, step)

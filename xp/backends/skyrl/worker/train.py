@@ -71,10 +71,10 @@ def prepare(common: SkyRLStageConfig) -> None:
         private_ray.close_to_others()
     prepare_process()
     if common.rehearsal:
-        from xp.backends.skyrl.worker.rehearsal import stand_ins
+        from xp.backends.skyrl.worker.rehearsal import cpu_torch
 
-        os.environ[stand_ins.REAL_ENGINE] = "" if common.stand_in else "vllm"
-        stand_ins.prepare_process()
+        os.environ[cpu_torch.REAL_ENGINE] = "" if common.stub else "vllm"
+        cpu_torch.prepare_process()
 
 
 def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskRow]) -> None:

@@ -32,7 +32,7 @@ from xp.job import Job, Stage
 from xp.lib.digest import text_digest
 from xp.lib.packages import IS_CLONE
 from xp.planning import rows
-from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
+from xp.planning.backend import FieldSupport, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
 from xp.planning.episode import budget_of
 from xp.planning.native_keys import NativeKeys, keys_of
@@ -115,7 +115,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     )
 
 
-def open_doors(spec: RunSpec) -> tuple[str, ...]:
+def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
     """See xp.planning.backend.Backend: none if SGLang and its router have the key of the run's own Ray."""
     if starts_private_ray(spec) and engine_key.starts_all_servers(tuple(override_flags(spec.backend.overrides))):
         return ()
@@ -367,7 +367,7 @@ def owners(spec: RunSpec) -> dict[str, str]:
     return rows.owners(ROWS, spec) | {"--custom-advantage-function-path": user_function}
 
 
-def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     """Key path of each leaf field -> its support."""
     return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written, _overridden(spec))
 

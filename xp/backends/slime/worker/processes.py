@@ -66,7 +66,7 @@ OPEN: Final = "open"
 """File that exists while a Ray process may have open sessions."""
 STOP: Final = "stop"
 CLOSED: Final = "closed"
-PATIENCE_S: Final = 5.0
+DEADLINE_S: Final = 5.0
 """Seconds that the program waits, less than a launcher's grace period."""
 POLL_S: Final = 0.2
 
@@ -90,6 +90,6 @@ def ask_to_close(folder: Path) -> None:
     """Requests the shutdown in the program, and waits until all sessions are closed."""
     if (folder / OPEN).exists():
         (folder / STOP).touch()
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + DEADLINE_S
         while not (folder / CLOSED).exists() and time.monotonic() < end:
             time.sleep(POLL_S / 4)

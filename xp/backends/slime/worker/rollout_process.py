@@ -17,7 +17,7 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeEvaluateConfi
 from xp.backends.slime.worker.processes import close_on_request
 from xp.engines.teacher import TeacherApi
 from xp.envs.secrets_file import environment
-from xp.episode.metrics import Played, check_health
+from xp.episode.metrics import EpisodeFacts, check_health
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
@@ -60,7 +60,7 @@ class Worker:
         self._chat: ChatTokens | None = None
         self._prompts: dict[str, list[int]] = {}
         self._recorder = self._train_recorder = recorder
-        self._groups: list[Played] = []
+        self._groups: list[EpisodeFacts] = []
         self._num_kept = 0
         self.ungrouped: dict[int, PlayedEpisode] = {}
         """Settled episodes whose group has not ended, by the index of their sample."""
@@ -163,7 +163,7 @@ class Worker:
         if self._num_kept < needed and num_groups >= MAX_BATCHES * needed:
             raise never_filled(self._num_kept, needed, num_groups)
 
-    def judged(self) -> list[Played]:
+    def judged(self) -> list[EpisodeFacts]:
         """Episodes of all whole groups of this step under dynamic sampling; empty without it."""
         return list(self._groups)
 
@@ -196,14 +196,14 @@ def worker_of(args: Any) -> Worker:
         return _workers[path]
 
 
-def write_played(metadata: dict[str, Any], played: Played) -> None:
+def write_played(metadata: dict[str, Any], played: EpisodeFacts) -> None:
     """Store how an episode ended in its sample's metadata, as plain values."""
     metadata[PLAYED] = asdict(played)
 
 
-def read_played(metadata: dict[str, Any]) -> Played:
+def read_played(metadata: dict[str, Any]) -> EpisodeFacts:
     """Reads the data that `write_played` stored."""
-    return from_value(Played, metadata[PLAYED])
+    return from_value(EpisodeFacts, metadata[PLAYED])
 
 
 _workers: dict[str, Worker] = {}

@@ -27,7 +27,7 @@ from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE
 from xp.worker.program import run_stage
-from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, examples, write_examples
+from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, examples, write_examples
 from xp.worker.tasks import policy_chat
 from xp.worker.trained import check_trained
 
@@ -43,13 +43,13 @@ def main(argv: Sequence[str]) -> None:
     model = local_model(config.model, root)
     check_architecture(model, config.architecture)
     chat = policy_chat(config.common, model, stage)
-    learnt, held_out = examples(config, stage, chat, config.common.limits)
-    num_updates = config.updates(len(learnt))
+    trained, held_out = examples(config, stage, chat, config.common.limits)
+    num_updates = config.updates(len(trained))
     if config.warmup_updates > num_updates:
         raise XpError(f"sft.warmup_updates: {warm_up_too_long(num_updates)}", ExitCode.PLAN)
-    write_examples(learnt, stage / LEARNT_FILE)
+    write_examples(trained, stage / TRAINING_FILE)
     write_examples(held_out, stage / HELD_OUT_FILE)
-    write_order(config, len(learnt), stage / ORDER)
+    write_order(config, len(trained), stage / ORDER)
     checkpoints, exports = root / config.checkpoints, root / config.exports
     latest = choose_latest(checkpoints)
     if latest is not None:

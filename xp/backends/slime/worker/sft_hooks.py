@@ -15,7 +15,7 @@ from xp.backends.slime.worker.sft import EXAMPLE
 from xp.episode.metrics_file import MetricsFile
 from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example
-from xp.worker.sft import HELD_OUT_FILE, LEARNT_FILE, Updates, read_examples
+from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, Updates, read_examples
 
 
 @cache
@@ -32,11 +32,11 @@ def _examples(path: str, file: str) -> list[Example]:
 def rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> list[list[Any]]:
     """Slime's rollout function: the next episodes, as samples with their tokens and masks."""
     del rollout_id, evaluation
-    learnt = _examples(getattr(args, WORKER_ATTRIBUTE), LEARNT_FILE)
+    trained = _examples(getattr(args, WORKER_ATTRIBUTE), TRAINING_FILE)
     groups: list[list[Any]] = data_source.get_samples(args.rollout_batch_size)
     for (sample,) in groups:
         at = sample.metadata[EXAMPLE]
-        example, sample.remove_sample = learnt[at or 0], at is None
+        example, sample.remove_sample = trained[at or 0], at is None
         first = example.mask.index(1)
         last = len(example.ids) if at is not None else first + 1
         sample.tokens, sample.loss_mask = example.ids[:last], example.mask[first:last]

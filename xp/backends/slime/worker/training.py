@@ -35,12 +35,12 @@ def enter(args: Any) -> None:
     config = config_of(Path(getattr(args, WORKER_ATTRIBUTE)), WorkerConfig.from_json)
     if config.estimator == "gae":
         args.custom_advantage_function_path = OVER_TRAINED_TOKENS
-    if not isinstance(logging_utils.log, Watched):
-        logging_utils.log = watched = Watched(logging_utils.log, config)
+    if not isinstance(logging_utils.log, CapturedLog):
+        logging_utils.log = watched = CapturedLog(logging_utils.log, config)
         model.train_one_step = watched.noting_rate(model.train_one_step)
 
 
-class Watched(StepLog):
+class CapturedLog(StepLog):
     """Slime's log function, wrapped to capture its values."""
 
     def __init__(self, native: Callable[..., None], config: WorkerConfig) -> None:

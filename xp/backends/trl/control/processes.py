@@ -7,7 +7,7 @@ from typing import Any
 
 from xp.backends.trl.control.constraints import world_size
 from xp.engines.config import VLLMServer
-from xp.engines.probe import PATIENCE_S, START_TIMEOUT_S
+from xp.engines.probe import DEADLINE_S, START_TIMEOUT_S
 from xp.planning.rows import longest_in_engine
 from xp.spec import DType, RunSpec, Strategy
 
@@ -86,7 +86,7 @@ def server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLM
         arguments += ["--weight-transfer-config", json.dumps({"backend": "gloo" if is_on_cpu else "nccl"})]
     # Features that vLLM lacks on a CPU, and the transfer of weights.
     arguments += ["--worker-extension-cls", GLOO] if is_on_cpu else []
-    return VLLMServer(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S, PATIENCE_S)
+    return VLLMServer(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S, DEADLINE_S)
 
 
 def evaluation_server(spec: RunSpec) -> VLLMServer:

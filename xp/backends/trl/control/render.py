@@ -16,7 +16,7 @@ from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLSftConfig,
 from xp.engines.config import VLLMServer
 from xp.job import Job, Stage
 from xp.planning import rows
-from xp.planning.backend import Meaning, MemoryUse, Refusal, RunPaths
+from xp.planning.backend import FieldSupport, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
 from xp.planning.episode import sampling_of
 from xp.planning.native_keys import NativeKeys, keys_of
@@ -60,7 +60,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     return MemoryUse(stays=stays, keeps_engine=True, casts=casts, logit_bytes=0.0, head_bytes=4.0, pads=True)
 
 
-def open_doors(spec: RunSpec) -> tuple[str, ...]:
+def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
     """See xp.planning.backend.Backend; there are none."""
     del spec
     return ()
@@ -191,8 +191,8 @@ def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, st
     packages += ["vllm"] if engine.name is EngineName.VLLM else []
     packages += ["peft"] if spec.model.lora is not None else []
     env = {**cpu_environment(spec.backend.num_threads), **cpu_engine(spec)}
-    stand_ins = ("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else ()
-    return trainer_job(spec, here, argv, files, outputs, trainer_runtime(spec, packages), env, stand_ins)
+    stubs = ("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else ()
+    return trainer_job(spec, here, argv, files, outputs, trainer_runtime(spec, packages), env, stubs)
 
 
 def refusals(spec: RunSpec) -> list[Refusal]:
@@ -222,7 +222,7 @@ def owners(spec: RunSpec) -> dict[str, str]:
     return rows.owners(ROWS, spec)
 
 
-def meanings(spec: RunSpec) -> Mapping[str, Meaning]:
+def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     """Key path of each leaf field -> its support."""
     return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written, spec.backend.overrides)
 

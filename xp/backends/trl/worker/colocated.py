@@ -67,7 +67,7 @@ class ColocatedWriter:
             if done is not None:
                 done(_written(output.outputs[0]))
 
-    def goes_on(self, is_live: bool) -> bool:
+    def should_continue(self, is_live: bool) -> bool:
         """Returns whether a rank of the group has an episode left."""
         return is_live if self._group is None else self._is_group_live
 
@@ -114,7 +114,7 @@ def choose_port(environ: MutableMapping[str, str]) -> None:
     environ["MASTER_ADDR"], environ["MASTER_PORT"] = HOST, str(free_port())
 
 
-def let_trl_say(dtype: str) -> None:
+def set_vllm_dtype(dtype: str) -> None:
     """Sets the policy's data type in TRL's engine: TRL has no argument for it, and vLLM would use half of float32."""
     from trl.generation import vllm_generation
 

@@ -16,7 +16,7 @@ from xp.backends.trl.worker.config import TRLEvaluateConfig
 from xp.backends.trl.worker.held_out import seed_of
 from xp.backends.trl.worker.process import quiet_trainer
 from xp.engines.conversation import OpenEngine
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _play(
     config: TRLEvaluateConfig, name: str, directory: str, rows: Sequence[TaskRow], mix: EnvironmentMixture
-) -> list[Played]:
+) -> list[EpisodeFacts]:
     from tqdm import tqdm
     from transformers import AutoTokenizer
 

@@ -121,10 +121,10 @@ def send_over_gloo() -> None:
 
     class CpuClient(base):  # type: ignore[misc]
         def init_communicator(self, device: Any = 0) -> None:
-            from xp.worker.gloo_transfer import Meeting, join
+            from xp.worker.gloo_transfer import RendezvousInfo, join
 
             del device
-            meeting = Meeting(HOST, self.group_port, self.get_world_size() + 1)
+            meeting = RendezvousInfo(HOST, self.group_port, self.get_world_size() + 1)
             with ThreadPoolExecutor(1) as pool:
                 server = pool.submit(self._tell, "init_weight_transfer_engine", {"init_info": asdict(meeting)})
                 self.communicator = join(meeting, rank=0)

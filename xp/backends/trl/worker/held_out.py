@@ -15,7 +15,7 @@ from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.engines.conversation import OpenEngine
 from xp.engines.play import play_each
 from xp.envs.config import EpisodeConfig
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
 from xp.tasks.row import TaskRow
@@ -49,7 +49,7 @@ class HeldOutEvaluation:
         self._places = max(1, config.batch_size // self._ranks.count)
 
     @property
-    def patience_s(self) -> int:
+    def deadline_s(self) -> int:
         """Largest number of seconds that another rank may take, in addition to its training episodes."""
         wave_size = min(self._places, *(one.max_sessions for one in self._limits))
         wave_s = math.ceil(max(one.episode_timeout_s for one in self._limits))
@@ -97,7 +97,7 @@ class HeldOutEvaluation:
             played = self._play(engine(common.sampling, seed_of(self._config)), recorder, name, 0)
         self._whole.add(name, played, writes=self._ranks.is_main)
 
-    def _play(self, opened: OpenEngine, recorder: Recorder, name: str, step: int) -> list[Played]:
+    def _play(self, opened: OpenEngine, recorder: Recorder, name: str, step: int) -> list[EpisodeFacts]:
         """The episodes of all ranks, in the order of the tasks."""
         from tqdm import tqdm
 

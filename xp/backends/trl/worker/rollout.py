@@ -13,7 +13,7 @@ from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.process import TrainingProcess
 from xp.engines.play import EpisodePlay, Rollout, play_each, sample_numbers
 from xp.episode.advantages import without_variance
-from xp.episode.metrics import Played
+from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeStatus
 from xp.tasks.row import TaskRow
 from xp.worker.played import record
@@ -34,7 +34,7 @@ class StepSamples:
     logprobs: list[list[float]]
     env_mask: list[list[int]]
     """1 for trained tokens, 0 for others."""
-    played: list[Played]
+    played: list[EpisodeFacts]
 
     def output(self) -> dict[str, list[Any]]:
         """TRL's required keys, `env_mask`, and `settled` with the rewards for the reward function."""

@@ -51,24 +51,24 @@ def main(argv: Sequence[str]) -> None:
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     chat = policy_chat(config.common, config.model, path.parent, tokenizer)
     join_group(ranks, use_cpu=config.arguments["use_cpu"], timeout_s=config.arguments["ddp_timeout"])
-    learnt, held_out = examples(
+    trained, held_out = examples(
         config, path.parent, chat, config.common.sampling, is_main=ranks.is_main, wait=ranks.wait
     )
-    train(config, chat, learnt, held_out, ranks)
+    train(config, chat, trained, held_out, ranks)
     leave_group(ranks)
     if ranks.is_main:
-        check_trained(PHASE, config.common, config.updates(len(learnt)), config.model, config.target)
+        check_trained(PHASE, config.common, config.updates(len(trained)), config.model, config.target)
 
 
 def train(
-    config: TRLSftConfig, chat: ChatTokens, learnt: Sequence[Example], held_out: Sequence[Example], ranks: Ranks
+    config: TRLSftConfig, chat: ChatTokens, trained: Sequence[Example], held_out: Sequence[Example], ranks: Ranks
 ) -> None:
     """Updates the model on the episodes and publishes it."""
     from xp.backends.trl.worker.checkpoints import latest_checkpoint
 
     metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt) if ranks.is_main else None
     updates = Updates(metrics)
-    trainer = make_trainer(config, chat, learnt, held_out, ranks, updates)
+    trainer = make_trainer(config, chat, trained, held_out, ranks, updates)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
     if checkpoint is not None:
         print(f"going on from {checkpoint}", flush=True)
@@ -81,7 +81,7 @@ def train(
 def make_trainer(
     config: TRLSftConfig,
     chat: ChatTokens,
-    learnt: Sequence[Example],
+    trained: Sequence[Example],
     held_out: Sequence[Example],
     ranks: Ranks,
     updates: Updates,
@@ -126,7 +126,7 @@ def make_trainer(
         model=model,
         args=args,
         processing_class=chat.tokenizer,
-        train_dataset=_dataset(learnt),
+        train_dataset=_dataset(trained),
         eval_dataset=_dataset(held_out) if held_out else None,
         callbacks=[Listener(), Seal(ranks, chat.end_ids)],
         peft_config=adapters,
@@ -142,8 +142,10 @@ def _dataset(examples: Sequence[Example]) -> Any:
 
 
 def labels_of(example: Example) -> list[int]:
-    """The tokens, and -100 for those that are not learnt."""
-    return [token if is_learnt else LABEL_OF_OTHERS for token, is_learnt in zip(example.ids, example.mask, strict=True)]
+    """The tokens, and -100 for those that are not trained on."""
+    return [
+        token if is_trained else LABEL_OF_OTHERS for token, is_trained in zip(example.ids, example.mask, strict=True)
+    ]
 
 
 if __name__ == "__main__":

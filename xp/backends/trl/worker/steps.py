@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.metric_names import NATIVE
 from xp.episode.finite import finite_means
-from xp.episode.metrics import Played, all_tokens, check_health, episode_metrics
+from xp.episode.metrics import EpisodeFacts, all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.worker.step_log import Start, StepLog
 
@@ -53,7 +53,9 @@ class TRLStepLog(StepLog):
         self._began = time.monotonic()
         self.unpause()
 
-    def episodes(self, played: Sequence[Played], rollout_s: float, more: Mapping[str, float] | None = None) -> None:
+    def episodes(
+        self, played: Sequence[EpisodeFacts], rollout_s: float, more: Mapping[str, float] | None = None
+    ) -> None:
         """Adds the episodes of a rollout step, of all ranks together, and further metrics.
 
         Raises:

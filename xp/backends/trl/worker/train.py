@@ -85,7 +85,7 @@ def main(argv: Sequence[str]) -> None:
             judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
             eval_config = config_of(Path(config.evaluation), TRLEvaluateConfig.from_json)
             held_out = HeldOutEvaluation(process, eval_config, path.with_name("episode.json"), judged)
-            config = config.with_patience(held_out.patience_s)
+            config = config.with_patience(held_out.deadline_s)
         ahead = AsyncRollouts(process, order, held_out) if config.max_staleness else None
         rollouts = ahead or Rollouts(process, order, held_out)
         hooks = () if ahead is None else (ahead.callback(),)
@@ -186,7 +186,7 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
             send_over_gloo()
         return
     colocated.choose_port(os.environ)
-    colocated.let_trl_say(config.common.dtype)
+    colocated.set_vllm_dtype(config.common.dtype)
     if config.grpo["use_cpu"]:
         keep_plain_weights()
         take_back_draws()

@@ -123,18 +123,18 @@ ALGORITHM = (
         lambda s: {
             f"{PLACE}.advantage_estimator": XP_ESTIMATOR if has_xp_estimator(s) else s.algorithm.estimator.value
         },
-        carried_by=_advantages,
+        implemented_by=_advantages,
         refuse=when(
             lambda s: has_critic(s) and is_megatron(s),
             "SkyRL has no critic under Megatron; set backend.parallel.strategy=fsdp2, or use algorithm=grpo",
         ),
     ),
-    Row("algorithm.advantage_fn", carried_by="xp.backends.skyrl.worker.experiment, where it is set"),
-    Row("algorithm.critic", carried_by="trainer.critic.model.path=null"),
+    Row("algorithm.advantage_fn", implemented_by="xp.backends.skyrl.worker.experiment, where it is set"),
+    Row("algorithm.critic", implemented_by="trainer.critic.model.path=null"),
     # With that key SkyRL makes a reference model and computes its log-probabilities; xp's trainer takes no penalty.
     Row(
         "algorithm.distill",
-        carried_by="trainer.ref.model.path and xp's trainer, where it is set",
+        implemented_by="trainer.ref.model.path and xp's trainer, where it is set",
         refuse=_no_teacher,
         native=(f"{PLACE}.use_kl_in_reward",),
     ),
@@ -144,7 +144,7 @@ ALGORITHM = (
     Row(
         "algorithm.advantage_scale",
         lambda s: {f"{PLACE}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD},
-        carried_by=_advantages,
+        implemented_by=_advantages,
         refuse=when(
             lambda s: s.algorithm.advantage_scale is AdvantageScale.BATCH_STD and not has_xp_estimator(s),
             "SkyRL scales by the group's deviation or not at all; set group_std or none",
@@ -160,12 +160,12 @@ ALGORITHM = (
         },
     ),
     *sapo_rows(f"{PLACE}.sapo.tau_"),
-    Row("algorithm.ratio_level", carried_by="trainer.algorithm.policy_loss_type, with policy_loss"),
+    Row("algorithm.ratio_level", implemented_by="trainer.algorithm.policy_loss_type, with policy_loss"),
     *(_clip_row(end) for end in ("low", "high")),
     Row(
         "algorithm.dual_clip",
         lambda s: {} if s.algorithm.dual_clip is None else {f"{PLACE}.clip_ratio_c": s.algorithm.dual_clip},
-        carried_by="trainer.algorithm.policy_loss_type, with policy_loss",
+        implemented_by="trainer.algorithm.policy_loss_type, with policy_loss",
         refuse=when(
             lambda s: s.algorithm.dual_clip is not None and s.algorithm.ratio_level is RatioLevel.SEQUENCE,
             "SkyRL's gspo has no dual clip; set ratio_level=token or dual_clip=null, or use backend=trl or slime",
@@ -211,15 +211,15 @@ ALGORITHM = (
     _bound("importance_upper", UPPER),
     Row(
         "algorithm.ratio_from",
-        carried_by=lambda s: "xp.backends.skyrl.worker.trainer" if is_to_engine(s) else "SkyRL's own",
+        implemented_by=lambda s: "xp.backends.skyrl.worker.trainer" if is_to_engine(s) else "SkyRL's own",
         note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
     ),
-    Row("algorithm.mask_truncated", carried_by="loss masks from xp.backends.skyrl.worker.generator"),
+    Row("algorithm.mask_truncated", implemented_by="loss masks from xp.backends.skyrl.worker.generator"),
     # SkyRL's own filter reads one reward of a response, and xp gives it one of each token.
     Row(
         "algorithm.zero_variance_filter",
         f"{PLACE}.zero_variance_filter",
-        carried_by="loss masks from xp.backends.skyrl.worker.trainer",
+        implemented_by="loss masks from xp.backends.skyrl.worker.trainer",
     ),
     Row(
         "algorithm.dynamic_sampling",

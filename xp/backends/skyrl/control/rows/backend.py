@@ -9,7 +9,7 @@ from xp.backends.skyrl.control.keys import (
     cpu_servers,
     fsdp,
     has_critic,
-    has_stand_in,
+    has_stub,
     is_rehearsal,
     megatron,
     not_on_cpu,
@@ -173,7 +173,7 @@ PARALLEL = (
 def _placement(spec: RunSpec) -> str | None:
     if is_colocated(spec):
         return None
-    if has_stand_in(spec) and not spec.training.max_staleness:
+    if has_stub(spec) and not spec.training.max_staleness:
         return not_on_cpu("set colocated, or backend.engine.name=vllm")
     if not has_critic(spec):
         return None
@@ -181,7 +181,7 @@ def _placement(spec: RunSpec) -> str | None:
 
 
 def _unused(spec: RunSpec) -> str:
-    return "xp's replacement for vLLM does not use it." if has_stand_in(spec) else ""
+    return "xp's replacement for vLLM does not use it." if has_stub(spec) else ""
 
 
 def _fp8(name: str) -> Row:
@@ -213,11 +213,11 @@ OF_ENGINE = (
     Row(
         "backend.engine.name",
         cpu_servers,
-        carried_by="SkyRL's inference interface",
-        note=lambda s: "xp's replacement for vLLM is used." if has_stand_in(s) else "",
+        implemented_by="SkyRL's inference interface",
+        note=lambda s: "xp's replacement for vLLM is used." if has_stub(s) else "",
         refuse=when(
-            lambda s: s.backend.engine.name is not EngineName.VLLM and not has_stand_in(s),
-            "SkyRL supports only vLLM; set vllm, or on hardware=cpu transformers for xp's stand-in",
+            lambda s: s.backend.engine.name is not EngineName.VLLM and not has_stub(s),
+            "SkyRL supports only vLLM; set vllm, or on hardware=cpu transformers for xp's stub",
         ),
     ),
     Row(
@@ -241,7 +241,7 @@ OF_ENGINE = (
             lambda s: (
                 s.backend.engine.max_batched_tokens is None
                 and s.backend.engine.max_sequences > BATCHED_TOKENS
-                and not has_stand_in(s)
+                and not has_stub(s)
             ),
             lambda s: (
                 f"SkyRL's default is {BATCHED_TOKENS}; a decoding step takes one token of each of an engine's"
@@ -303,7 +303,7 @@ PLACE = (
         "hardware.num_nodes",
         lambda s: {f"trainer.placement.{role}_num_nodes": geometry(s).num_nodes for role in roles(s)},
         refuse=when(
-            lambda s: is_rehearsal(s) and not has_stand_in(s) and s.hardware.num_nodes > 1,
+            lambda s: is_rehearsal(s) and not has_stub(s) and s.hardware.num_nodes > 1,
             not_on_cpu("set 1, or engine.name=transformers"),
         ),
     ),

@@ -103,7 +103,7 @@ MODEL = (
     ),
     Row(
         "model.path",
-        carried_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
+        implemented_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
         native=("trainer.policy.model.path", "trainer.ref.model.path", "trainer.critic.model.path"),
         refuse=when(
             lambda s: not is_megatron(s) and network_fields(s).get("model_type") in READ_PADDING,
@@ -121,20 +121,20 @@ MODEL = (
             "SkyRL always computes in bfloat16 on accelerators; set bfloat16 (its FSDP keeps float32 master weights)",
         ),
     ),
-    Row("model.max_context_tokens", carried_by="checked against the longest episode when planning"),
+    Row("model.max_context_tokens", implemented_by="checked against the longest episode when planning"),
     Row(
         "model.chat_template",
         lambda s: {"generator.chat_template_kwargs": dict(chat_of(s).arguments)},
-        carried_by="xp.episode.tokens; earlier turns stay as written",
+        implemented_by="xp.episode.tokens; earlier turns stay as written",
     ),
     Row(
         "model.router_replay",
         _router_replay,
-        carried_by=lambda s: "" if is_megatron(s) else "the model's own router",
+        implemented_by=lambda s: "" if is_megatron(s) else "the model's own router",
         refuse=_no_router_replay,
         native=(f"{ENGINE}.enable_return_routed_experts", f"{ENGINE}.distributed_executor_backend"),
     ),
-    Row("model.architecture", carried_by="the model's own config.json"),
+    Row("model.architecture", implemented_by="the model's own config.json"),
     # Rank 0 disables LoRA.
     Row(
         "model.lora",
@@ -224,7 +224,7 @@ PINS = {
     "generator.eval_sampling_params.additional_kwargs": Pin(
         None, "tokens are drawn in the same way on every trainer", OTHER_PARAMETERS
     ),
-    # SkyRL's only engine, also in the rehearsal, where xp's stand-in implements its interface.
+    # SkyRL's only engine, also in the rehearsal, where xp's stub implements its interface.
     "generator.inference_engine.backend": Pin("vllm", "it is SkyRL's only engine"),
     "generator.inference_engine.run_engines_locally": Pin(True, "the engines run in the job"),
     # vLLM's default is without the temperature.

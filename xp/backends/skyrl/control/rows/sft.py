@@ -39,7 +39,7 @@ SFT = (
     *sft_updates("num_steps of SkyRL's SFTConfig"),
     Row(
         "sft.batch_size",
-        carried_by="batch_size of SkyRL's SFTConfig",
+        implemented_by="batch_size of SkyRL's SFTConfig",
         refuse=lambda s: uneven_sft_batch(ranks(s), s),
     ),
     Row(
@@ -63,5 +63,5 @@ SFT = (
         refuse=lambda s: no_rate(s, s.sft.warmup_updates, s.sft.num_updates or 0),
     ),
     Row("sft.checkpoint_every", "trainer.ckpt_interval"),
-    Row("sft.overrides", carried_by="keys of SFTConfig"),
+    Row("sft.overrides", implemented_by="keys of SFTConfig"),
 )

@@ -130,7 +130,7 @@ SIZES = (
     Row(
         "training.max_staleness",
         _fully_async,
-        carried_by=lambda s: "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else "",
+        implemented_by=lambda s: "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else "",
         note=lambda s: BY_GROUP if s.training.max_staleness else "",
         refuse=_not_ahead,
     ),
@@ -167,7 +167,7 @@ RATES = (
     Row(
         "training.warmup_updates",
         lambda s: optimizers(s, "num_warmup_steps", s.training.warmup_updates),
-        carried_by=lambda s: "" if is_megatron(s) else "xp's schedule in SkyRL's FSDP worker, which begins at 1/N",
+        implemented_by=lambda s: "" if is_megatron(s) else "xp's schedule in SkyRL's FSDP worker, which begins at 1/N",
         note=lambda s: warmup_note(s, s.training.warmup_updates),
         refuse=lambda s: no_rate(s, s.training.warmup_updates, (num_steps(s) or 0) * geometry(s).updates_per_rollout),
     ),
@@ -181,7 +181,7 @@ RATES = (
         "training.adam_beta1",
         lambda s: optimizers(s, "adam_betas", [s.training.adam_beta1, s.training.adam_beta2]),
     ),
-    Row("training.adam_beta2", carried_by="trainer.policy.optimizer_config.adam_betas, with adam_beta1"),
+    Row("training.adam_beta2", implemented_by="trainer.policy.optimizer_config.adam_betas, with adam_beta1"),
     Row(
         "training.adam_eps",
         lambda s: {f"{MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps} if is_megatron(s) else {},
@@ -208,7 +208,7 @@ RATES = (
     ),
     Row(
         "training.reference_every",
-        carried_by="nothing: SkyRL copies it once an epoch, and xp's view of the tasks is one epoch",
+        implemented_by="nothing: SkyRL copies it once an epoch, and xp's view of the tasks is one epoch",
         refuse="SkyRL copies the reference only between epochs; set null, or use backend=trl or slime",
     ),
     Row(
@@ -266,7 +266,7 @@ SAMPLING = (
     Row(
         "training.max_prompt_tokens",
         lambda s: {"trainer.max_prompt_length": longest_episode(s)},
-        carried_by="xp.tasks.load, which leaves longer prompts out",
+        implemented_by="xp.tasks.load, which leaves longer prompts out",
     ),
     # SkyRL limits prompt and response together; xp's generator also limits the response alone.
     Row(
@@ -275,13 +275,13 @@ SAMPLING = (
             "generator.max_input_length": longest_in_engine(s),
             f"{ENGINE}.engine_init_kwargs.max_model_len": longest_in_engine(s),
         },
-        carried_by="xp.backends.skyrl.worker.generator, which gives a turn what is left",
+        implemented_by="xp.backends.skyrl.worker.generator, which gives a turn what is left",
         refuse=too_long,
     ),
 )
 
 PROGRESS = (
-    Row("training.initial_checkpoint", carried_by="trainer.policy.model.path; null: model.path"),
+    Row("training.initial_checkpoint", implemented_by="trainer.policy.model.path; null: model.path"),
     Row(
         "training.checkpoint_every",
         lambda s: dict.fromkeys(("trainer.ckpt_interval", "trainer.hf_save_interval"), s.training.checkpoint_every),
@@ -289,21 +289,21 @@ PROGRESS = (
     ),
     Row("training.keep_checkpoints", "trainer.max_ckpts_to_keep"),
     Row("training.gradient_checkpointing", "trainer.gradient_checkpointing"),
-    Row("training.shuffle", carried_by="xp.tasks.schedule; SkyRL's loader keeps the order"),
+    Row("training.shuffle", implemented_by="xp.tasks.schedule; SkyRL's loader keeps the order"),
     Row(
         "training.deterministic",
-        carried_by="nothing: SkyRL has no deterministic mode",
+        implemented_by="nothing: SkyRL has no deterministic mode",
         refuse="SkyRL has no deterministic mode; set false, or use backend=slime",
     ),
     Row(
         "training.max_logprob_gap",
-        carried_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
+        implemented_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
         note=lambda s: OLDER if s.training.max_staleness else "",
         refuse=cut_gap,
     ),
     Row(
         "training.on_nonfinite",
-        carried_by="xp.backends.skyrl.worker.steps; SkyRL's FSDP2 leaves such an update out itself",
+        implemented_by="xp.backends.skyrl.worker.steps; SkyRL's FSDP2 leaves such an update out itself",
         refuse=when(
             lambda s: is_megatron(s) and s.training.on_nonfinite is OnNonfinite.SKIP,
             "SkyRL's Megatron optimizer applies such an update; set stop, or strategy=fsdp2",
@@ -317,7 +317,7 @@ TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS)
 EVALUATED = "generator.eval_sampling_params"
 
 EVALUATION = (
-    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: rows of the held-out view"),
+    Row("evaluation.samples_per_task", implemented_by="xp.tasks.evaluated: rows of the held-out view"),
     Row("evaluation.temperature", f"{EVALUATED}.temperature"),
     Row("evaluation.top_p", f"{EVALUATED}.top_p"),
     Row("evaluation.top_k", lambda s: {f"{EVALUATED}.top_k": s.evaluation.top_k or -1}),
@@ -336,10 +336,10 @@ EVALUATION = (
         lambda s: {"trainer.eval_interval": s.evaluation.every or (AT_THE_END if s.env.is_held_out else -1)},
         note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
     ),
-    Row("evaluation.keep_best", carried_by="xp.worker.best, by xp.backends.skyrl.worker.trainer", refuse=no_best),
+    Row("evaluation.keep_best", implemented_by="xp.worker.best, by xp.backends.skyrl.worker.trainer", refuse=no_best),
     Row(
         "evaluation.patience",
-        carried_by="xp.worker.best; trainer.max_training_steps, once it is spent",
+        implemented_by="xp.worker.best; trainer.max_training_steps, once it is spent",
         refuse=no_patience,
     ),
     Row(

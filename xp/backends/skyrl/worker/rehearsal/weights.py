@@ -1,6 +1,6 @@
 """Trainer engines of a rehearsal, which send weights by a file or over gloo instead of CUDA IPC or NCCL.
 
-They replace `build_trainer_engine` in skyrl.backends.skyrl_train.weight_sync.weight_senders (stand_ins.py).
+They replace `build_trainer_engine` in skyrl.backends.skyrl_train.weight_sync.weight_senders (cpu_torch.py).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class GlooEngine(SkyrlTrainerCapabilities):  # type: ignore[misc]
     """
 
     def __init__(self, client: Any, source: Any, world_size: int) -> None:
-        from xp.worker.gloo_transfer import Meeting, join
+        from xp.worker.gloo_transfer import RendezvousInfo, join
 
         self._client, self._source, self._group = client, source, None
         if dist.get_rank() == 0:
-            meeting = Meeting(HOST, free_port(), world_size)
+            meeting = RendezvousInfo(HOST, free_port(), world_size)
             with ThreadPoolExecutor(1) as pool:
                 receivers = pool.submit(client.init_weight_transfer_engine, asdict(meeting))
                 self._group = join(meeting, rank=0)

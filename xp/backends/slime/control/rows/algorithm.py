@@ -36,7 +36,7 @@ def _of_loss(name: str, only: PolicyLoss | RatioLevel) -> Row:
     """Row of a choice of the policy loss; Slime's `ppo` selects a critic and a loss."""
     return Row(
         f"algorithm.{name}",
-        carried_by=lambda s: f"--advantage-estimator {native_estimator(s)}",
+        implemented_by=lambda s: f"--advantage-estimator {native_estimator(s)}",
         refuse=when(
             lambda s: s.algorithm.estimator is Estimator.GAE and getattr(s.algorithm, name) is not only,
             f"Slime's critic comes with PPO's own loss; set {only}, or use another algorithm.estimator",
@@ -77,7 +77,7 @@ DISTILL = (
     Row(
         "algorithm.distill",
         _distill,
-        carried_by=lambda s: "" if s.algorithm.distill is None else ADVANTAGES,
+        implemented_by=lambda s: "" if s.algorithm.distill is None else ADVANTAGES,
         note=lambda s: (
             "The policy's log-probabilities are the engine's, as in the ratio."
             if s.algorithm.distill is not None and is_to_engine(s)
@@ -98,9 +98,9 @@ ALGORITHM = (
     Row(
         "algorithm.estimator",
         lambda s: {"--advantage-estimator": native_estimator(s)},
-        carried_by=ADVANTAGES,
+        implemented_by=ADVANTAGES,
     ),
-    Row("algorithm.advantage_fn", carried_by=f"{ADVANTAGES}, in Slime's rollout process"),
+    Row("algorithm.advantage_fn", implemented_by=f"{ADVANTAGES}, in Slime's rollout process"),
     Row(
         "algorithm.advantage_scale",
         lambda s: {
@@ -108,7 +108,7 @@ ALGORITHM = (
             # xp.backends.slime.worker.advantages has whitened reinforce_pp already.
             "--normalize-advantages": s.algorithm.estimator is Estimator.GAE,
         },
-        carried_by=ADVANTAGES,
+        implemented_by=ADVANTAGES,
         refuse=when(
             lambda s: s.algorithm.advantage_scale == "batch_std" and s.algorithm.estimator not in WHITENED,
             lambda s: (
@@ -132,7 +132,7 @@ ALGORITHM = (
     Row(
         "algorithm.loss_aggregation",
         lambda s: {"--calculate-per-token-loss": s.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN},
-        carried_by="xp.backends.slime.worker.means",
+        implemented_by="xp.backends.slime.worker.means",
         refuse=when(
             lambda s: s.algorithm.loss_aggregation is LossAggregation.CONSTANT,
             "Slime has no constant normaliser; set token_mean or sequence_mean, or use backend=skyrl",
@@ -166,9 +166,9 @@ ALGORITHM = (
     Row("algorithm.ratio_from", lambda s: {"--use-rollout-logprobs": is_to_engine(s)}),
     Row(
         "algorithm.mask_truncated",
-        carried_by="Sample.remove_sample, by xp.backends.slime.worker.rollout",
+        implemented_by="Sample.remove_sample, by xp.backends.slime.worker.rollout",
     ),
-    Row("algorithm.zero_variance_filter", carried_by=f"Sample.remove_sample, by {ADVANTAGES}"),
+    Row("algorithm.zero_variance_filter", implemented_by=f"Sample.remove_sample, by {ADVANTAGES}"),
     Row(
         "algorithm.dynamic_sampling",
         lambda s: {

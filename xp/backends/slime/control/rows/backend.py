@@ -41,7 +41,7 @@ PARALLEL = (
     ),
     Row(
         "backend.parallel.strategy",
-        carried_by="--train-backend megatron",
+        implemented_by="--train-backend megatron",
         refuse=when(
             lambda s: s.backend.parallel.strategy is not Strategy.MEGATRON,
             "Slime trains with Megatron only; set megatron, or use backend=skyrl or trl",
@@ -75,7 +75,7 @@ PARALLEL = (
     Row("backend.parallel.offload_optimizer", _offload, receives=_offload_receives, note=_offload_note),
     Row(
         "backend.parallel.offload_reference",
-        carried_by="the weights that Slime swaps in for its forward",
+        implemented_by="the weights that Slime swaps in for its forward",
         note=lambda s: (
             "" if s.backend.parallel.offload_reference else "Slime always keeps the reference in the host's memory."
         ),
@@ -92,7 +92,7 @@ def _expert_sizes(spec: RunSpec) -> list[int]:
 ENGINE = (
     Row(
         "backend.engine.name",
-        carried_by="SGLang, Slime's only engine",
+        implemented_by="SGLang, Slime's only engine",
         refuse=when(
             lambda s: s.backend.engine.name is not EngineName.SGLANG,
             lambda s: f"Slime generates with SGLang only; set sglang, or use backend=skyrl for {s.backend.engine.name}",

@@ -31,7 +31,7 @@ def _part(name: str) -> Row:
 
 
 MODEL = (
-    Row("model.architecture", carried_by="Megatron's flags of the network"),
+    Row("model.architecture", implemented_by="Megatron's flags of the network"),
     *(_part(name) for name in SHAPE),
     Row(
         "seed",
@@ -54,7 +54,7 @@ MODEL = (
     Row("model.max_context_tokens", "--sglang-context-length"),
     Row(
         "model.chat_template",
-        carried_by="arguments of the chat template, in xp.episode.tokens; earlier turns stay as written",
+        implemented_by="arguments of the chat template, in xp.episode.tokens; earlier turns stay as written",
     ),
     Row("model.router_replay", lambda s: {"--use-rollout-routing-replay": s.model.router_replay}),
     Row(

@@ -63,7 +63,7 @@ SFT = (
     Row(
         "sft.batch_size",
         lambda s: dict.fromkeys(("--rollout-batch-size", "--global-batch-size"), s.sft.batch_size),
-        carried_by="xp.backends.slime.worker.means, in the last update of an epoch",
+        implemented_by="xp.backends.slime.worker.means, in the last update of an epoch",
         refuse=lambda s: uneven_sft_batch(ranks(s), s),
     ),
     # Megatron also uses it if micro-batches are packed; 1 divides every number.
@@ -76,5 +76,5 @@ SFT = (
     Row("sft.lr_schedule", "--lr-decay-style"),
     Row("sft.warmup_updates", lambda s: warmup_flags(s.sft), refuse=_long_warmup),
     Row("sft.checkpoint_every", "--save-interval"),
-    Row("sft.overrides", carried_by="flags of train.py"),
+    Row("sft.overrides", implemented_by="flags of train.py"),
 )

@@ -119,7 +119,7 @@ SIZES = (
     ),
     Row(
         "training.max_staleness",
-        carried_by=lambda s: f"Slime's {train_program(s.training.max_staleness)}",
+        implemented_by=lambda s: f"Slime's {train_program(s.training.max_staleness)}",
         note=lambda s: REPLAYED if s.training.max_staleness else "",
         refuse=_not_ahead,
     ),
@@ -137,7 +137,7 @@ RATES = (
     Row("training.learning_rate", "--lr"),
     Row(
         "training.critic_learning_rate",
-        carried_by=lambda s: (
+        implemented_by=lambda s: (
             "nothing: there is no critic"
             if s.algorithm.critic is None
             else "lr of the role critic in --megatron-config-path"
@@ -170,7 +170,7 @@ RATES = (
     Row(
         "training.on_nonfinite",
         {"--no-check-for-nan-in-loss-and-grad": True},
-        carried_by="xp.backends.slime.worker.training",
+        implemented_by="xp.backends.slime.worker.training",
     ),
     Row(
         "training.kl_coef",
@@ -210,7 +210,7 @@ SAMPLING = (
     ),
     Row(
         "training.min_p",
-        carried_by=lambda s: f"min_p of each turn, by {ROLLOUT}" if s.training.min_p > 0 else "",
+        implemented_by=lambda s: f"min_p of each turn, by {ROLLOUT}" if s.training.min_p > 0 else "",
         note=lambda s: CUT if s.training.min_p > 0 else "",
     ),
     Row(
@@ -228,13 +228,13 @@ SAMPLING = (
     Row(
         "training.max_tokens_per_turn",
         "--rollout-max-response-len",
-        carried_by=f"max_new_tokens of each turn, by {ROLLOUT}",
+        implemented_by=f"max_new_tokens of each turn, by {ROLLOUT}",
     ),
-    Row("training.max_prompt_tokens", carried_by="xp.tasks.load leaves longer prompts out of the view"),
+    Row("training.max_prompt_tokens", implemented_by="xp.tasks.load leaves longer prompts out of the view"),
     Row(
         "training.max_response_tokens",
         lambda s: {"--seq-length": sequence_length(s)},
-        carried_by=ROLLOUT,
+        implemented_by=ROLLOUT,
         refuse=too_long,
     ),
 )
@@ -243,7 +243,7 @@ PROGRESS = (
     # Source of the refusal: slime/backends/megatron_utils/hf_to_megatron has no critic's output layer.
     Row(
         "training.initial_checkpoint",
-        carried_by=START,
+        implemented_by=START,
         refuse=when(
             lambda s: (
                 s.algorithm.critic is not None and (s.training.initial_checkpoint is not None or s.sft.data is not None)
@@ -257,17 +257,17 @@ PROGRESS = (
     Row("training.checkpoint_every", "--save-interval"),
     Row(
         "training.keep_checkpoints",
-        carried_by="xp.backends.slime.worker.checkpoints",
+        implemented_by="xp.backends.slime.worker.checkpoints",
         note="Slime deletes none; xp deletes old ones once a newer one is whole.",
     ),
     Row(
         "training.gradient_checkpointing",
         lambda s: RECOMPUTE if s.training.gradient_checkpointing else dict.fromkeys(RECOMPUTE),
     ),
-    Row("training.shuffle", carried_by="xp.tasks.schedule; the view has xp's order"),
+    Row("training.shuffle", implemented_by="xp.tasks.schedule; the view has xp's order"),
     Row(
         "training.max_logprob_gap",
-        carried_by="xp.backends.slime.worker.training, of Slime's train_rollout_logprob_abs_diff",
+        implemented_by="xp.backends.slime.worker.training, of Slime's train_rollout_logprob_abs_diff",
         note=lambda s: f"{REPORTED_LATER} {OLDER}" if s.training.max_staleness else REPORTED_LATER,
     ),
 )
@@ -313,7 +313,7 @@ def _without_export(spec: RunSpec) -> str | None:
 
 
 EVALUATION = (
-    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated: lines of the held-out view"),
+    Row("evaluation.samples_per_task", implemented_by="xp.tasks.evaluated: lines of the held-out view"),
     _evaluated("temperature", "--eval-temperature", lambda s: s.evaluation.temperature),
     _evaluated("top_p", "--eval-top-p", lambda s: s.evaluation.top_p),
     _evaluated("top_k", "--eval-top-k", lambda s: s.evaluation.top_k or -1),
@@ -334,17 +334,17 @@ EVALUATION = (
     Row("evaluation.every", evaluation_flags),
     Row(
         "evaluation.keep_best",
-        carried_by="xp.worker.best: the export of that step",
+        implemented_by="xp.worker.best: the export of that step",
         refuse=lambda s: no_best(s) or (_without_export(s) if s.evaluation.keep_best else None),
     ),
     Row(
         "evaluation.patience",
-        carried_by="xp.worker.best; train.py is ended, and the export of the last step is the model",
+        implemented_by="xp.worker.best; train.py is ended, and the export of the last step is the model",
         refuse=lambda s: no_patience(s) or (_without_export(s) if s.evaluation.patience is not None else None),
     ),
     Row(
         "evaluation.batch_size",
-        carried_by="--sglang-server-concurrency of the evaluate stage",
+        implemented_by="--sglang-server-concurrency of the evaluate stage",
         note="Rounded up to whole episodes per engine; the train stage plays as many as in a rollout.",
     ),
 )

@@ -92,7 +92,7 @@ def _of_own_policy(is_set: Callable[[RunSpec], bool], other: str) -> Callable[[R
 ALGORITHM = (
     Row(
         "algorithm.estimator",
-        carried_by="GRPOTrainer's own",
+        implemented_by="GRPOTrainer's own",
         support=lambda s: Support.UNSUPPORTED if _other(s) else None,
         note=lambda s: f"GRPOTrainer {other}." if (other := _other(s)) else "",
         refuse=lambda s: (
@@ -105,11 +105,11 @@ ALGORITHM = (
         note="GRPOTrainer computes the advantages itself.",
     ),
     Row("algorithm.critic", support=Support.UNSUPPORTED, note=NO_CRITIC),
-    Row("algorithm.distill", carried_by="xp.backends.trl.worker.teacher, where it is set"),
+    Row("algorithm.distill", implemented_by="xp.backends.trl.worker.teacher, where it is set"),
     Row(
         "algorithm.advantage_scale",
         lambda s: {"scale_rewards": SCALE[s.algorithm.advantage_scale]},
-        carried_by=MEANS,
+        implemented_by=MEANS,
     ),
     Row(
         "algorithm.policy_loss",
@@ -139,7 +139,7 @@ ALGORITHM = (
         "algorithm.loss_aggregation",
         lambda s: {} if _has_mean(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]},
         receives=lambda s: f"loss_type={s.algorithm.policy_loss}; {MEANS}" if _has_mean(s) else "",
-        carried_by=MEANS,
+        implemented_by=MEANS,
         refuse=_other_aggregation,
         opens={
             "loss_type": "the loss and its mean are TRL's of that name, on no other trainer; bnpo is a mean of"
@@ -173,16 +173,16 @@ ALGORITHM = (
     _bound("importance_upper", "vllm_importance_sampling_clip_max"),
     Row(
         "algorithm.ratio_from",
-        carried_by=lambda s: "xp.backends.trl.worker.guard" if is_to_engine(s) else "GRPOTrainer's own",
+        implemented_by=lambda s: "xp.backends.trl.worker.guard" if is_to_engine(s) else "GRPOTrainer's own",
         note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
         refuse=_of_own_policy(is_to_engine, "trainer"),
     ),
     Row(
         "algorithm.mask_truncated",
-        carried_by="env_mask from xp.backends.trl.worker.rollout",
+        implemented_by="env_mask from xp.backends.trl.worker.rollout",
         native=("mask_truncated_completions",),
     ),
-    Row("algorithm.zero_variance_filter", carried_by="env_mask from xp.backends.trl.worker.rollout"),
+    Row("algorithm.zero_variance_filter", implemented_by="env_mask from xp.backends.trl.worker.rollout"),
     Row(
         "algorithm.dynamic_sampling",
         support=Support.UNSUPPORTED,

@@ -56,7 +56,7 @@ def _offload(name: str, note: str) -> Row:
     """Row of a part that FSDP2 offloads with the parameters."""
     return Row(
         f"backend.parallel.{name}",
-        carried_by="fsdp_offload_params",
+        implemented_by="fsdp_offload_params",
         note=note,
         refuse=when(
             lambda s: getattr(s.backend.parallel, name) and not s.backend.parallel.offload_parameters,
@@ -68,17 +68,17 @@ def _offload(name: str, note: str) -> Row:
 PARALLEL = (
     Row(
         "backend.attention",
-        carried_by="transformers' own choice, which is sdpa",
+        implemented_by="transformers' own choice, which is sdpa",
         refuse=when(
             lambda s: s.backend.attention is Attention.FLASH,
             "no wheel of FlashAttention is published for the torch of TRL's lock; set sdpa",
         ),
     ),
-    Row("backend.parallel.strategy", carried_by=_strategy, refuse=_refused_strategy),
+    Row("backend.parallel.strategy", implemented_by=_strategy, refuse=_refused_strategy),
     *(_split(name) for name in ("tensor", "pipeline", "context", "expert")),
     Row(
         "backend.parallel.offload_parameters",
-        carried_by="fsdp_offload_params",
+        implemented_by="fsdp_offload_params",
         refuse=when(
             lambda s: s.backend.parallel.offload_parameters and not is_sharded(s),
             "only strategy=fsdp2 on two or more training processes offloads; set false",
@@ -296,7 +296,7 @@ PLACE = (
     ),
     Row(
         "hardware.num_nodes",
-        carried_by="num_machines",
+        implemented_by="num_machines",
         refuse=when(
             lambda s: s.hardware.num_nodes > 1 and s.backend.engine.placement is Placement.SEPARATE,
             "a vLLM server of TRL's is on one machine, and other machines cannot reach it; set"

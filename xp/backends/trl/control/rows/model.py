@@ -28,7 +28,7 @@ MODEL = (
     ),
     Row(
         "model.path",
-        carried_by="AutoModelForCausalLM.from_pretrained",
+        implemented_by="AutoModelForCausalLM.from_pretrained",
         refuse=when(
             lambda s: network_fields(s).get("model_type") in OTHER_HEADS,
             "TRL's log-probabilities lack this family's own scale, cap or layer at the head; use backend=skyrl",
@@ -37,36 +37,36 @@ MODEL = (
     Row(
         "model.dtype",
         lambda s: {"bf16": s.model.dtype is DType.BFLOAT16, "fp16": False},
-        carried_by="torch_dtype=float32 for the weights",
+        implemented_by="torch_dtype=float32 for the weights",
         note="Trained weights are stored in float32, frozen ones (LoRA) in this type; the computation uses this type.",
     ),
-    Row("model.max_context_tokens", carried_by="checked against the longest episode when planning"),
+    Row("model.max_context_tokens", implemented_by="checked against the longest episode when planning"),
     Row(
         "model.chat_template",
-        carried_by="arguments of the chat template, in xp.episode.tokens; earlier turns stay as written",
+        implemented_by="arguments of the chat template, in xp.episode.tokens; earlier turns stay as written",
     ),
-    Row("model.architecture", carried_by="the model's own config.json"),
+    Row("model.architecture", implemented_by="the model's own config.json"),
     Row(
         "model.router_replay",
-        carried_by="GRPOTrainer's own router",
+        implemented_by="GRPOTrainer's own router",
         refuse="TRL cannot replay the engine's choice of experts; set false, or use backend=skyrl or slime",
     ),
     Row(
         "model.lora",
-        carried_by="peft_config=None",
+        implemented_by="peft_config=None",
         note=lambda s: ADAPTERS if s.model.lora is not None and s.model.dtype is not DType.FLOAT32 else "",
         refuse=adapter_on_tied,
     ),
-    Row("model.lora.rank", carried_by="LoraConfig.r"),
-    Row("model.lora.alpha", carried_by="LoraConfig.lora_alpha"),
+    Row("model.lora.rank", implemented_by="LoraConfig.r"),
+    Row("model.lora.alpha", implemented_by="LoraConfig.lora_alpha"),
     Row(
         "model.lora.dropout",
-        carried_by="LoraConfig.lora_dropout, which xp sets again after disable_dropout=True",
+        implemented_by="LoraConfig.lora_dropout, which xp sets again after disable_dropout=True",
         note=lambda s: NOISE if s.model.lora is not None and s.model.lora.dropout > 0 else "",
     ),
     Row(
         "model.lora.target_modules",
-        carried_by="LoraConfig.target_modules, null being all-linear",
+        implemented_by="LoraConfig.target_modules, null being all-linear",
         refuse=when(
             lambda s: s.model.lora is not None and HEAD in (s.model.lora.target_modules or ()),
             f"TRL never trains an adapter on the head ({HEAD}); remove it, or set null for every other linear layer",

@@ -28,8 +28,8 @@ SFT = (
         refuse="TRL's micro-batches count episodes; set it to null and use sft.micro_batch_size",
     ),
     Row("sft.learning_rate", "learning_rate"),
-    Row("sft.lr_schedule", carried_by="xp.worker.learning_rate"),
-    Row("sft.warmup_updates", carried_by="xp.worker.learning_rate"),
+    Row("sft.lr_schedule", implemented_by="xp.worker.learning_rate"),
+    Row("sft.warmup_updates", implemented_by="xp.worker.learning_rate"),
     Row("sft.checkpoint_every", "save_steps"),
-    Row("sft.overrides", carried_by="arguments of SFTConfig"),
+    Row("sft.overrides", implemented_by="arguments of SFTConfig"),
 )

@@ -81,7 +81,7 @@ TRAINING = (
     Row("training.passes_per_step", "num_iterations"),
     Row(
         "training.max_staleness",
-        carried_by=lambda s: (
+        implemented_by=lambda s: (
             "xp.backends.trl.worker.async_rollouts" if s.training.max_staleness else "rollouts by turns"
         ),
         refuse=lambda s: not_ahead(s, None, is_colocated=is_colocated(s)),
@@ -96,7 +96,9 @@ TRAINING = (
     Row("training.learning_rate", "learning_rate"),
     Row("training.critic_learning_rate", support=Support.UNSUPPORTED, note=NO_CRITIC),
     Row("training.lr_schedule", lambda s: {"lr_scheduler_type": _schedule(s)}),
-    Row("training.warmup_updates", "warmup_steps", carried_by="xp's schedule in TRL's trainer, which begins at 1/N"),
+    Row(
+        "training.warmup_updates", "warmup_steps", implemented_by="xp's schedule in TRL's trainer, which begins at 1/N"
+    ),
     Row("training.weight_decay", "weight_decay", note="Biases and norms are excluded."),
     Row("training.adam_beta1", "adam_beta1"),
     Row("training.adam_beta2", "adam_beta2"),
@@ -104,7 +106,7 @@ TRAINING = (
     Row("training.max_grad_norm", "max_grad_norm"),
     Row("training.kl_coef", "beta"),
     Row("training.reference_every", _synced, refuse=_no_synced),
-    Row("training.entropy_coef", "entropy_coef", carried_by="xp.backends.trl.worker.means"),
+    Row("training.entropy_coef", "entropy_coef", implemented_by="xp.backends.trl.worker.means"),
     Row("training.temperature", "temperature"),
     Row("training.top_p", "top_p", note=AFTER_THE_CUT),
     Row("training.top_k", lambda s: {"top_k": s.training.top_k or 0}, note=AFTER_THE_CUT),
@@ -116,16 +118,16 @@ TRAINING = (
     ),
     Row(
         "training.initial_checkpoint",
-        carried_by="AutoModelForCausalLM.from_pretrained, the reference's place being model.path; null: model.path",
+        implemented_by="AutoModelForCausalLM.from_pretrained, the reference's place being model.path; null: model.path",
         refuse=_wrong_reference,
     ),
-    Row("training.stop", carried_by=f"where a turn ends, by {ENGINE}"),
+    Row("training.stop", implemented_by=f"where a turn ends, by {ENGINE}"),
     Row(
         "training.max_prompt_tokens",
         lambda s: {"vllm_max_model_length": longest_in_engine(s)} if s.backend.engine.name is EngineName.VLLM else {},
-        carried_by="xp.tasks.load leaves longer prompts out",
+        implemented_by="xp.tasks.load leaves longer prompts out",
     ),
-    Row("training.max_tokens_per_turn", carried_by=f"max_tokens of each turn, by {ENGINE}"),
+    Row("training.max_tokens_per_turn", implemented_by=f"max_tokens of each turn, by {ENGINE}"),
     Row("training.max_response_tokens", "max_completion_length", refuse=too_long),
     Row(
         "training.checkpoint_every",
@@ -141,8 +143,8 @@ TRAINING = (
             ("gradient_checkpointing", "activation_checkpointing"), s.training.gradient_checkpointing
         ),
     ),
-    Row("training.shuffle", carried_by="xp.tasks.schedule; shuffle_dataset=False", native=("shuffle_dataset",)),
-    Row("training.on_nonfinite", carried_by="xp.backends.trl.worker.guard, before the optimizer's step"),
+    Row("training.shuffle", implemented_by="xp.tasks.schedule; shuffle_dataset=False", native=("shuffle_dataset",)),
+    Row("training.on_nonfinite", implemented_by="xp.backends.trl.worker.guard, before the optimizer's step"),
     Row(
         "training.deterministic",
         "full_determinism",
@@ -154,7 +156,7 @@ TRAINING = (
     ),
     Row(
         "training.max_logprob_gap",
-        carried_by="xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made",
+        implemented_by="xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made",
         note=lambda s: OLDER if s.training.max_staleness else "",
         refuse=cut_gap,
     ),
@@ -164,17 +166,20 @@ TRAINING = (
 PLAYS = "xp.backends.trl.worker.held_out"
 
 EVALUATION = (
-    Row("evaluation.samples_per_task", carried_by="xp.tasks.evaluated"),
-    *(Row(f"evaluation.{name}", carried_by=PLAYS) for name in ("temperature", "top_p", "top_k", "max_tokens_per_turn")),
-    Row("evaluation.before_training", carried_by=PLAYS),
-    Row("evaluation.batch_size", carried_by=PLAYS),
-    Row("evaluation.every", carried_by=PLAYS, native=("eval_strategy",)),
+    Row("evaluation.samples_per_task", implemented_by="xp.tasks.evaluated"),
+    *(
+        Row(f"evaluation.{name}", implemented_by=PLAYS)
+        for name in ("temperature", "top_p", "top_k", "max_tokens_per_turn")
+    ),
+    Row("evaluation.before_training", implemented_by=PLAYS),
+    Row("evaluation.batch_size", implemented_by=PLAYS),
+    Row("evaluation.every", implemented_by=PLAYS, native=("eval_strategy",)),
     Row(
         "evaluation.keep_best",
-        carried_by="xp.worker.best",
+        implemented_by="xp.worker.best",
         note=lambda s: "The model of the last step is not among them." if s.evaluation.keep_best else "",
         native=("load_best_model_at_end", "metric_for_best_model"),
         refuse=no_best,
     ),
-    Row("evaluation.patience", carried_by="xp.worker.best", refuse=no_patience),
+    Row("evaluation.patience", implemented_by="xp.worker.best", refuse=no_patience),
 )

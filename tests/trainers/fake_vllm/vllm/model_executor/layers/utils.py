@@ -1,4 +1,4 @@
-"""The name that xp replaces for vLLM on a CPU; this stand-in computes with plain weights and never calls it."""
+"""The name that xp replaces for vLLM on a CPU; this stub computes with plain weights and never calls it."""
 
 from __future__ import annotations
 

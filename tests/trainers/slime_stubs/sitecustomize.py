@@ -1,4 +1,4 @@
-"""On PYTHONPATH for tests of Slime on a machine without a GPU: xp's stand-ins in every process, Ray's included."""
+"""On PYTHONPATH for tests of Slime on a machine without a GPU: xp's stubs in every process, Ray's included."""
 
 from __future__ import annotations
 
