@@ -131,6 +131,10 @@ test-skypilot: setup .venv-skypilot/.done  ## The YAML of launcher=skypilot, che
 test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Environments of reasoning-gym, verifiers, inspect_ai and OpenEnv (OPENENV_PATH: a checkout), with the real packages
 	OPENENV_PATH=$(OPENENV_PATH) ENVIRONMENTS_PYTHON=.venv-environments/bin/python INSPECT_PYTHON=.venv-inspect/bin/python $(BIN)/python -m pytest tests/environments tests/integration/test_env_new.py
 
+package: setup  ## Build the wheel and the source distribution into dist/, and check their metadata with twine
+	$(BIN)/uv build --quiet --out-dir dist
+	$(BIN)/uv tool run --quiet twine check --strict dist/*
+
 test-install: setup  ## Really install the trainers' locks (several GB) and try every import that a stage makes there
 	XP_TEST_INSTALL=1 $(BIN)/python -m pytest -s tests/installed
 
@@ -204,5 +208,5 @@ algorithms: setup $(SKYRL_VENV)/.done  ## Two seeds of each algorithm on SkyRL: 
 	$(BIN)/python -m tools.benchmarks.algorithms --python $(SKYRL_VENV)/bin/python $(ARGS)
 
 .PHONY: lock locks check-locks audit test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-inspect \
-	test-skypilot test-environments test-install slurm apptainer pyxis test-nodes test-nodes-slime chromium chaos scorecard \
+	test-skypilot test-environments package test-install slurm apptainer pyxis test-nodes test-nodes-slime chromium chaos scorecard \
 	diagnose-check mutants catalogs parity-measure tiny-model equivalence equivalence-slime algorithms
