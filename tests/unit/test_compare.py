@@ -276,6 +276,8 @@ def test_seeds_of_one_spec_have_an_interval(
     assert sentence(tmp_path, [rows[0], row("void", 9, None, None)]) is None
     without = sentence(tmp_path, [replace(one, result=None) for one in rows])
     assert without == line.replace("0.300 to 0.700", "0.252 to 0.748")
+    twice = [row("a", 1, None, 0.4), row("b", 1, None, 0.6)]
+    assert sentence(tmp_path, twice) == "2 runs with 1 seed of one spec: mean held-out reward 0.500"
 
 
 def test_one_seed_is_compared_task_by_task_without_an_adjustment(

@@ -14,6 +14,7 @@ from xp.evaluation.paired import PairedComparison, compare, holm, verdict
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import interval
+from xp.lib.text import counted
 from xp.run_records.leaderboard import RunRow, brief, text
 
 OPTIONS: Final = ("model", "algorithm", "backend")
@@ -84,7 +85,9 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     best, *others = settings_of(scored)
     if not others:
         limits = scored[0].result.limits if scored[0].result else (None, None)
-        return f"{len(scored)} seeds of one spec: mean held-out reward {best.mean:.3f}, {_over_seeds(best, limits)}"
+        of = f"{counted(len(best.rewards), 'seed')} of one spec"
+        what = of if len(best.rewards) == len(scored) else f"{len(scored)} runs with {of}"
+        return f"{what}: mean held-out reward {best.mean:.3f}{_over_seeds(best, limits)}"
     text = f"{best.label} is highest with {best.mean:.3f}"
     try:
         pairs = holm([_paired(outputs, other, best) for other in others])
@@ -95,10 +98,12 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
 
 
 def _over_seeds(one: SeedGroup, limits: Limits) -> str:
+    if one.stderr is None:
+        return ""
     if not one.stderr:
-        return "the same for each"
+        return ", the same for each"
     low, high = (within(value, limits) for value in interval(one.mean, one.stderr, len(one.seeds)))
-    return f"95 % {low:.3f} to {high:.3f} over seeds"
+    return f", 95 % {low:.3f} to {high:.3f} over seeds"
 
 
 def _paired(outputs: Path, other: SeedGroup, best: SeedGroup) -> PairedComparison:

@@ -27,6 +27,7 @@ from xp.launchers.files import inside
 from xp.launchers.node.job_spec import JOB_SPEC, RESULT
 from xp.launchers.service import ServiceLauncher, StageContext, SubmittedStage, limit_of, run_unattended
 from xp.lib.atomic import replacing
+from xp.lib.packages import install_command
 from xp.planning.refusals import check_limits, needs_one_node
 from xp.spec.place import LauncherSpec
 
@@ -54,7 +55,7 @@ class ModalLauncher(ServiceLauncher):
         """Checks Modal's client, and whether Modal supports the stages' needs, without network requests."""
         if _program() is None:
             raise XpError(
-                f"launcher=modal needs Modal's client: {sys.executable} -m pip install modal==1.6.4, then modal setup",
+                f"launcher=modal needs Modal's client: {install_command('modal')}, then modal setup",
                 ExitCode.RUNTIME,
             )
         check_limits(self._spec, stages)

@@ -39,6 +39,7 @@ from xp.launchers.node.gpus import Gpus, claim
 from xp.launchers.node.job_spec import JOB_SPEC, JobSpec
 from xp.launchers.preflight import check_machine
 from xp.launchers.ray_head import RayHead
+from xp.lib.packages import install_command
 from xp.lib.reading import config_of
 from xp.planning.refusals import check_limits, manages_own_gpus, needs_one_node
 from xp.spec.place import LauncherSpec
@@ -75,7 +76,8 @@ class RayLauncher(ClusterLauncher):
             import ray.job_submission  # noqa: F401
         except ImportError:
             raise XpError(
-                f"launcher=ray needs Ray's client: {sys.executable} -m pip install 'ray[default]==2.56.0'",
+                # Its client is in Ray's extra.
+                f"launcher=ray needs Ray's client: {install_command('ray').replace('ray==', 'ray[default]==')}",
                 ExitCode.RUNTIME,
             ) from None
         if is_loopback(self._address):
