@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.launching import ROOT
 
-TOP = """.ci .github .gitignore AGENTS.md CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE Makefile README.md conf docs pyproject.toml recipes requirements
-    runtimes tests tools xp"""
+TOP = """.ci .github .gitignore AGENTS.md CHANGELOG.md CITATION.cff CONTRIBUTING.md LICENSE Makefile README.md conf docs
+    pyproject.toml recipes requirements runtimes tests tools xp"""
 LARGEST = 2_000_000
 """Bytes of a file; the shipped model has 1.3 million."""
 
