@@ -36,9 +36,9 @@ _GOES_ON: Final = re.compile(
     r"\s*(?:\\[A-Za-z]|[\^_\u00b2\u00b3\u00b9\u2070-\u207f]|[-+*/\u00d7\u00f7\u00b7,]\s*[-\d.(\\{]|[-+*/]\s*[inkxyz]\b)"
     r"|[inkxyz](?![^\W_])|[(:]\d|\s+\d"
 )
-"""What follows a number that is only a part of an expression."""
+"""Text after a number that is only a part of an expression."""
 _BEGAN: Final = re.compile(r"\\[A-Za-z]|(?:[*/\u00d7\u00f7\u00b7^_]|\w\(|(?<!\\)\{|[\w)\]}]\s*[-+])\s*$")
-"""What precedes one."""
+"""Text before such a number."""
 _EQUALS: Final = re.compile(r"(?<!\()=(?=\s*[-+$\\.\d])")
 _MARKS: Final = re.compile(r"####\s*|\\boxed\s*\{|\\?[{}]")
 _LONE_LETTER: Final = re.compile(r"\W*([A-Za-z])\W*")

@@ -38,7 +38,7 @@ class Case:
     rooms: tuple[str, ...]
     weapons: tuple[str, ...]
     alibis: tuple[str, ...]
-    """Where each suspect was; the culprit's is never told."""
+    """Place of each suspect; the culprit's is never revealed."""
     culprit: str
     room: str
 
@@ -48,7 +48,7 @@ class Case:
 
     @property
     def prompt(self) -> str:
-        """What the detective is told; nothing in it depends on the answer."""
+        """Text that the detective reads; nothing in it depends on the answer."""
         return (
             "A guest was murdered at the manor.\n"
             f"Suspects: {', '.join(self.suspects)}.\n"
@@ -88,7 +88,7 @@ class Game:
     case: Case
     is_over: bool = field(default=False, init=False)
     reward: float = field(default=0.0, init=False)
-    """Of the last call: 0 for investigating, the score for the accusation."""
+    """Reward of the last call: 0 for an investigation, the score for the accusation."""
 
     def interview(self, suspect: str) -> str:
         if suspect not in self.case.suspects:
@@ -125,4 +125,4 @@ TOOLS: Final = (
     _tool("interview", "Ask for an alibi.", ("suspect",)),
     _tool("search", "Look for a weapon.", ("room",)),
 )
-"""As the environment server declares them, in its order (by name)."""
+"""Tools as the environment server declares them, sorted by name."""

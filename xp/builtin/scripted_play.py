@@ -38,7 +38,7 @@ class Step:
 
 @dataclass
 class Notebook:
-    """What a detective knows of a case, and the steps that it took."""
+    """Knowledge of a detective about a case, and the steps that it took."""
 
     case: Case
     steps: list[Step] = field(default_factory=list)

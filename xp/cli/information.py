@@ -40,7 +40,7 @@ def options_command(args: Namespace) -> int:
 
 
 def first_sentence(file: Path) -> str:
-    """What an option is: the first sentence of the comment that its file begins with."""
+    """Description of an option: the first sentence of the comment that its file begins with."""
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("# @package")]
     comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
     return re.split(r"(?<=[^ .]{3})\. ", comment)[0].rstrip(".")  # not after "Dr."

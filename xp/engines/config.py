@@ -30,7 +30,7 @@ class JudgeServer(JsonFile):
     name: str
     """Name of the model in requests."""
     is_sglang: bool
-    """Whether SGLang serves it; else vLLM."""
+    """True if SGLang serves it; otherwise vLLM does."""
     server: VLLMServer
     """Arguments of either engine, and accelerators: the last ones of the machine; 0: it runs on the CPU."""
     trainer_accelerators: int

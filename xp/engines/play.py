@@ -84,7 +84,7 @@ def play_each(
 
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
-    """For each task id, the number of its earlier occurrences."""
+    """Number of earlier occurrences of each task id."""
     seen: dict[str, int] = {}
     numbers = []
     for task_id in task_ids:

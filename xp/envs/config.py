@@ -71,7 +71,7 @@ class GraderForm(StrEnum):
 
 
 class JudgeScoring(StrEnum):
-    """What a judge gets in one request."""
+    """Content of one request to a judge."""
 
     POINTWISE = "pointwise"
     """One answer, when its episode ends."""

@@ -286,7 +286,7 @@ def _registered(config: EnvConfig, row: Row) -> Any:
 
 
 def _extras(config: EnvConfig, row: Row) -> dict[str, Any]:
-    """What SkyRL's generator gives an environment: the row without its prompt, and the limit of turns."""
+    """Arguments of SkyRL's generator for an environment: the row without its prompt, and the limit of turns."""
     return {name: value for name, value in row.items() if name != PROMPT} | {"max_turns": config.max_turns}
 
 

@@ -27,7 +27,7 @@ class JudgeFault(EnvFault):
     def __init__(self, message: str, usage: Mapping[str, float] | None = None) -> None:
         super().__init__(message)
         self.usage = usage or {}
-        """What the judge has used before it failed."""
+        """Usage of the judge before it failed."""
 
 
 @dataclass(frozen=True)

@@ -296,5 +296,5 @@ def _verdict(answer: str, check: str) -> Mapping[str, Any]:
 
 
 def _winner(verdict: Mapping[str, Any]) -> float:
-    """1: the first is better; 0: the second; 0.5: none."""
+    """Share of the first answer: 1 if it is better, 0 if the second is, 0.5 for a tie."""
     return {"first": 1.0, "second": 0.0, "tie": 0.5}[verdict["better"]]

@@ -34,7 +34,7 @@ class Overlong:
     """Largest penalty; the paper's is 1."""
 
     def penalty(self, num_response: int) -> float:
-        """What is added to the reward of a response with so many tokens: from 0 to -factor."""
+        """Returns the penalty for a response with this number of tokens, from 0 to -factor."""
         excess = num_response - (self.max_response_tokens - self.buffer_tokens)
         return -self.factor * min(max(excess / self.buffer_tokens, 0.0), 1.0)
 

@@ -1,4 +1,4 @@
-"""How long a run takes, and what it costs: from a finished run of the same shape, else from arithmetic."""
+"""Duration and price of a run, from a finished run of the same shape or by arithmetic."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Duration:
     low: float
     high: float
     source: str
-    """Where they are from, as text for the plan."""
+    """Source of the numbers, as text for the plan."""
 
 
 def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:

@@ -102,7 +102,7 @@ class NativeKeys:
         return lacking and f"no effect without {lacking}; set that too, or leave this out"
 
     def warnings(self, keys: Iterable[str]) -> list[str]:
-        """What no longer holds with the user's own keys, a line for each."""
+        """Warnings of the user's own keys: one line for each property that no longer holds."""
         answers = {key: self.answer(key) for key in keys}
         return [
             f"{self.place}.{key.removeprefix('--')}: {found[1]}"

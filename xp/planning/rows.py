@@ -109,7 +109,7 @@ def adapter_on_tied(spec: RunSpec) -> str | None:
 
 
 def no_clip(spec: RunSpec) -> str:
-    """What a bound of the ratio's clipping means for a loss without it; empty for other losses."""
+    """Note on a bound of the ratio's clipping for a loss that has no clipping; empty for other losses."""
     return "nothing: the gates of sapo are soft" if spec.algorithm.policy_loss is PolicyLoss.SAPO else ""
 
 

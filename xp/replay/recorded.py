@@ -93,7 +93,7 @@ class RecordedRun:
         return facts, LockInputs(spec, inputs.places)
 
     def differences(self, run: Path) -> list[str]:
-        """What differs between the lock of this run and that of another one, one line each."""
+        """Differences between the lock of this run and that of another one, one line each."""
         return differences(self.lock(), facts_and_inputs(run))
 
     def check_trusted(self) -> None:

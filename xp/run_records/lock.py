@@ -47,7 +47,7 @@ MOST_NAMED: Final = 5
 
 @dataclass(frozen=True)
 class Lock(JsonFile):
-    """What a run's result depends on."""
+    """Everything that a run's result depends on."""
 
     attempt: int
     """Attempt that it describes, the last one that trained."""
@@ -60,7 +60,7 @@ class Lock(JsonFile):
 
 @dataclass(frozen=True)
 class LockInputs:
-    """What digests in a lock are made from, to name the keys and files behind a difference."""
+    """Inputs of the digests in a lock, which name the keys and files behind a difference."""
 
     spec: Mapping[str, Any]
     """The spec's JSON values."""

@@ -23,7 +23,7 @@ _TAG: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:/+-]{0,59}")
 
 @dataclass(frozen=True)
 class Notes(JsonFile):
-    """What a user says about a run."""
+    """A user's tags and note of a run."""
 
     tags: tuple[str, ...] = ()
     note: str = ""

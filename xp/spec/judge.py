@@ -116,7 +116,7 @@ class JudgeSpec(Section):
     weight: Number
     """Factor of the score between 0 and 1, which is added to the reward."""
     cache: bool
-    """Whether equal requests of a run or an evaluation are answered from its record."""
+    """True if equal requests of a run or an evaluation are answered from its record."""
 
     def faults(self) -> Iterator[str]:
         if self.scale[0] >= self.scale[1]:

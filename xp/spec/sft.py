@@ -34,7 +34,7 @@ def _source(value: str) -> str:
 
 
 class Thinking(StrEnum):
-    """What an episode's text between <think> tags becomes."""
+    """Treatment of an episode's text between <think> tags."""
 
     KEEP = "keep"
     CUT = "cut"

@@ -70,7 +70,7 @@ class _HeldOutNames:
         return f"{self._environments[block.env]}/{entry.task_hash}", *prompts
 
     def names(self, block: Block, entry: ShardEntry) -> Sequence[str]:
-        """What a task is recognised by."""
+        """Identity of a task."""
         names = self._names(block, entry)
         return [names[kind] for kind in self._telling.get(block.env) or (0,)]
 

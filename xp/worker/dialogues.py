@@ -156,7 +156,7 @@ def _check_keys(message: Mapping[str, Any], *, thinking: bool) -> None:
 
 
 def _is_on(holder: Mapping[str, Any], keys: tuple[str, ...], *, default: bool) -> bool:
-    """Whether a message or a row is in the loss; raises ValueError for a switch that is neither on nor off."""
+    """Returns whether a message or a row is in the loss; raises ValueError for a switch that is neither on nor off."""
     found = {key: holder[key] for key in keys if holder.get(key) is not None}
     for key, value in found.items():
         if value not in (0, 1):

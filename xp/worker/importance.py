@@ -39,7 +39,7 @@ class Importance:
     lower: float
     upper: float
     is_native: bool = False
-    """Whether the trainer itself multiplies the loss by the weights."""
+    """True if the trainer itself multiplies the loss by the weights."""
 
     def weigh(self, gap: Any, mask: Any) -> ImportanceWeights:
         """Weights of the tokens.

@@ -41,7 +41,7 @@ def make_scheduler(schedule: str, optimizer: Any, warmup_updates: int, num_updat
 
     class Schedule(LambdaLR):  # type: ignore[misc]
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-            """Also sets the next update's rate: that of the checkpoint is of the length which the training had then."""
+            """Sets the next update's rate too: the checkpoint's rate belongs to the earlier length."""
             super().load_state_dict(state_dict)
             rates = zip(self.base_lrs, self.lr_lambdas, strict=True)
             self._last_lr = [rate * factor(self.last_epoch) for rate, factor in rates]

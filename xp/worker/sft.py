@@ -1,4 +1,4 @@
-"""What fine-tuning on episodes has in common on all trainers: its input, its episodes as tokens, and its metrics."""
+"""Common parts of fine-tuning on all trainers: its input, its episodes as tokens, and its metrics."""
 
 from __future__ import annotations
 

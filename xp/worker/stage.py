@@ -94,7 +94,7 @@ class TrainConfig(JsonFile):
     every: int | None
     """Rollout steps between two evaluations; None: only before and after the training."""
     distill: Distillation | None
-    """On-policy distillation; None: none."""
+    """Settings of on-policy distillation, or None."""
     symptoms: LiveRules
     time_limit: TimeLimit | None
 

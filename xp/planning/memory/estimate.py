@@ -29,7 +29,7 @@ GIB = 2**30
 OVERHEAD = 3e9
 """Bytes of the CUDA context, of libraries' and NCCL's buffers, and of TRL's tile of logits."""
 FRAGMENTATION = 0.085
-"""What torch's allocator reserves beyond what lives, as a share of it."""
+"""Memory that torch's allocator reserves beyond the live tensors, as a share of them."""
 ENGINE_OVERHEAD = 2e9
 """Bytes of an engine's CUDA graphs and working memory, taken from its share."""
 SLEEPING_ENGINE = 1.25e9

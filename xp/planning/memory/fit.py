@@ -63,7 +63,7 @@ class Lever:
 
 
 class Work(StrEnum):
-    """What the accelerators do."""
+    """Use of the accelerators."""
 
     TRAINING = "training"
     FINE_TUNING = "fine-tuning"

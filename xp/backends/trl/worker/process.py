@@ -104,7 +104,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class TrainingProcess:
-    """What all rollouts of one training process use."""
+    """Objects that all rollouts of one training process share."""
 
     config: TRLTrainConfig
     chat: ChatTokens
