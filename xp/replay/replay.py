@@ -189,7 +189,7 @@ def _played(mix: EnvironmentMixture, row: TaskRow, record: Mapping[str, Any]) ->
 
 
 def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Parts of an episode that a replay must reproduce: messages, results of calls, rewards; a token limit is no part."""
+    """Parts of an episode that a replay must reproduce: messages, results of calls and rewards."""
     fields = {f"message {number}": message for number, message in enumerate(record["messages"])}
     fields |= {f"result {number}": call.get("result") for number, call in enumerate(record["tool_calls"])}
     outcome = record["outcome"]
