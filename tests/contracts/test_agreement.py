@@ -80,7 +80,7 @@ STOP = ("</tool_call>", "</action>")
 
 
 def paying(reduction: Reduction, nonterminal: float | None = None, maximum: float | None = None) -> EnvConfig:
-    return replace(RULES, reward=RewardRule(reduction, nonterminal, None, maximum, 1e6))
+    return replace(RULES, reward=RewardRule(reduction, nonterminal, None, maximum))
 
 
 SCRIPTS = (

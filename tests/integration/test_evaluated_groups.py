@@ -34,7 +34,7 @@ def test_the_tasks_of_every_evaluation_are_groups(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_rewards.py").write_text(REWARDS + FUNCTION)
-    own = ("env.group_reward_fn=my_rewards:compared", "env.reward.bound=1000", "evaluation.samples_per_task=3")
+    own = ("env.group_reward_fn=my_rewards:compared", "evaluation.samples_per_task=3")
     few = ("env.train.num_tasks=2", f"env.held_out.num_tasks={num_tasks}", "training.max_response_tokens=60")
     done = xp(tmp_path, "name=first", *SMALL, *own, *few, *layout, "evaluation.every=1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -84,7 +84,7 @@ def test_an_episode_is_played_in_a_container_that_is_gone_afterwards(image: str)
 def test_a_container_that_crashes_makes_the_episode_void_with_a_reason(
     image: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config = with_limits(in_container(image), max_attempts=2)
+    config = in_container(image)
     found = OpenEnvProvider(config, os.environ)
     episode = Episode(task(), lambda: found.open(task()), replace(config, dialect=Dialect.ACTION))
     episode.step("<action>7</action>")

@@ -192,6 +192,6 @@ def test_an_unknown_environment_is_a_fault_and_not_the_first() -> None:
 def test_a_proxy_of_the_shells_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with mix_of(max_attempts=1, retries_per_episode=0) as mix:
+    with mix_of(retries_per_episode=0) as mix:
         (rollout,) = played(mix, [row("awkward", "train", 0)], call("leave"))
     assert rollout.outcome.status is EpisodeStatus.FINISHED

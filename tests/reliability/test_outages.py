@@ -17,7 +17,7 @@ from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from tests.reliability.proxy import Fault
 from tests.reliability.test_sessions import wait_for
-from tests.support.fake_session import call, with_limits
+from tests.support.fake_session import call
 from tests.support.ors_server import rules
 from xp.envs.base import EnvFault, EnvUnavailable, Task
 from xp.envs.local_server import LocalServer
@@ -76,7 +76,7 @@ def test_14_a_burst_while_sessions_open_costs_time_and_no_episode(world: World, 
 
 def test_a_first_session_waits_for_a_server_that_is_starting(world: World) -> None:
     """Nothing has answered this provider before: its first request opens a session."""
-    provider = world.provider(max_attempts=2)
+    provider = world.provider()
     world.proxy.refuse_for(6.0)
     assert provider.open(TASK).prompt()
 
@@ -153,7 +153,7 @@ def test_a_gateways_503_while_an_openenv_session_opens_is_waited_out() -> None:
     with LocalServer(f"{OPENENV}:Counter", kind="openenv") as server:
         url = gateway_before(server, 4, loop)
         config = rules(provider="openenv", target=url, rows=f"{OPENENV}:rows", num_seeds=4)
-        provider = OpenEnvProvider(with_limits(config, max_attempts=3), os.environ)
+        provider = OpenEnvProvider(config, os.environ)
         session = provider.open(Task("x", "train", 0))
         assert session.call("step", {"amount": 7}).reward == 7.0
         session.close()

@@ -80,7 +80,7 @@ def test_18_a_reward_that_no_trainer_can_use_voids_with_the_reason(world: World,
     world.proxy.inject("/call", output(reward=reward))
     episode = world.episode(retries_per_episode=1)
     assert episode.step(call("inc")).status is EpisodeStatus.VOID
-    assert "env.reward.bound is 1e+06" in (episode.settle().void_reason or "")
+    assert "at most 1e+06 counts" in (episode.settle().void_reason or "")
     assert world.effects.count("inc") == 1, "asked for again, which gives the same"
 
 

@@ -26,7 +26,6 @@ LIMITS = Limits(
     call_timeout_s=DEADLINE_S,
     episode_timeout_s=4 * DEADLINE_S,
     max_sessions=64,
-    max_attempts=3,
     retries_per_episode=1,
     memory_gb=None,
 )
@@ -37,7 +36,7 @@ RULES = EnvConfig(
     serve=None,
     variant=None,
     max_turns=5,
-    reward=RewardRule(Reduction.SUM, None, None, None, 1e6),
+    reward=RewardRule(Reduction.SUM, None, None, None),
     on_no_tool_call=OnNoToolCall.STOP,
     on_malformed_call=OnMalformedCall.TELL,
     tool_calls_per_turn=ToolCallsPerTurn.FIRST,

@@ -53,12 +53,11 @@ def config(server: ChatServer, scoring: JudgeScoring, **changes: Any) -> JudgeCo
         limit_name="max_tokens",
         seed=None,
         timeout_s=60.0,
-        max_attempts=3,
         price_in=100.0,
         price_out=200.0,
         temperature=0.0,
         concurrency=4,
     )
     own = {name: changes.pop(name) for name in list(changes) if name in JudgeEndpoint.__dataclass_fields__}
-    whole = JudgeConfig("Longer is better.", replace(model, **own), scoring, (0.0, 10.0), 1.0, cache=True)
+    whole = JudgeConfig("Longer is better.", replace(model, **own), scoring, (0.0, 10.0), 1.0)
     return replace(whole, **changes)

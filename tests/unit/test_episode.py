@@ -208,7 +208,7 @@ def test_an_unscored_episode_that_ran_is_worth_zero() -> None:
 
 
 def test_the_nonterminal_reward_is_added_unless_the_environment_ended_it() -> None:
-    rules = replace(RULES, reward=RewardRule(Reduction.LAST, -1.0, None, None, 1e6))
+    rules = replace(RULES, reward=RewardRule(Reduction.LAST, -1.0, None, None))
     stopped, won = episode_of(FakeSession(steady), rules), episode_of(FakeSession(steady), rules)
     stopped.step(call("move"))
     won.step(call("win"))
@@ -241,7 +241,7 @@ def test_a_cut_last_turn_without_a_complete_call_truncates(name: str) -> None:
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_cut_answer_is_graded_and_its_episode_is_truncated(finished: bool) -> None:
-    rules = replace(RULES, reward=RewardRule(Reduction.SUM, -1.0, None, None, 1e6))
+    rules = replace(RULES, reward=RewardRule(Reduction.SUM, -1.0, None, None))
     outcomes = []
     for is_cut in (True, False):
         session = LeavingSession(lambda _: ToolResult("graded", 0.25, finished))

@@ -14,7 +14,7 @@ from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call,
 from tests.support.tiny import tokenizer_and_model
 from tests.unit.test_episode import episode_of
 from xp.envs.base import Message, ResponseLost, SessionLost, ToolResult, UnsafeOrigin
-from xp.envs.config import PromptSource
+from xp.envs.config import MAX_REWARD, PromptSource
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.shaping import Shape
@@ -66,20 +66,19 @@ def test_a_reward_beyond_the_bound_voids_with_the_reason(reward: float) -> None:
     assert episode.step(call("move")).status is EpisodeStatus.VOID
     outcome = episode.settle()
     assert (outcome.reward, outcome.step_rewards) == (None, (0.5,))
-    reason = f"RewardOutOfBounds: the reward of move is {reward:g}; env.reward.bound is 1e+06"
+    reason = f"RewardOutOfBounds: the reward of move is {reward:g}; at most 1e+06 counts"
     assert outcome.void_reason == reason
     assert len(session.calls) == 2
 
 
 def test_a_sum_beyond_the_bound_voids_and_one_within_it_counts() -> None:
-    rules = replace(RULES, reward=replace(RULES.reward, bound=1.0))
-    one, two = episode_of(FakeSession(steady), rules), episode_of(FakeSession(steady), rules)
+    one, two = (episode_of(FakeSession(lambda *_: ToolResult("moved", MAX_REWARD / 2))) for _ in "12")
     for episode, moves in ((one, 2), (two, 3)):
         for _ in range(moves):
             episode.step(call("move"))
-    assert one.settle().reward == 1.0
+    assert one.settle().reward == MAX_REWARD
     assert (two.settle().status, two.settle().reward) == (EpisodeStatus.VOID, None)
-    assert "the reward of the episode is 1.5" in (two.settle().void_reason or "")
+    assert "the reward of the episode is 1.5e+06" in (two.settle().void_reason or "")
 
 
 def test_a_reward_function_beyond_the_bound_voids() -> None:

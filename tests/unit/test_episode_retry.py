@@ -27,10 +27,10 @@ from xp.envs.target import Target
 from xp.envs.transport import SAID_AFTER, Repeat, Transport
 
 Answer = tuple[int, dict[str, str]]
-ONCE, AGAIN = RetryRule(3), RetryRule(3, (Refused, ResponseLost))
+ONCE, AGAIN = RetryRule(), RetryRule((Refused, ResponseLost))
 
 
-OUTAGE = RetryRule(3, (Refused, ResponseLost), (ResponseLost,))
+OUTAGE = RetryRule((Refused, ResponseLost), (ResponseLost,))
 
 
 def lost(retry_after_s: float | None = None) -> ResponseLost:
@@ -45,7 +45,7 @@ def lost(retry_after_s: float | None = None) -> ResponseLost:
     [
         # What may have been executed is repeated only where that is safe, and as often as the rule says.
         *((ONCE, fault("x"), 1, 60.0, None) for fault in (ResponseLost, SessionLost, ProtocolError, DeadlineExceeded)),
-        *((AGAIN, lost(), attempt, 60.0, wait_s) for attempt, wait_s in ((1, 0.25), (2, 0.5), (3, None), (4, None))),
+        *((AGAIN, lost(), attempt, 60.0, wait_s) for attempt, wait_s in ((1, 0.25), (4, 2.0), (5, None), (6, None))),
         # A wait that would reach the deadline is not begun.
         (ONCE, Refused("x"), 1, 0.26, 0.25),
         (ONCE, Refused("x"), 1, 0.25, None),
@@ -60,7 +60,7 @@ def lost(retry_after_s: float | None = None) -> ResponseLost:
         (ONCE, Refused("starting", 2.0, is_starting=True), 500, 1.0, None),
         (OUTAGE, lost(), 500, 60.0, 8.0),
         (OUTAGE, lost(), 500, 1.0, None),
-        (OUTAGE, Refused("429"), 3, 60.0, None),
+        (OUTAGE, Refused("429"), 5, 60.0, None),
         (OUTAGE, lost(3600.0), 1, 600.0, 60.25),
         (OUTAGE, Refused("429", 3600.0), 1, 1e9, 3600.25),
     ],
@@ -75,7 +75,7 @@ def test_which_faults_are_retried_after_which_wait(
 
 def test_the_wait_grows_and_is_spread() -> None:
     def waits(dice: float) -> list[float]:
-        rule = RetryRule(99)
+        rule = RetryRule(waited_out=(Refused,))
         return [rule.wait_s(Refused("x"), attempt, 1e9, lambda: dice) or 0.0 for attempt in range(1, 9)]
 
     assert waits(0.5) == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
@@ -104,7 +104,7 @@ def test_retry_after_is_read_as_seconds_or_as_a_date(header: str | None, seconds
 
 @asynccontextmanager
 async def transport_to(answers: list[Answer]) -> AsyncIterator[tuple[Transport, list[str]]]:
-    """A transport of two attempts to a server with these answers, the last of them forever, and the paths asked for."""
+    """A transport to a server with these answers, the last of them forever, and the paths asked for."""
     paths: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
@@ -115,7 +115,7 @@ async def transport_to(answers: list[Answer]) -> AsyncIterator[tuple[Transport, 
     app = web.Application()
     app.router.add_get("/{any:.*}", answer)
     async with TestServer(app) as server:
-        transport = Transport(Target(str(server.make_url("")).rstrip("/"), None, {}, {}), max_attempts=2)
+        transport = Transport(Target(str(server.make_url("")).rstrip("/"), None, {}, {}))
         try:
             yield transport, paths
         finally:
@@ -171,16 +171,16 @@ def test_a_status_is_its_fault(status: int, headers: dict[str, str], sid: str | 
 
 @pytest.mark.parametrize(
     ("repeat", "status", "headers", "attempts"),
-    # How many such answers are followed by another attempt; 2 attempts are permitted, an outage has 9.
+    # How many such answers are followed by another attempt; 5 attempts are permitted, an outage has 9.
     [
         (Repeat.QUESTION, 503, {}, 9),
         (Repeat.OPENING, 503, {}, 9),
         (Repeat.CREATION, 503, {}, 1),
         (Repeat.CREATION, 429, {}, 9),
-        (Repeat.CALL, 429, {}, 2),
+        (Repeat.CALL, 429, {}, 5),
         (Repeat.CALL, 503, STARTING, 9),
-        (Repeat.NOTICE, 503, {}, 2),
-        (Repeat.RESUMPTION, 503, {}, 2),
+        (Repeat.NOTICE, 503, {}, 5),
+        (Repeat.RESUMPTION, 503, {}, 5),
     ],
 )
 def test_each_kind_of_request_has_its_rule(repeat: Repeat, status: int, headers: dict[str, str], attempts: int) -> None:
@@ -205,7 +205,7 @@ async def pause_before_the_last_attempt(is_known: bool) -> None:
     async with transport_to([(200, {})]) as (transport, _):
         if is_known:
             await transport.request("GET", "/a", deadline=deadline(), repeat=Repeat.CALL)
-        await transport.pause(Repeat.QUESTION, Unreachable("x", 0.0), 2, deadline())
+        await transport.pause(Repeat.QUESTION, Unreachable("x", 0.0), 5, deadline())
 
 
 def test_a_question_to_an_address_that_never_answered_is_tried_a_few_times_only() -> None:

@@ -83,7 +83,7 @@ def test_every_opener_of_xp_follows_no_redirect() -> None:
 
 def test_a_clients_proxy_is_for_other_machines_alone() -> None:
     async def trusts(url: str) -> bool:
-        transport = Transport(Target(url, None, {}, {}), 1)
+        transport = Transport(Target(url, None, {}, {}))
         client = transport._connect()
         await transport.close()
         return client.trust_env

@@ -25,31 +25,31 @@ STEPS = [1.0, -2.0, 0.5]
     ],
 )
 def test_each_reduction_is_what_its_name_says(reduction: Reduction, reward: float) -> None:
-    assert reduce_rewards(STEPS, True, RewardRule(reduction, None, None, None, 1e6)) == pytest.approx(reward)
+    assert reduce_rewards(STEPS, True, RewardRule(reduction, None, None, None)) == pytest.approx(reward)
 
 
 @pytest.mark.parametrize("reduction", list(Reduction))
 def test_nothing_scored_is_zero_for_an_episode_that_ran(reduction: Reduction) -> None:
-    assert reduce_rewards([], False, RewardRule(reduction, None, None, None, 1e6)) == 0.0
+    assert reduce_rewards([], False, RewardRule(reduction, None, None, None)) == 0.0
 
 
 @pytest.mark.parametrize("reduction", list(Reduction))
 def test_nothing_scored_and_not_finished_is_the_nonterminal_reward(reduction: Reduction) -> None:
-    assert reduce_rewards([], False, RewardRule(reduction, -0.25, None, None, 1e6)) == -0.25
+    assert reduce_rewards([], False, RewardRule(reduction, -0.25, None, None)) == -0.25
 
 
 def test_the_nonterminal_reward_is_one_more_step() -> None:
-    assert reduce_rewards([1.0], False, RewardRule(Reduction.MEAN, 0.0, None, None, 1e6)) == 0.5
-    assert reduce_rewards([1.0], True, RewardRule(Reduction.MEAN, 0.0, None, None, 1e6)) == 1.0
+    assert reduce_rewards([1.0], False, RewardRule(Reduction.MEAN, 0.0, None, None)) == 0.5
+    assert reduce_rewards([1.0], True, RewardRule(Reduction.MEAN, 0.0, None, None)) == 1.0
 
 
 def test_clamps_hold_at_both_ends() -> None:
-    rule = RewardRule(Reduction.SUM, None, -1.0, 1.0, 1e6)
+    rule = RewardRule(Reduction.SUM, None, -1.0, 1.0)
     assert [reduce_rewards([step], True, rule) for step in (-7.0, 0.5, 7.0)] == [-1.0, 0.5, 1.0]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=30), st.booleans(), st.sampled_from(list(Reduction)))
 def test_a_reward_is_always_finite_and_within_its_clamps(steps: list[float], done: bool, reduction: Reduction) -> None:
-    reward = reduce_rewards(steps, done, RewardRule(reduction, 0.5, -3.0, 4.0, 1e6))
+    reward = reduce_rewards(steps, done, RewardRule(reduction, 0.5, -3.0, 4.0))
     assert math.isfinite(reward)
     assert -3.0 <= reward <= 4.0

@@ -66,7 +66,7 @@ MATTERS: dict[str, Any] = {
 }
 DOES_NOT_MATTER: dict[str, Any] = {
     "max_turns": 99,
-    "reward": RewardRule(Reduction.LAST, -1.0, 0.0, 1.0, 1e6),
+    "reward": RewardRule(Reduction.LAST, -1.0, 0.0, 1.0),
     "on_no_tool_call": OnNoToolCall.NUDGE,
     "limits": replace(LIMITS, max_sessions=1, call_timeout_s=1.0),
     "secrets": ("OPENAI_API_KEY",),

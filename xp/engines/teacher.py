@@ -59,7 +59,6 @@ class TeacherApi(Api):
             limit_name="max_tokens",
             seed=None,
             timeout_s=600.0,
-            max_attempts=5,
         )
         super().__init__(
             endpoint, rule.teacher, None if rule.key is None else environ[rule.key], section="algorithm.distill"

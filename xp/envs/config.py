@@ -145,6 +145,10 @@ class Chat:
         object.__setattr__(self, "dialect", dialect_of(self.dialect))
 
 
+MAX_REWARD = 1e6
+"""Largest absolute value of a step's and of the episode's reward; a larger one makes the episode void."""
+
+
 @dataclass(frozen=True)
 class RewardRule:
     """Rule that computes an episode's reward from its step rewards; see xp.episode.rewards."""
@@ -154,8 +158,6 @@ class RewardRule:
     """Appended as the last step reward if the environment never reported `finished`; None: nothing is appended."""
     minimum: float | None
     maximum: float | None
-    bound: float
-    """Largest absolute value of a step's and of the episode's reward; a larger one makes the episode void."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ class ChatEndpoint:
     limit_name: str
     seed: int | None
     timeout_s: float
-    max_attempts: int
+    max_attempts: int = 8
+    """Tries of a request that meets 429, 5xx or a broken connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +207,6 @@ class JudgeConfig:
     scale: tuple[float, float]
     weight: float
     """Factor of its score between 0 and 1, which is added to the reward."""
-    cache: bool
 
 
 @dataclass(frozen=True)
@@ -216,8 +218,6 @@ class Limits:
     episode_timeout_s: float
     max_sessions: int
     """Largest number of sessions that one process has open at the same time."""
-    max_attempts: int
-    """Attempts of a call that certainly did not execute (status 429), and to reach a server that has never answered."""
     retries_per_episode: int
     """Retries of a whole episode on a new session before it is void."""
     memory_gb: float | None

@@ -61,7 +61,7 @@ class ServerCore(ABC):
         self.pid = os.getpid()
         self.limits = config.limits
         self.slots = SessionSlots(config.limits.max_sessions)
-        self.transport = Transport(target, config.limits.max_attempts)
+        self.transport = Transport(target)
 
     @abstractmethod
     async def close(self) -> None:

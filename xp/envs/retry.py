@@ -10,6 +10,9 @@ from typing import Final
 
 from xp.envs.base import EnvFault, EnvUnavailable
 
+MAX_ATTEMPTS: Final = 5
+"""Attempts of a request that certainly did not execute (status 429), or is safe to repeat; also to reach a server that
+has never answered."""
 BASE_S: Final = 0.25
 CAP_S: Final = 8.0
 MAX_RETRY_AFTER_S: Final = 60.0
@@ -22,7 +25,7 @@ class Refused(EnvUnavailable):
     Args:
         message: text of the fault.
         retry_after_s: the server's Retry-After, in seconds; the wait is never shorter.
-        is_starting: whether the backend is starting; then the deadline limits the attempts, not `max_attempts`.
+        is_starting: whether the backend is starting; then the deadline limits the attempts, not `MAX_ATTEMPTS`.
     """
 
     def __init__(self, message: str, retry_after_s: float | None = None, is_starting: bool = False) -> None:
@@ -55,7 +58,6 @@ class RetryRule:
     tenacity is not used, since it costs more CPU per call than the budget of a request (1 ms).
     """
 
-    max_attempts: int
     retried: tuple[type[EnvFault], ...] = (Refused,)
     waited_out: tuple[type[EnvFault], ...] = ()
     """Faults that are retried until the deadline, with any number of attempts."""
@@ -72,7 +74,7 @@ class RetryRule:
         """
         if not isinstance(fault, self.retried):
             return None
-        if attempt >= self.max_attempts and not self.should_continue(fault):
+        if attempt >= MAX_ATTEMPTS and not self.should_continue(fault):
             return None
         backoff, requested_s = backoff_s(attempt, jitter), fault.retry_after_s
         if requested_s is not None and isinstance(fault, self.waited_out):

@@ -46,7 +46,7 @@ class Slots:
 def slot_limits(limits: Limits, num_slots: int) -> Limits:
     """Limits of a provider for a measurement."""
     seconds = min(limits.create_timeout_s, DEADLINE_S)
-    return replace(limits, create_timeout_s=seconds, episode_timeout_s=seconds, max_sessions=num_slots, max_attempts=1)
+    return replace(limits, create_timeout_s=seconds, episode_timeout_s=seconds, max_sessions=num_slots)
 
 
 def num_slots_of(env: EnvConfig, requested: int | None) -> int | None:

@@ -216,21 +216,15 @@ class Repeat(Enum):
     """Request for the result of a call with a known id; executes nothing."""
 
 
-def rules_of(max_attempts: int) -> Mapping[Repeat, RetryRule]:
-    """The rule of each kind of request.
-
-    Args:
-        max_attempts: attempts of a request that certainly did not execute, or is safe to repeat.
-    """
-    lost, refused = (Refused, ResponseLost), (Refused,)
-    return {
-        Repeat.QUESTION: RetryRule(max_attempts, lost, lost),
-        Repeat.NOTICE: RetryRule(max_attempts, lost),
-        Repeat.OPENING: RetryRule(max_attempts, lost, lost),
-        Repeat.CREATION: RetryRule(max_attempts, refused, refused),
-        Repeat.CALL: RetryRule(max_attempts, refused, (Unreachable,)),
-        Repeat.RESUMPTION: RetryRule(max_attempts, lost, (Unreachable,)),
-    }
+_LOST: Final = (Refused, ResponseLost)
+RULES: Final[Mapping[Repeat, RetryRule]] = {
+    Repeat.QUESTION: RetryRule(_LOST, _LOST),
+    Repeat.NOTICE: RetryRule(_LOST),
+    Repeat.OPENING: RetryRule(_LOST, _LOST),
+    Repeat.CREATION: RetryRule((Refused,), (Refused,)),
+    Repeat.CALL: RetryRule((Refused,), (Unreachable,)),
+    Repeat.RESUMPTION: RetryRule(_LOST, (Unreachable,)),
+}
 
 
 class Transport:
@@ -238,12 +232,10 @@ class Transport:
 
     Args:
         target: the server, and the secrets that may be sent to it.
-        max_attempts: see rules_of.
     """
 
-    def __init__(self, target: Target, max_attempts: int) -> None:
+    def __init__(self, target: Target) -> None:
         self.target = target
-        self._rules = rules_of(max_attempts)
         self._is_out = False
         self._has_answered = False
         self._is_closed = False
@@ -333,7 +325,7 @@ class Transport:
         left = deadline - asyncio.get_running_loop().time()
         if repeat is Repeat.QUESTION and isinstance(fault, Unreachable) and not self._has_answered:
             repeat = Repeat.NOTICE
-        rule = self._rules[repeat]
+        rule = RULES[repeat]
         wait = rule.wait_s(fault, attempt, left)
         if wait is None:
             raise fault

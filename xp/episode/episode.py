@@ -255,7 +255,7 @@ class Episode:
                 f"the episode took longer than its {limit:g} s ({call_name(call)} was the last call)"
             )
         if result.reward is not None:
-            check_bound(result.reward, call_name(call), self._rules.reward)
+            check_bound(result.reward, call_name(call))
         if result.finished:
             self._is_finished = True
         return result
@@ -268,7 +268,7 @@ class Episode:
             result = self._attempt.leave(self._deadline)
             if result is not None:
                 if result.reward is not None:
-                    check_bound(result.reward, "the state that was left", self._rules.reward)
+                    check_bound(result.reward, "the state that was left")
                 self._turns[-1] = replace(self._turns[-1], results=(*self._turns[-1].results, result))
         except EnvFault as fault:
             self._void(fault)
@@ -282,7 +282,7 @@ class Episode:
         if outcome.reward is None:
             return outcome
         try:
-            check_bound(outcome.reward, "the episode", self._rules.reward)
+            check_bound(outcome.reward, "the episode")
         except EnvFault as fault:
             self._void(fault)
             return replace(outcome, status=self._status, reward=None, void_reason=self._void_reason)

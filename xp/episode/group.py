@@ -109,7 +109,7 @@ class GroupRule:
     ) -> EpisodeResult:
         assert outcome.reward is not None  # valid episodes only
         reward = value if source.weight is None else outcome.reward + source.weight * value
-        check_bound(reward, source.name, self._config.reward)
+        check_bound(reward, source.name)
         judges = total_usage([outcome.judges, judges])
         return replace(outcome, reward=reward, group={**outcome.group, **entries}, judges=judges)
 

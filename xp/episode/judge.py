@@ -248,7 +248,7 @@ class Judge:
         settings = [self._api.url if model.url else "", model.name, model.temperature, model.max_tokens, model.seed]
         name = digest_of([about, messages, attempt])
         digest = digest_of([*settings, name])
-        if self.config.cache and (known := self._log.known(digest)) is not None:
+        if (known := self._log.known(digest)) is not None:
             return known
         answer = self._api.ask(messages, [], model.temperature, name=name)
         text = valid_text(str(answer.message.get("content") or ""))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from xp.envs.base import EnvFault
-from xp.envs.config import Reduction, RewardRule
+from xp.envs.config import MAX_REWARD, Reduction, RewardRule
 
 REDUCTIONS: Mapping[Reduction, Callable[[Sequence[float]], float]] = {
     Reduction.SUM: math.fsum,
@@ -39,14 +39,14 @@ class Overlong:
         return -self.factor * min(max(excess / self.buffer_tokens, 0.0), 1.0)
 
 
-def check_bound(reward: float, what: str, rule: RewardRule) -> None:
-    """Raises RewardOutOfBounds unless `reward` is a number within the rule's bound.
+def check_bound(reward: float, what: str) -> None:
+    """Raises RewardOutOfBounds unless `reward` is a number of at most MAX_REWARD.
 
     Args:
         what: source of the reward, for the message.
     """
-    if not abs(reward) <= rule.bound:  # Also true for NaN.
-        raise RewardOutOfBounds(f"the reward of {what} is {reward:g}; env.reward.bound is {rule.bound:g}")
+    if not abs(reward) <= MAX_REWARD:  # Also true for NaN.
+        raise RewardOutOfBounds(f"the reward of {what} is {reward:g}; at most {MAX_REWARD:g} counts")
 
 
 def reduce_rewards(step_rewards: Sequence[float], finished: bool, rule: RewardRule) -> float:

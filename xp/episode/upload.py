@@ -22,7 +22,6 @@ MAX_WAITING: Final = 2048
 """Largest number of trajectories in memory; further ones are lost, and counted."""
 NUM_SENDERS: Final = 4
 REQUEST_S: Final = 60.0
-MAX_ATTEMPTS: Final = 4
 BATCH_EVENTS: Final = 128
 BATCH_BYTES: Final = 1_000_000
 KINDS: Final = {"system": "system_message", "user": "user_message", "assistant": "assistant_message"}
@@ -49,7 +48,7 @@ class Uploader:
     """
 
     def __init__(self, api: Target, run_name: str, environments: Mapping[str, str]) -> None:
-        self._transport = Transport(api, MAX_ATTEMPTS)
+        self._transport = Transport(api)
         self._run_name, self._environments = run_name, environments
         self._waiting = 0
         self._sent = 0

@@ -22,7 +22,6 @@ from xp.spec import EnvMember, RunSpec
 from xp.tasks.profile import LOGGED_ROOM, LoggedRates
 
 LIMIT_S: Final = 60.0
-ATTEMPTS: Final = 4
 REMEDY: Final = "`tasks profile` without --logged measures pass rates by playing the tasks"
 
 
@@ -46,7 +45,7 @@ def logged_rates(spec: RunSpec, model: str | None) -> tuple[str, LoggedRates]:
     parameters = {"variant": member.variant, "split": member.train.split[0], "model_name": model}
     query = urlencode({name: value for name, value in parameters.items() if value is not None})
     path = f"/v1/environments/{member.target}/task-difficulty"
-    transport = Transport(api, ATTEMPTS)
+    transport = Transport(api)
 
     async def fetch() -> bytes:
         deadline = asyncio.get_running_loop().time() + LIMIT_S

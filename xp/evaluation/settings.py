@@ -54,6 +54,7 @@ class PlayedEndpoint(Endpoint):
     """The API of a model that is evaluated."""
 
     tools: ToolCalls
+    max_attempts: Count
 
 
 class Eval(Section):

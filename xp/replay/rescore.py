@@ -289,7 +289,7 @@ def outcome_by(
             about = arguments_of(task, metadata or {}, record["messages"], _executed(record), tokens)
             outcome = shaped(outcome, shapes, about)
         if outcome.reward is not None:
-            check_bound(outcome.reward, "the episode", config.reward)
+            check_bound(outcome.reward, "the episode")
     except (OverflowError, EnvFault) as fault:
         reason = f"{type(fault).__name__}: {fault}"
         return replace(outcome, status=EpisodeStatus.VOID, reward=None, void_reason=reason)

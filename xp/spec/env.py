@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from xp.envs.config import (
+    MAX_REWARD,
     GraderForm,
     JudgeScoring,
     OnMalformedCall,
@@ -95,14 +96,12 @@ class Reward(Section):
     """Appended as the last step reward where the environment never reported that the episode is finished."""
     minimum: float | None
     maximum: float | None
-    bound: Positive
-    """Largest absolute value of a step's and of the episode's reward; a larger one makes the episode void."""
 
     def faults(self) -> Iterator[str]:
         for name in ("nonterminal", "minimum", "maximum"):
             value = getattr(self, name)
-            if value is not None and not abs(value) <= self.bound:
-                yield f"{name} is {value:g}, beyond the bound of {self.bound:g}: raise reward.bound"
+            if value is not None and not abs(value) <= MAX_REWARD:
+                yield f"{name} is {value:g}; a reward beyond {MAX_REWARD:g} makes its episode void"
         if self.minimum is not None and self.maximum is not None and self.minimum >= self.maximum:
             yield (
                 f"minimum is {self.minimum:g} and maximum is {self.maximum:g}: every reward would be the same;"
@@ -120,8 +119,6 @@ class EnvLimits(Section):
     episode_timeout_s: Seconds
     max_sessions: Count
     """Sessions open at the same time in one process."""
-    max_attempts: Count
-    """Attempts of a call that certainly did not execute (status 429), and to reach a server that has never answered."""
     retries_per_episode: CountOrZero
     """Whole-episode retries on a fresh session before an episode is void."""
     memory_gb: Annotated[float | None, Field(ge=0.25, le=MOST_COUNT)]

@@ -66,7 +66,6 @@ class Endpoint(Section):
     limit_name: Annotated[LimitName, Field(strict=False)]
     seed: int | None
     timeout_s: Seconds
-    max_attempts: Count
     price_in: Price
     price_out: Price
 
@@ -115,8 +114,6 @@ class JudgeSpec(Section):
     """Worst and best number that the judge gives; they become 0 and 1."""
     weight: Number
     """Factor of the score between 0 and 1, which is added to the reward."""
-    cache: bool
-    """True if equal requests of a run or an evaluation are answered from its record."""
 
     def faults(self) -> Iterator[str]:
         if self.scale[0] >= self.scale[1]:

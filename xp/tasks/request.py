@@ -177,9 +177,8 @@ def _scoring(env: EnvConfig, path: Sequence[str] | None) -> dict[str, Any]:
     judge = None if env.judge is None else asdict(env.judge)
     if judge is not None:
         judge["model"] = {name: judge["model"][name] for name in ("name", "temperature", "max_tokens")}
-        del judge["cache"]
     keys |= {"judge": judge, "grader": env.grader, "grader_form": env.grader_form, "grader_args": dict(env.grader_args)}
-    keys |= {f"reward.{key}": value for key, value in asdict(env.reward).items() if key != "bound"}
+    keys |= {f"reward.{key}": value for key, value in asdict(env.reward).items()}
     keys["overrides"] = {**env.overrides, **env.secret_overrides} or None
     keys["options"] = {key: value for key, value in env.options.items() if key != "prices"}  # judges among them
     return {f"env.{key}": value for key, value in keys.items()} | code

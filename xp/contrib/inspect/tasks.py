@@ -22,6 +22,7 @@ from xp.contrib.inspect.evaluation import InspectEvaluation
 from xp.contrib.inspect.session import InspectSession, ScoreChoice
 from xp.envs.base import ProtocolError, Task
 from xp.envs.config import EnvConfig
+from xp.envs.retry import MAX_ATTEMPTS
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
 
@@ -132,7 +133,7 @@ def _role(config: EnvConfig, name: str, role: Mapping[str, Any], environ: Mappin
         return get_model(
             role["model"],
             role=name,
-            config=GenerateConfig(max_retries=config.limits.max_attempts, timeout=int(config.limits.call_timeout_s)),
+            config=GenerateConfig(max_retries=MAX_ATTEMPTS, timeout=int(config.limits.call_timeout_s)),
             base_url=role["base_url"],
             api_key=key,
             memoize=False,
