@@ -79,8 +79,10 @@ def test_a_directory_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_model_in_the_cache_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     model_at(tmp_path / "models--Org--My-Model" / "snapshots" / "abc")
+    (tmp_path / "models--Org--My-Model" / "refs").mkdir()
+    (tmp_path / "models--Org--My-Model" / "refs" / "main").write_text("abc")
     spec = compose(["model=hf", "model.path=Org/My-Model"])
     assert (spec.model.name, spec.model.path) == ("my-model", "Org/My-Model")
     assert spec.model.architecture is not None
@@ -116,7 +118,7 @@ def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: 
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", DEADLINE_S)
-        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("HF_TOKEN", "hf_secret")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from xp.episode.outcome import EpisodeResult
-from xp.launchers.node.log import Redrawn
 from xp.lib.progress import ProgressBar
+from xp.lib.terminal import Redrawn
 
 
 class Board(ProgressBar):

@@ -11,8 +11,8 @@ from xp.errors import ExitCode
 from xp.launchers import secrets_files
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.node.job_spec import read_result
-from xp.launchers.node.log import plain
 from xp.lib.reading import opened
+from xp.lib.terminal import plain
 from xp.spec.place import LauncherSpec
 
 LOOK_S = 0.3

@@ -55,35 +55,34 @@ def local_directory(name: str, outputs: Path, file: str = "config.json") -> Path
     for place in (Path(name).expanduser(), outputs / name):
         if (place / "config.json").is_file():
             return place.absolute()
-    if (pinned := PINNED.fullmatch(name)) is not None:
-        name, commit = pinned["name"], pinned["commit"]
-    else:
-        commit = _cached_commit(name, "main") or "*"
-    return next((place.parent for place in sorted(_cache(name).glob(f"snapshots/{commit}/{file}"))), None)
+    pinned = PINNED.fullmatch(name)
+    if pinned is not None:
+        return _cached_snapshot(pinned["name"].replace("--", "/"), pinned["commit"], file)
+    return _cached_snapshot(name, "main", file)
 
 
-def _cache(name: str) -> Path:
-    """Directory of a model in Hugging Face's cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    home = Path(os.environ.get("HF_HOME") or cache / "huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE") or home / "hub")
-    return hub / f"models--{name.replace('/', '--')}"
-
-
-def _cached_commit(name: str, revision: str) -> str | None:
-    """Commit of a branch or tag when it was downloaded; None: it never was."""
-    try:
-        return (_cache(name) / "refs" / revision).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
+def _cached_snapshot(name: str, revision: str, file: str) -> Path | None:
+    """Directory of a hub's model in Hugging Face's cache, if a file of it was downloaded."""
+    if not HUB_ID.fullmatch(name):
         return None
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        path = try_to_load_from_cache(name, file, revision=revision)
+    except HFValidationError:
+        return None
+    return Path(path).parent if isinstance(path, str) else None
 
 
 def commit_of(name: str, revision: str) -> str | None:
     """Commit of a hub's model: by the cache, else by the hub; None if neither knows it."""
     if COMMIT.fullmatch(revision):
         return revision
-    commit = _cached_commit(name, revision)
-    if commit is None:
+    snapshot = _cached_snapshot(name, revision, "config.json")
+    if snapshot is not None:
+        commit = snapshot.name
+    else:
         path = f"api/models/{name}/revision/{urllib.parse.quote(revision, safe='')}"
         commit = str((_from_hub(path) or {}).get("sha"))
     return commit if COMMIT.fullmatch(commit) else None

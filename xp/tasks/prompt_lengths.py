@@ -54,8 +54,8 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     limit = f"training.max_prompt_tokens={reader.max_prompt_tokens}"
     later = f"prompt tokens are counted when the model is there; training leaves out prompts over {limit}"
     absent = PromptLengths({}, f"the tokenizer of {reader.model} is not on this machine: {later}")
-    directory = local_directory(reader.model, Path(), "tokenizer_config.json")
-    if not (directory or Path(reader.model).is_dir() or local_directory(reader.model, Path(), "*")):
+    directory = local_directory(reader.model, Path(), "tokenizer_config.json") or local_directory(reader.model, Path())
+    if not (directory or Path(reader.model).is_dir()):
         return absent  # without the seconds that an import of transformers takes
     try:
         from transformers import AutoTokenizer

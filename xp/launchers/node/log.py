@@ -11,10 +11,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import BinaryIO
 
 from xp.launchers.base import Echo
-from xp.lib.terminal import CONTROLS, RESET, is_coloured, is_visible
+from xp.lib.terminal import RESET, is_coloured, plain, redrawn
 from xp.secrets.redaction import Redactor
 
 PROGRESS_EVERY_S = 30.0
@@ -26,66 +26,12 @@ RESTORE = f"{RESET}\x1b[?25h"
 
 _END = re.compile(r"\r\n|\n|\r(?!\Z)")
 """Line ends; a carriage return at the very end is excluded, since it may be the first half of `\\r\\n`."""
-_CONTROL = re.compile(f"[{CONTROLS}]")
-"""First character of every escape; searching for it alone is ten times as fast as for the whole."""
-_ESCAPE = re.compile(
-    r"\x00+"  # a hole of a sparse file
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c\n]*(?:\x07|\x9c|\x1b\\)?"  # OSC: title, clipboard, links
-    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c\n]*(?:\x9c|\x1b\\)?"  # DCS and its like
-    r"|\x1b[ -/]*[0-~]"  # two characters
-    rf"|[{CONTROLS}]"
-)
-_HARMLESS = re.compile(r"\r|\x1b\[(?:(?P<colours>[0-9;]*)m|[0-9;]*[ABCDGJK]|\?25[hl])")
 _REDRAW = re.compile(r"\x1b\[[0-9]*A")
-
-
-def write_to_screen(text: str) -> None:
-    """The default echo; a closed pipe does not end the run."""
-    if (stream := sys.stdout) is None:
-        return
-    try:
-        Redrawn(stream).write(text)
-        stream.flush()
-    except (OSError, ValueError):
-        return
 
 
 def is_screen() -> bool:
     """Returns whether the output is a terminal, where colours and redrawn lines are used."""
     return sys.stdout.isatty()
-
-
-def plain(text: str) -> str:
-    """The text without terminal control sequences."""
-    return _ESCAPE.sub("", text) if _CONTROL.search(text) else text
-
-
-def harmless(text: str) -> str:
-    """The text with colours and cursor moves, for progress bars, without other sequences (titles, clipboard,
-    queries, hidden text)."""
-
-    def kept(match: re.Match[str]) -> str:
-        move = _HARMLESS.fullmatch(match[0])
-        is_shown = move is not None and (move["colours"] is None or is_visible(move["colours"], takes_shades=True))
-        return match[0] if is_shown else ""
-
-    return _ESCAPE.sub(kept, text) if _CONTROL.search(text) else text
-
-
-class Redrawn:
-    """A stream for output that is redrawn: it allows colours and moves of the cursor, and no other sequences."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        # A Screen, which would write the moves out, has `send`.
-        getattr(self._stream, "send", self._stream.write)(harmless(text))
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 def last_lines(log: Path, count: int) -> list[str]:
@@ -148,7 +94,7 @@ class LogStream:
             return  # a progress bar is shown with its next state, a possible secret with its whole line
         end = self._redactor.safe_length(rest)
         if end > self._shown:
-            self._echo(harmless(rest[self._shown : end]))
+            self._echo(redrawn(rest[self._shown : end]))
             self._shown = end
 
     def close(self) -> None:
@@ -178,8 +124,8 @@ class LogStream:
         rest = body[self._shown :]
         # Colour codes may split a secret: then the screen gets the redacted line without colours.
         is_clean = text == plain(body)
-        reset = RESET if end == "\n" and is_coloured(harmless(body)) else ""
-        self._echo((harmless(rest) + reset if is_clean else self._redactor.redact(plain(rest))) + end)
+        reset = RESET if end == "\n" and is_coloured(redrawn(body)) else ""
+        self._echo((redrawn(rest) + reset if is_clean else self._redactor.redact(plain(rest))) + end)
 
     def _line(self, text: str) -> None:
         self._progress = ""

@@ -23,12 +23,13 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.launchers.files import write_files
 from xp.launchers.node.job_spec import CLAIM, RESULT, JobSpec, Result, claim, missing, read_result, states
-from xp.launchers.node.log import LogStream, drain, write_to_screen
+from xp.launchers.node.log import LogStream, drain
 from xp.launchers.node.program import SignalHandler, exit_code, redactor_of, start
 from xp.launchers.node.spread import SIGNALS, first_failure, start_all
 from xp.launchers.node.tracking import followed
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
+from xp.lib.terminal import write_to_screen
 from xp.lib.verified import damaged
 from xp.secrets.redaction import Redactor, secret_values
 
