@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
 from tools.parity.measure import section
 from tools.public_scripts import page as scripts_page
-from xp.cli.explain import Field, comment_of, fields_of, shown, source_of
-from xp.cli.parity import REFERENCE, SIGNS, ParityRow, rows, specs_of
+from xp.cli.explain import Field, as_yaml, comment_of, fields_of, source_of, specs_of
 from xp.composition import compose, origin_of
 from xp.episode.metric_table import METRICS, Metric
-from xp.planning.backend import Support
+from xp.planning.backend import FieldSupport, Support, backend_of, meant_fields
 from xp.spec import BackendName
 
+REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
+"""Spec behind docs/parity.md: the public SkyRL example's model and machine."""
+SIGNS = {Support.EXACT: "", Support.EMULATED: "≈ ", Support.UNSUPPORTED: "✗ "}
 ALGORITHMS = (
     ("algorithm=gspo",),
     ("algorithm=cispo",),
@@ -71,6 +75,33 @@ what each trainer receives.
 A key without this line is implemented by xp itself and means the same everywhere."""
 
 
+@dataclass(frozen=True)
+class ParityRow:
+    """Row of one field."""
+
+    field: str
+    value: str
+    meanings: Mapping[str, FieldSupport]
+
+
+def rows(overrides: Sequence[str]) -> list[ParityRow]:
+    """What each backend receives of every field, in the order of the schema."""
+    specs = specs_of(overrides)
+    meanings = {name: backend_of(spec).meanings(spec) for name, spec in specs.items()}
+    found: dict[str, dict[str, str]] = {}
+    for name, spec in specs.items():
+        for field in meant_fields(spec):
+            value = attrgetter(field)(spec)
+            found.setdefault(field, {})[name] = "null" if value is None else str(value)
+    table = []
+    for field, values in found.items():
+        first, *others = values.items()
+        differing = ", ".join(f"{name}: {value}" for name, value in others if value != first[1])
+        of_field = {name: of_one[field] for name, of_one in meanings.items() if field in of_one}
+        table.append(ParityRow(field, f"{first[1]} ({differing})" if differing else first[1], of_field))
+    return table
+
+
 def reference_page() -> str:
     """Content of docs/reference.md."""
     lines = [HEAD.format(reference=" ".join(REFERENCE))]
@@ -88,7 +119,7 @@ def _keys() -> Mapping[str, tuple[Field, tuple[str, ...], ParityRow | None]]:
     """Key -> its field, the composition that has it, and its row of the parity table."""
     found: dict[str, tuple[Field, tuple[str, ...], ParityRow | None]] = {}
     for overrides in COMPOSITIONS:
-        table = {row.field: row for row in rows(specs_of(overrides))}
+        table = {row.field: row for row in rows(overrides)}
         for path, field in fields_of(compose(overrides)).items():
             # A section that is null in one composition has keys in another.
             found = {known: entry for known, entry in found.items() if not path.startswith(f"{known}.")}
@@ -113,7 +144,7 @@ def _entry(field: Field, overrides: tuple[str, ...], row: ParityRow | None) -> I
     yield ""
     yield field.meaning or comment_of(origin)
     yield ""
-    yield f"* Type: {field.legal}. Default: `{raw or shown(field.value)}`"
+    yield f"* Type: {field.legal}. Default: `{raw or as_yaml(field.value)}`"
     if row is not None:
         cells = (
             f"{name} {SIGNS[one.support]}{'' if one.support is Support.UNSUPPORTED else f'`{one.receives}`'}".strip()
@@ -144,7 +175,7 @@ def parity_markdown(
             "# What each trainer receives",
             "",
             "Made by `make docs` from the backends' own `meanings`, for `" + " ".join(REFERENCE) + "`;",
-            "`python -m xp parity [overrides]` prints it for any other spec, `python -m xp explain KEY` for one field.",
+            "`python -m xp explain KEY [overrides]` answers for one field of any other spec.",
             "The fields of the other algorithms, where they differ, are at the end.",
             "",
             f"No sign: exact ({counts[Support.EXACT]} cells)."
@@ -165,8 +196,8 @@ def parity_markdown(
 
 def parity_page() -> str:
     """Content of docs/parity.md."""
-    others = {" ".join(one): rows(specs_of([*REFERENCE, *one])) for one in ALGORITHMS}
-    return parity_markdown(rows(specs_of(REFERENCE)), others, section(MEASURED))
+    others = {" ".join(one): rows([*REFERENCE, *one]) for one in ALGORITHMS}
+    return parity_markdown(rows(REFERENCE), others, section(MEASURED))
 
 
 def _is_of_the_algorithm(field: str) -> bool:

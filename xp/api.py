@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from xp.evaluation.paired import PairedComparison
 
 OUTPUTS: Final = "outputs"
-REWARD: Final = "reward/avg_raw_reward"
-WIDTH, HEIGHT = 480, 120
-"""Size of a curve in a notebook, in pixels."""
 
 
 def compose(*overrides: str, config_dirs: Sequence[Path | str] = ()) -> RunSpec:
@@ -210,11 +207,12 @@ class Run:
         return f"<xp.Run {self.name}: {self.status}>"
 
     def _repr_html_(self) -> str:
-        from xp.episode.metrics_file import read_metrics
+        from xp.cli.progress import curves, progress_of
 
-        rewards = [line.get(REWARD) for line in read_metrics(self.directory / "metrics.jsonl", "train")]
-        results = "".join(f"<br>held-out reward {key}: {one.reward_mean:.3f}" for key, one in self.held_out.items())
-        return f"<b>{html.escape(self.name)}</b>: {self.status}{results}<br>{_curve(rewards)}"
+        progress = progress_of(self.directory, read_record(self.directory))
+        lines = [f"held-out reward {key}: {one.reward_mean:.3f}" for key, one in self.held_out.items()]
+        lines += curves(progress) if progress is not None else []
+        return f"<pre>{html.escape(chr(10).join((repr(self), *lines)))}</pre>"
 
 
 def _table(rows: list[dict[str, Any]]) -> Any:
@@ -224,21 +222,3 @@ def _table(rows: list[dict[str, Any]]) -> Any:
     except ImportError:
         return rows
     return pandas.DataFrame(rows)
-
-
-def _curve(values: Sequence[float | None]) -> str:
-    """SVG of the values over their number; empty for fewer than two."""
-    points = [(number, value) for number, value in enumerate(values) if value is not None]
-    if len(points) < 2:
-        return ""
-    low, high = min(value for _, value in points), max(value for _, value in points)
-    scale = (high - low) or 1.0
-    path = " ".join(
-        f"{WIDTH * number / (len(values) - 1):.1f},{HEIGHT * (high - value) / scale:.1f}" for number, value in points
-    )
-    return (
-        f'<svg width="{WIDTH}" height="{HEIGHT + 20}" viewBox="0 -4 {WIDTH} {HEIGHT + 24}">'
-        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="2"/>'
-        f'<text y="{HEIGHT + 18}" font-size="12" fill="currentColor">reward by step, {low:.3f} to {high:.3f}</text>'
-        "</svg>"
-    )

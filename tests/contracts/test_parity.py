@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tools.pages import parity_page
+from tools.pages import REFERENCE, parity_page
 from xp.backends.skyrl.control import rows as skyrl
 from xp.backends.slime.control import rows as slime
 from xp.backends.trl.control import rows as trl
-from xp.cli.parity import REFERENCE
 from xp.composition import compose
 from xp.planning.backend import Support, backend_of, meant_fields
 from xp.planning.rows import Row

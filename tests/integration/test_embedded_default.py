@@ -93,7 +93,6 @@ def test_the_run_directory_holds_what_the_readme_promises(outputs: Path) -> None
     assert (run / "spec.yaml").is_file()
     assert (run / "model" / "model.safetensors").stat().st_size > 100_000
     assert (run / "report.html").read_text().startswith("<!doctype html>")
-    assert (run / "attempt_1/evaluate/reward_curve.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in run.glob("checkpoints/checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
     assert (run / "attempt_1/code/my_rewards.py").read_text() == REWARDS
 
@@ -211,11 +210,10 @@ def test_a_run_killed_in_its_evaluation_is_finished_when_resumed(outputs: Path, 
     assert "held-out reward after" in disturbed.place.screen()
     assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 2), (2, 3)]
     before, num_attempts = (run / "run.json").read_bytes(), disturbed.place.num_attempts()
-    for words in ((f"resume={run.name}",), ("runs", "resume", run.name)):
-        done = xp(outputs, *words)
-        assert done.returncode == 0, done.stderr
-        way_on = f"python -m xp resume={run.name} training.num_steps=N"
-        assert f"{run.name} is finished (2 of 2 steps); to go on: {way_on}" in done.stdout
+    done = xp(outputs, f"resume={run.name}")
+    assert done.returncode == 0, done.stderr
+    way_on = f"python -m xp resume={run.name} training.num_steps=N"
+    assert f"{run.name} is finished (2 of 2 steps); to go on: {way_on}" in done.stdout
     assert (run / "run.json").read_bytes() == before
     assert not (run / f"attempt_{num_attempts + 1}").exists()
 
@@ -334,7 +332,7 @@ def test_training_refuses_a_task_set_that_was_damaged_behind_its_back(outputs: P
 def test_an_unreachable_environment_stops_the_run_with_its_code(outputs: Path, tmp_path: Path) -> None:
     (tmp_path / "conf" / "env").mkdir(parents=True)
     (tmp_path / "conf" / "env" / "gone.yaml").write_text(
-        "defaults: [_base, _self_]\ntarget: http://127.0.0.1:9\nlimits: {create_timeout_s: 2.0, max_attempts: 1}\n"
+        "defaults: [_base, _self_]\ntarget: http://127.0.0.1:9\nlimits: {create_timeout_s: 2.0}\n"
     )
     done = xp(tmp_path, "--config-dir", "conf", "env=gone")
     assert done.returncode == 7, done.stderr

@@ -1,4 +1,4 @@
-"""`python -m xp env new` and `env list`, from the command line."""
+"""`python -m xp env new` and `options env`, from the command line."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_command_says_what_to_do_next(
 
 
 def test_the_list_says_what_each_environment_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["env", "list", "--json"]) == 0
+    assert main(["options", "env", "--json"]) == 0
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
     assert found["multiply"]["needs"] == []
     assert found["gsm8k"]["needs"] == ["OPENREWARD_API_KEY"]
@@ -83,7 +83,7 @@ def test_an_opened_list_tells_splits_and_tools(capsys: pytest.CaptureFixture[str
     options.mkdir()
     lines = ["# Mine.", "defaults:", "  - multiply", "  - _self_", "# Two turns.", "max_turns: 2"]
     (options / "mine.yaml").write_text("\n".join(lines) + "\n")
-    from xp.cli.environments import listed
+    from xp.cli.options import listed
 
     found = {one.name: one for one in listed([tmp_path], is_opened=False)}
     assert found["mine"].max_turns == 2

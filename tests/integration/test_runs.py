@@ -30,8 +30,10 @@ def begun(outputs: Path) -> bool:
 def test_the_log_of_a_running_run_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     supervisor = Supervisor(tmp_path, [WAITS, "print('second stage')"])
     eventually(lambda: begun(tmp_path))
+    runs.logs(tmp_path / "runs/run", follow=False)
+    assert capsys.readouterr().out == "first\n"
     threading.Timer(1.0, (tmp_path / "go").touch).start()
-    runs.logs(tmp_path, tmp_path / "runs/run")
+    runs.logs(tmp_path / "runs/run", follow=True)
     assert supervisor.end()[0] == 0
     assert capsys.readouterr().out == "first\nlast\nsecond stage\n"
 
@@ -53,7 +55,7 @@ def test_a_run_whose_supervisor_was_killed_says_so_and_its_log_ends(
     supervisor.process.wait()
     directory = tmp_path / "runs/run"
     assert runs.status(directory, read_record(directory)) == runs.KILLED
-    runs.logs(tmp_path, directory)
+    runs.logs(directory, follow=True)
     runs.show(directory)
     assert "its supervisor was killed; continue with: python -m xp resume=run" in capsys.readouterr().out
 

@@ -33,12 +33,12 @@ SPECIAL = {
 }
 NUMBERS = ("1" + "0" * 400, "-1e308", "NaN", "1e999", '"x"')
 COMMANDS = (
-    ("runs", "list"), ("runs", "watch"), ("runs", "compare"), ("runs", "show", "bad"), ("runs", "watch", "bad"),
+    ("runs", "list"), ("runs", "compare"), ("runs", "show", "bad"),
     ("runs", "diagnose", "bad"), ("report", "bad"), ("runs", "compare", "good", "bad"), ("eval", "list"),
     ("eval", "list", "--markdown"), ("tasks", "list"), ("tasks", "verify"),
 )  # fmt: skip
 TYPED = {int(code) for code in ExitCode} - {ExitCode.INTERNAL}
-LISTINGS = (("runs", "list"), ("runs", "watch"), ("runs", "compare"), ("eval", "list"), ("tasks", "list"))
+LISTINGS = (("runs", "list"), ("runs", "compare"), ("eval", "list"), ("tasks", "list"))
 
 
 @pytest.fixture
@@ -51,7 +51,6 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         file = place / "runs" / name / "run.json"
         own = json.loads(file.read_text())["run_id"]
         file.write_text(file.read_text().replace(own, name))
-    (place / EVALUATION).with_name("reward_curve.png").touch()
     for file in (SUMMARY, MANIFEST, LOG):
         (place / file).parent.mkdir(parents=True, exist_ok=True)
     (place / SUMMARY).write_text(json.dumps(SUMMARISED))

@@ -102,7 +102,7 @@ class DetachingContract:
         assert runs.status(run, detached.current(run)) == "running"
         assert statuses(outputs) == {"a": "running", "b": "pending"}
         threading.Timer(4.0, (self.root(outputs) / "go").touch).start()
-        runs.logs(outputs, run)
+        runs.logs(run, follow=True)
         shown = capsys.readouterr().out
         assert "first\nlast\n" in shown, shown
         assert self.end(run) is RunStatus.SUCCEEDED

@@ -97,6 +97,7 @@ class FakePlan:
     stages: tuple[Stage, ...]
     attempt: int = 1
     spec: FakeSpec = FakeSpec()
+    command: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         stages = [asdict(stage) for stage in self.stages]

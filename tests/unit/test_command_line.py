@@ -17,8 +17,8 @@ from filelock import FileLock
 
 from tests.support.foreign import leave_run, make_ours, record
 from xp.__main__ import main
-from xp.cli.arguments import COMMANDS
-from xp.cli.parser import outputs_of, parse
+from xp.cli.arguments import COMMANDS, INSTEAD
+from xp.cli.parser import build, outputs_of, parse
 from xp.cli.table import Column, fitted, wrapped
 from xp.composition import GROUPS, options
 from xp.errors import ExitCode, XpError
@@ -31,13 +31,7 @@ ROWS = [
     {"run": "whodunit_mini-20261122-054017-a1b2", "status": "succeeded", "reward": 0.5, "note": "n" * 80},
     {"run": "echo-20261122-054017-c3d4", "status": "running", "reward": None, "note": "a\tb"},
 ]
-NESTED = [
-    *(f"runs {word}" for word in ("list", "show", "watch", "diagnose", "logs", "cancel", "trust", "resume", "compare")),
-    *(f"tasks {word}" for word in ("list", "show", "verify", "prune")),
-    *(f"env {word}" for word in ("check", "new", "list")),
-    "model list",
-    "hardware list",
-]
+ACTIONS = [name for name in build()[1] if " " in name]
 
 
 @pytest.mark.parametrize("words", ["plan", "env.train.num_tasks=3", "runs list", "-m seed=1,2", "tasks verify"])
@@ -52,7 +46,19 @@ def test_a_working_directory_that_was_deleted_is_one_clear_message(
     assert "the working directory" in said
 
 
-@pytest.mark.parametrize("words", [*COMMANDS, *NESTED])
+def test_commands_and_actions_are_few() -> None:
+    assert len(COMMANDS) <= 19
+    assert len(ACTIONS) + 1 <= 22, "with `eval list`"
+    assert not {*INSTEAD} & {*COMMANDS, *ACTIONS}
+
+
+@pytest.mark.parametrize("words", INSTEAD)
+def test_a_word_that_is_no_command_names_the_command_for_it(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words.split(), "x"]) == ExitCode.CONFIG
+    assert f"use `python -m xp {INSTEAD[words]}`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [*COMMANDS, *ACTIONS])
 def test_every_command_explains_itself(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*words.split(), "--help"])
@@ -73,7 +79,6 @@ def test_every_command_explains_itself(words: str, capsys: pytest.CaptureFixture
         ("search --trials 0", "not a whole number from 1 on"),
         ("plan algorithm.group_size=4", "did you mean training.group_size?"),
         ("--cfg job --package trainig", "no section trainig; there are: "),
-        ("parity no.such", "no key begins with no.such"),
         ("--package training", "--cfg job --package training"),
         ("plan --resolve", "plan --cfg job --resolve"),
         ("plan env=mine.jsonl", "set env=graded env.rows=mine.jsonl env.grader="),
@@ -94,7 +99,6 @@ def test_every_command_explains_itself(words: str, capsys: pytest.CaptureFixture
         ("plan -m training.group_size=4,1", "(sweep point training.group_size=1)"),
         ("plan training.lr=1", "did you mean training.learning_rate?"),
         ("explain algorithm.group_size", "did you mean training.group_size?"),
-        ("parity algorithm.group_size", "did you mean training.group_size?"),
         ("env check whodunnit", "no environment (did you mean env=whodunit?)"),
     ],
 )
@@ -117,8 +121,8 @@ def test_a_refusal_names_the_point_of_the_sweep(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     "line",
     [
-        *(f"runs {action} nope" for action in ("show", "logs", "cancel", "trust", "resume", "watch", "recipe")),
-        *("evaluate run=nope", "plan resume=nope", "eval run=nope env=echo"),
+        *(f"runs {action} nope" for action in ("show", "logs", "cancel", "trust", "recipe", "publish --to x")),
+        *("evaluate run=nope", "resume=nope", "plan resume=nope", "eval run=nope env=echo"),
     ],
 )
 def test_a_run_that_does_not_exist_is_always_told_alike(
@@ -151,13 +155,6 @@ def test_one_section_of_the_configuration_can_be_printed(capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert "group_size: 4" in said
     assert "algorithm" not in said
-
-
-def test_parity_shows_the_keys_below_a_prefix(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["parity", "training.adam", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert {row["key"] for row in rows} == {"training.adam_beta1", "training.adam_beta2", "training.adam_eps"}
-    assert rows[0]["trl"]["support"] == "exact"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
@@ -202,12 +199,10 @@ def test_groups_are_listed_by_the_help_of_xp_and_by_options_alone(capsys: pytest
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_option_says_what_it_is(group: str, capsys: pytest.CaptureFixture[str]) -> None:
-    lists = [["options", group], *([[group, "list"]] if group in ("model", "hardware") else [])]
-    for words in lists:
-        assert main([*words, "--json"]) == 0
-        found = {one["name"]: one["about"] for one in json.loads(capsys.readouterr().out)}
-        assert found.keys() >= options(group).keys()
-        assert [name for name, about in found.items() if len(about) < 5] == []
+    assert main(["options", group, "--json"]) == 0
+    found = {one["name"]: one["about"] for one in json.loads(capsys.readouterr().out)}
+    assert found.keys() >= options(group).keys()
+    assert [name for name, about in found.items() if len(about) < 5] == []
 
 
 def test_listings_are_json_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,7 +298,9 @@ def test_a_log_that_nobody_reads_is_not_followed(kind: str, tmp_path: Path) -> N
     make_ours(run)
     (run / "attempt_1/train/log.txt").write_text("a line\n")
     with FileLock(run / LOCK), lost_stream(kind) as stream, redirect_stdout(stream):
-        assert main(["runs", "logs", "run", f"outputs={tmp_path}"]) == (0 if kind == "pipe" else ExitCode.RESOURCE)
+        assert main(["runs", "logs", "run", "--follow", f"outputs={tmp_path}"]) == (
+            0 if kind == "pipe" else ExitCode.RESOURCE
+        )
 
 
 def test_an_outputs_root_in_quotes_is_the_same_for_every_command() -> None:

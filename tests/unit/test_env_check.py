@@ -145,7 +145,7 @@ def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
 
 
 def test_an_environment_that_scores_nothing_is_at_fault() -> None:
-    config = replace(graded("Higher"), max_turns=1, reward=RewardRule(rules().reward.reduction, None, None, None, 1e6))
+    config = replace(graded("Higher"), max_turns=1, reward=RewardRule(rules().reward.reduction, None, None, None))
     assert not any("scored" in fault for fault in checked(config).faults)
     silent = rules(provider="tests.unit.test_env_check:Silent")
     assert any("no step of any episode was scored" in fault for fault in checked(silent).faults)
@@ -231,7 +231,7 @@ def test_the_command_checks_each_member_and_says_so_by_its_exit_code(capsys: pyt
 
 
 def test_a_server_that_is_not_there_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["check", "http://127.0.0.1:9", "env.limits.create_timeout_s=1.0", "env.limits.max_attempts=1"]
+    arguments = ["check", "http://127.0.0.1:9", "env.limits.create_timeout_s=1.0"]
     assert check_command(arguments) == ExitCode.ENVIRONMENT
     assert "does not answer" in capsys.readouterr().out
 

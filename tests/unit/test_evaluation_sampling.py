@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tools.pages import REFERENCE
 from xp.backends.skyrl.control.render import native
-from xp.cli.parity import REFERENCE
 from xp.composition import compose
 from xp.errors import XpError
 from xp.evaluation.entries import entries

@@ -1,16 +1,14 @@
-"""`explain` and `parity`: values with their true origin, and what each backend makes of them."""
+"""`explain`: values with their true origin, and what each backend makes of them."""
 
 from __future__ import annotations
 
 import json
-from operator import attrgetter
 from typing import Any
 
 import pytest
 
 from xp.__main__ import main
-from xp.cli.explain import explain, fields_of
-from xp.cli.parity import specs_of
+from xp.cli.explain import KeyExplainer, fields_of
 from xp.composition import ROOT, compose, origin_of
 from xp.composition.files import Mark
 
@@ -61,8 +59,7 @@ def test_an_override_comes_before_the_files_and_they_are_told_too() -> None:
 
 
 def test_explain_says_value_origin_meaning_and_every_backend() -> None:
-    spec, specs = compose([]), specs_of([])
-    text = "\n".join(explain("algorithm.kl_estimator", spec, specs, []))
+    text = "\n".join(KeyExplainer([]).lines("algorithm.kl_estimator"))
     assert text.startswith("algorithm.kl_estimator = k3\n  from   conf/algorithm/_base.yaml:")
     for part in ("Form of the penalty", "k1, k2, k3", "--kl-loss-type k3", "trainer.algorithm.kl_estimator_type=k3"):
         assert part in text
@@ -107,11 +104,3 @@ def test_every_field_has_words(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", section]) == 0
     silent = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ") and "  " not in line[2:]]
     assert silent == []
-
-
-def test_parity_prints_every_backend_for_every_field(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["parity", "env=whodunit", "hardware=a100x4"]) == 0
-    out = capsys.readouterr().out
-    spec = compose(["env=whodunit", "hardware=a100x4"])
-    assert f"training.learning_rate = {attrgetter('training.learning_rate')(spec)}" in out
-    assert out.count("\n  trl ") == out.count("\n  skyrl ") == out.count("\n  slime ")

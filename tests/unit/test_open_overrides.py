@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tools.pages import REFERENCE
 from xp.backends.skyrl.control import rows as skyrl
 from xp.backends.skyrl.control.render import native
 from xp.backends.slime.control import rows as slime
 from xp.backends.trl.control import rows as trl
 from xp.backends.trl.control.render import grpo_config
 from xp.cli.display import notice_lines
-from xp.cli.parity import REFERENCE
 from xp.composition import compose
 from xp.planning.backend import RunPaths, Support, backend_of
 from xp.planning.plan import build_plan

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.fake_session import RULES, TASK, FakeSession, call
-from xp.cli.parity import REFERENCE
+from tools.pages import REFERENCE
 from xp.composition import compose
 from xp.envs.base import Message, ToolResult
 from xp.episode.episode import Episode

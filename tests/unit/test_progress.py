@@ -1,27 +1,21 @@
-"""How far runs are, in the terminal: curves in a line, a progress column, the last problem, a table that follows."""
+"""How far runs are, in the terminal: curves in a line, a progress column, the last problem."""
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.launching import DEADLINE_S, eventually
 from tests.unit.test_diagnosis import FAULTS
 from tests.unit.test_sweep import spec
 from tests.unit.test_verdict import MIXED, leave
 from xp.__main__ import main
 from xp.cli.display import _symptoms
 from xp.cli.progress import bar, sparkline
-from xp.cli.runs import watch
 from xp.planning.plan import build_plan
-from xp.run_records.record import RunStatus, close_attempt, read_record, update_stage, write_record
-from xp.run_records.run_directory import hold
+from xp.run_records.record import RunStatus, read_record, update_stage, write_record
 
 
 def test_a_sparkline_goes_from_its_smallest_value_to_its_largest() -> None:
@@ -87,21 +81,3 @@ def test_a_symptom_is_a_problem_told_at_the_end(tmp_path: Path, capsys: pytest.C
     first, second = _symptoms(build_plan(spec(tmp_path), "R"), run)
     assert "no reward has varied so far" in first
     assert second.strip() == f"python -m xp runs diagnose R outputs={tmp_path}"
-
-
-def test_watching_in_a_pipe_prints_a_line_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = progressing(tmp_path, RunStatus.RUNNING)
-    monkeypatch.setattr(sys, "stdout", told := io.StringIO())  # capsys loses what is written while it is read
-    metrics = run / "metrics.jsonl"
-    last = json.loads(metrics.read_text().splitlines()[-1])
-    with hold(run, 2):
-        follower = threading.Thread(target=watch, args=(tmp_path, ["R"], 0.01))
-        follower.start()
-        for step in (37, 38):
-            with metrics.open("a") as file:
-                file.write(json.dumps({**last, "step": step}) + "\n")
-            eventually(lambda wanted=f"{step}/72": wanted in told.getvalue())
-        write_record(run, close_attempt(read_record(run), RunStatus.SUCCEEDED))
-    follower.join(DEADLINE_S)
-    assert not follower.is_alive()
-    assert "succeeded" in told.getvalue()

@@ -77,7 +77,7 @@ def head_of(text: str) -> dict[str, Any]:
 def test_a_directory_gets_a_model_that_loads_with_its_card_and_the_episodes(run: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    assert main(["publish", run.name, "--to", "out"]) == 0
+    assert main(["runs", "publish", run.name, "--to", "out"]) == 0
     AutoTokenizer.from_pretrained("out/model")
     model = AutoModelForCausalLM.from_pretrained("out/model")
     assert model.num_parameters() == tokenizer_and_model()[1].num_parameters()
@@ -90,7 +90,7 @@ def test_a_directory_gets_a_model_that_loads_with_its_card_and_the_episodes(run:
     assert config == {"config_name": "train", "data_files": "*/*/train.jsonl"}
     (line,) = Path("out/episodes/attempt_1/train/train.jsonl").read_text().splitlines()
     assert json.loads(line)["outcome"]["reward"] == 1.0
-    assert main(["publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
+    assert main(["runs", "publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_a_model_in_several_files_is_published(run: Path) -> None:
     (run / "model/model.safetensors").unlink()
     tokenizer_and_model()[1].save_pretrained(run / "model", max_shard_size="100KB")
     write_digests(run / "model")
-    assert main(["publish", run.name, "--to", "out", "--no-episodes"]) == 0
+    assert main(["runs", "publish", run.name, "--to", "out", "--no-episodes"]) == 0
     assert len(list(Path("out/model").glob("model-*.safetensors"))) > 1
 
 
 def test_a_dry_run_shows_the_files_and_the_card_and_writes_nothing(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["publish", run.name, "--to", "hub:me/mine", "--dry-run", "--no-episodes"]) == 0
+    assert main(["runs", "publish", run.name, "--to", "hub:me/mine", "--dry-run", "--no-episodes"]) == 0
     shown = capsys.readouterr().out
     assert "  model.safetensors" in shown
     assert "# " + run.name in shown
@@ -144,10 +144,10 @@ def test_a_dry_run_shows_the_files_and_the_card_and_writes_nothing(
 
 def test_a_model_that_is_missing_or_damaged_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run / "model/config.json").write_text("{}")
-    assert main(["publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
+    assert main(["runs", "publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
     assert "is damaged" in capsys.readouterr().err
     shutil.rmtree(run / "model")
-    assert main(["publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
+    assert main(["runs", "publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
     assert "has no model" in capsys.readouterr().err
     assert not Path("out").exists()
 
@@ -156,7 +156,7 @@ def test_a_secret_in_an_episode_is_not_published(run: Path, monkeypatch: pytest.
     monkeypatch.setenv("OPENREWARD_API_KEY", SECRET)
     file = run / "attempt_1/train/trajectories/train.jsonl"
     file.write_text(file.read_text().replace('"won"', f'"{SECRET}"'))
-    assert main(["publish", run.name, "--to", "out"]) == ExitCode.SECRET
+    assert main(["runs", "publish", run.name, "--to", "out"]) == ExitCode.SECRET
     assert not Path("out").exists()
 
 
@@ -221,7 +221,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
 
 
 def test_the_hubs_client_uploads_a_private_model_and_a_data_set(run: Path, hub: type[Hub]) -> None:
-    assert main(["publish", run.name, "--to", "hub:me/mine"]) == 0
+    assert main(["runs", "publish", run.name, "--to", "hub:me/mine"]) == 0
     assert {name: one["visibility"] for name, one in hub.repositories.items()} == {
         "models/me/mine": "private",
         "datasets/me/mine-episodes": "private",
@@ -253,4 +253,4 @@ def test_the_base_models_licence_is_the_cards(tmp_path: Path, text: str | None, 
 
 
 def test_a_name_that_the_hub_would_not_take_is_refused(run: Path) -> None:
-    assert main(["publish", run.name, "--to", "hub:mine"]) == ExitCode.CONFIG
+    assert main(["runs", "publish", run.name, "--to", "hub:mine"]) == ExitCode.CONFIG

@@ -196,11 +196,26 @@ def test_a_run_has_its_lock_and_a_resume_names_changed_code(
     refusal = capsys.readouterr().err
     assert "may differ: code.lock_graders: lock_graders.py" in refusal
     assert "--accept code.lock_graders" in refusal
-    assert say("runs", "lock", run.name, "--accept", "code.xp.x") == ExitCode.CONFIG
-    assert say("runs", "lock", run.name, "--accept", "code.lock_graders") == 0
+    assert say("runs", "trust", run.name, "--accept", "code.xp.x") == ExitCode.CONFIG
+    assert say("runs", "trust", run.name, "--accept", "code.lock_graders") == 0
+    assert say("runs", "show", run.name, "--lock") == 0
     assert "(a change is accepted)" in capsys.readouterr().out
     assert say(f"resume={run.name}") == ExitCode.STAGE_FAILED
     assert (read_lock(run).attempt, read_lock(run).accepted) == (3, ())
+
+
+def test_a_run_records_its_command_line_and_the_changes_by_later_attempts(
+    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert say("-m", "seed=3,4", *BEGIN, "--config-dir", str(tmp_path)) == ExitCode.STAGE_FAILED
+    (run,) = (
+        file.parent for file in (tmp_path / "outputs/runs").glob("*/spec.yaml") if "\nseed: 4\n" in file.read_text()
+    )
+    assert say(f"resume={run.name}", "training.num_steps=9") == ExitCode.STAGE_FAILED
+    capsys.readouterr()
+    assert say("runs", "recipe", run.name) == 0
+    begin = f"python -m xp run seed=4 {' '.join(BEGIN)} outputs={tmp_path / 'outputs'} --config-dir {tmp_path}"
+    assert capsys.readouterr().out == f"{begin} training.num_steps=9\n"
 
 
 def test_a_run_is_not_resumed_with_other_dialogues(
@@ -215,7 +230,7 @@ def test_a_run_is_not_resumed_with_other_dialogues(
     assert ledger(tmp_path / "outputs") == {}, "a sweep runs this point anew"
     assert say(f"resume={run.name}") == ExitCode.CONFIG
     assert "--accept sft.data" in capsys.readouterr().err
-    assert say("runs", "lock", run.name, "--accept", "sft.data") == 0
+    assert say("runs", "trust", run.name, "--accept", "sft.data") == 0
     assert say(f"resume={run.name}") == ExitCode.STAGE_FAILED
 
 

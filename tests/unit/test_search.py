@@ -12,6 +12,7 @@ import yaml
 from colorlog import ColoredFormatter
 
 from xp.composition import compose
+from xp.composition.points import Point
 from xp.composition.search import DATABASE, search
 from xp.errors import ExitCode, XpError
 from xp.spec import RunSpec
@@ -24,8 +25,8 @@ RANGES = ["training.learning_rate=tag(log,interval(1e-4,1e-3))", "training.group
 def test_trials_stay_within_the_ranges_and_the_best_is_written_down(tmp_path: Path) -> None:
     seen: list[RunSpec] = []
 
-    def objective(spec: RunSpec) -> float:
-        seen.append(spec)
+    def objective(point: Point) -> float:
+        seen.append(spec := point.spec)
         return -abs(spec.training.learning_rate - 5e-4)
 
     search([*RANGES, "recipes=quickstart", "seed=3"], [], tmp_path, 5, objective)
@@ -41,13 +42,13 @@ def test_a_repeated_search_goes_on_with_what_was_learned(tmp_path: Path) -> None
     import optuna
 
     for _ in range(2):
-        search(RANGES, [], tmp_path, 2, lambda spec: spec.training.learning_rate)
+        search(RANGES, [], tmp_path, 2, lambda point: point.spec.training.learning_rate)
     study = optuna.load_study(study_name="search", storage=f"sqlite:///{tmp_path / DATABASE}")
     assert len(study.trials) == 4
 
 
 def test_a_run_that_fails_ends_the_search_with_its_own_message(tmp_path: Path) -> None:
-    def objective(_: RunSpec) -> float:
+    def objective(_: Point) -> float:
         raise XpError("the environment is failing")
 
     with pytest.raises(XpError, match="the environment is failing"):
@@ -78,7 +79,7 @@ def test_a_run_that_fails_ends_the_search_with_its_own_message(tmp_path: Path) -
     ],
 )
 def test_a_faulty_search_starts_no_run_and_leaves_no_file(tmp_path: Path, overrides: list[str], message: str) -> None:
-    def objective(_: RunSpec) -> float:
+    def objective(_: Point) -> float:
         raise AssertionError("a run was started")
 
     with pytest.raises(XpError, match=message):
@@ -120,8 +121,8 @@ def test_options_of_ones_own_are_searched_and_a_trial_may_compose(
         (options / f"{name}.yaml").write_text(f"# Mine.\ndefaults:\n  - grpo\n  - _self_\n# Mine.\nname: {name}\n")
     seen = []
 
-    def objective(spec: RunSpec) -> float:
-        seen.append(spec.algorithm.name)
+    def objective(point: Point) -> float:
+        seen.append(point.spec.algorithm.name)
         compose(["recipes=quickstart", f"seed={len(seen)}", "env=echo", "algorithm=rloo"])
         return 0.0
 
@@ -138,7 +139,7 @@ def test_optunas_coloured_lines_are_for_terminals_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("values", ["shuffle(range(1,4))", "shuffle(2,4,8)"])
 def test_a_shuffled_range_is_the_same_in_each_trial(values: str, tmp_path: Path) -> None:
     seen: list[int] = []
-    search([f"seed={values}"], [], tmp_path, 3, lambda spec: float(seen.append(spec.seed) or spec.seed))
+    search([f"seed={values}"], [], tmp_path, 3, lambda point: float(seen.append(point.spec.seed) or point.spec.seed))
     assert len(seen) == 3
     assert set(seen) <= {1, 2, 3, 4, 8}
 

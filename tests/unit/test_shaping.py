@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.fake_session import RULES, TASK, FakeSession, call
-from xp.cli.parity import REFERENCE
+from tools.pages import REFERENCE
 from xp.composition import compose, from_container
 from xp.envs.base import EnvUnavailable, Message, ToolResult
 from xp.envs.config import EpisodeConfig, WeightedFn

@@ -19,10 +19,8 @@ from xp.errors import ExitCode
         ("env check env=multiply --seconds 60 tasks=4", "words", ["env=multiply", "tasks=4"]),
         ("env check --seconds 60 env=multiply --json tasks=4", "words", ["env=multiply", "tasks=4"]),
         ("runs compare a --json b", "names", ["a", "b"]),
-        ("runs watch --debug a b", "names", ["a", "b"]),
         ("tasks verify a --json b", "keys", ["a", "b"]),
         ("report a --episodes none b", "runs", ["a", "b"]),
-        ("runs resume a --debug seed=1", "overrides", ["seed=1"]),
         ("plan seed=1 --files name=x", "overrides", ["seed=1", "name=x"]),
     ],
 )
@@ -30,14 +28,11 @@ def test_options_may_stand_between_other_words(line: str, field: str, wanted: li
     assert getattr(parse(line.split()), field) == wanted
 
 
-@pytest.mark.parametrize("action", ["show", "recipe"])
-def test_a_run_is_named_by_its_id_or_its_directory(
-    action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_named_by_its_id_or_its_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = progressing(tmp_path)
     shown = []
     for name in (run.name, str(run), f"{run}/"):
-        assert main(["runs", action, name, f"outputs={tmp_path}"]) == 0
+        assert main(["runs", "show", name, f"outputs={tmp_path}"]) == 0
         shown.append(capsys.readouterr().out)
     assert shown[0]
     assert shown == [shown[0]] * 3
@@ -65,11 +60,11 @@ def test_a_beginning_of_a_name_is_enough_everywhere_and_several_are_listed(
         assert "run-o is the beginning of 2 names: run-one, run-only" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("action", ["show", "resume"])
+@pytest.mark.parametrize("words", ["runs show {}", "resume={}"])
 def test_a_directory_that_is_no_run_is_refused_with_both_forms(
-    action: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["runs", action, str(tmp_path)]) == ExitCode.RUN_DIR
+    assert main(words.format(tmp_path).split()) == ExitCode.RUN_DIR
     assert "the id of a run, nor a directory OUTPUTS/runs/RUN" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""`python -m xp parity measure`: one recorded batch through each trainer's code, compared with float64 formulas."""
+"""`python -m tools.parity`: one recorded batch through each trainer's code, compared with float64 formulas."""
 
 from __future__ import annotations
 

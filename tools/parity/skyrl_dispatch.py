@@ -1,4 +1,4 @@
-"""SkyRL's dispatch to FSDP workers, one per role in this process, for `python -m xp parity measure`.
+"""SkyRL's dispatch to FSDP workers, one per role in this process, for `python -m tools.parity`.
 
 Each process runs the whole trainer, so that all of them call the same methods in the same order. SkyRL's own code
 splits a batch over its ranks and joins the results; what Ray would carry between trainer and workers is gathered over

@@ -1,4 +1,4 @@
-"""The recorded batch through xp's SkyRL trainer and FSDP workers, for `python -m xp parity measure`.
+"""The recorded batch through xp's SkyRL trainer and FSDP workers, for `python -m tools.parity`.
 
 `python -m tools.parity.skyrl_program <work.json> <result.json>`. Not real: CUDA and NCCL (the CPU, gloo), and Ray
 between the trainer and its workers (tools.parity.skyrl_dispatch).

@@ -1,4 +1,4 @@
-"""Slime's training actors of one process in `python -m xp parity measure`: arguments, init, and parameters by name."""
+"""Slime's training actors of one process in `python -m tools.parity`: arguments, init, and parameters by name."""
 
 from __future__ import annotations
 

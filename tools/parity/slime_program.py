@@ -1,4 +1,4 @@
-"""The recorded batch through Slime's rollout manager and its training actor, for `python -m xp parity measure`.
+"""The recorded batch through Slime's rollout manager and its training actor, for `python -m tools.parity`.
 
 `python -m tools.parity.slime_program <work.json> <result.json>`. Slime's conversion of samples, its schedule of
 micro-batches, its actor's init and train_actor, its losses, and Megatron's GPT model, gradient accumulation, optimizer

@@ -1,4 +1,4 @@
-"""The recorded batch through xp's GRPOTrainer, for `python -m xp parity measure`.
+"""The recorded batch through xp's GRPOTrainer, for `python -m tools.parity`.
 
 `python -m tools.parity.trl_program <work.json> <result.json>`.
 """

@@ -81,12 +81,6 @@ def _install(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--for-run", action="store_true", help="install nothing if the run would be refused")
 
 
-def _parity(parser: argparse.ArgumentParser) -> None:
-    add_spec(parser)
-    parser.description = f"{parser.description} Words without `=` select keys by prefix: parity training.lr"
-    parser.add_argument("--json", action="store_true", help="the table as JSON")
-
-
 def _rescore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="RUN|key=value", help="one run or two, and the rule")
     parser.add_argument("--json", action="store_true", help="all steps and the comparison as JSON")
@@ -111,17 +105,6 @@ def _replay(parser: argparse.ArgumentParser) -> None:
     _outputs(parser)
 
 
-def _publish(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="name of a run, or its directory")
-    parser.add_argument("--to", required=True, metavar="PLACE", help="a new directory, or hub:ORG/NAME")
-    parser.add_argument("--no-episodes", action="store_true", help="only the model")
-    parser.add_argument("--dry-run", action="store_true", help="print the files and the model card; publish nothing")
-    parser.description = (
-        f"{parser.description} On the hub: a model NAME and a data set NAME-episodes, private if they are new."
-    )
-    _outputs(parser)
-
-
 def _explain(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -141,14 +124,9 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("group", nargs="?", metavar="GROUP", help="list what each option of this group is")
-    _of_list(parser)
-
-
-def _group(parser: argparse.ArgumentParser) -> None:
-    _of_list(_action(_actions(parser), "list", "every option, with what it is"))
-
-
-def _of_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--open", action="store_true", help="with env: also splits and tools of environments without requirements"
+    )
     add_config_dir(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
 
@@ -232,19 +210,6 @@ def folded(text: str, indent: int = 0) -> str:
 
 Actions = Any
 """The subparsers of a command; argparse's type for them is private."""
-SIMPLE: Final = {
-    "show": "one run: its stages with exit codes and times",
-    "diagnose": "verdict on a run, with its exit code and symptoms",
-    "logs": "log of the last stage, followed while the run continues",
-    "fetch": "copy the model and the trajectories of a run from its launcher's storage",
-    "recipe": "print a run's differences from the defaults as a recipe, to run it again",
-    "lock": "what a run's result depends on: digests of spec, code, model and tasks, versions, seeds",
-    "bundle": "make one file of a run, with which somebody else does it again",
-    "cancel": "stop a run",
-    "trust": "mark a run of another user or place, or a bundle, as your own",
-    "resume": "continue from the last checkpoint",
-}
-"""Action on one run -> its line of help."""
 
 
 def _actions(parser: argparse.ArgumentParser) -> Actions:
@@ -278,6 +243,14 @@ def add_env(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET|key=value",
         help="env=NAME, URL, Org/Name or package.module:Class; tasks=4, tokenizer=DIR and overrides",
     )
+    check.add_argument(
+        "--labels", type=Path, metavar="FILE", help="instead: agreement of env.judge with rows that a person labelled"
+    )
+    check.add_argument(
+        "--budget-usd", type=amount, metavar="X", help="with --labels: cost limit (needs the judge's prices)"
+    )
+    add_config_dir(check)
+    check.epilog = 'a row of --labels: {"prompt": "...", "answers": ["...", "..."], "labels": [1, 0]}'
     check.add_argument("--seconds", type=count, default=120, metavar="N", help="time limit of the check (120)")
     check.add_argument("--slots", type=count, metavar="N", help=SLOTS)
     check.add_argument("--json", action="store_true", help="the report as JSON")
@@ -290,22 +263,6 @@ def add_env(parser: argparse.ArgumentParser) -> None:
         help="graded: rows and a grader; ors: tools over the ORS protocol; openenv: reset and step;"
         " verifiers: of that library (default: graded)",
     )
-    listing = _action(actions, "list", "every environment, with what it is and needs")
-    listing.add_argument(
-        "--open", action="store_true", help="also show splits and tools of environments without requirements"
-    )
-    _of_list(listing)
-
-
-def add_judge(parser: argparse.ArgumentParser) -> None:
-    """The actions of `judge`."""
-    check = _action(_actions(parser), "check", "agreement of env.judge with rows that a person labelled")
-    add_spec(check)
-    check.epilog = 'a row: {"prompt": "...", "answers": ["...", "..."], "labels": [1, 0]}'
-    check.add_argument(
-        "--budget-usd", type=amount, metavar="X", help="cost limit; no row begins after it (needs the judge's prices)"
-    )
-    check.add_argument("--json", action="store_true", help="the figures as JSON")
 
 
 def add_tasks(parser: argparse.ArgumentParser) -> None:
@@ -345,6 +302,12 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
 def add_runs(parser: argparse.ArgumentParser) -> None:
     """The actions of `runs`; without one, the runs are listed."""
     actions = _actions(parser)
+
+    def of_run(name: str, text: str) -> argparse.ArgumentParser:
+        action = _action(actions, name, text)
+        action.add_argument("run", metavar="RUN", help="name of the run, or its directory OUTPUTS/runs/RUN")
+        return action
+
     listing = _action(actions, "list", "every run, oldest first (the default)")
     listing.add_argument(
         "words", nargs="*", metavar="key=value|TEXT", help="only runs with these values, tags (tag=WORD) and texts"
@@ -355,36 +318,38 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     tag.add_argument("words", nargs="*", metavar="TAG", help="words such as good-baseline; none: print the tags")
     tag.add_argument("--remove", action="store_true", help="remove these tags instead")
     tag.add_argument("--note", metavar="TEXT", help="sentence about the run; '' removes it")
-    for name, text in SIMPLE.items():
-        one = _action(actions, name, text)
-        one.add_argument("run", metavar="RUN", help="name of the run, or its directory OUTPUTS/runs/RUN")
-        if name in ("show", "diagnose"):
-            what = "its record" if name == "show" else "verdict and symptoms"
-            one.add_argument("--json", action="store_true", help=f"{what} as JSON")
-        if name == "fetch":
-            one.add_argument("--checkpoints", action="store_true", help="the checkpoints too, which may be large")
-        if name == "lock":
-            one.add_argument("--json", action="store_true", help="as JSON")
-            one.add_argument(
-                "--accept", nargs="+", default=[], metavar="FACT", help="let a resume go on with this code as it is now"
-            )
-        if name == "bundle":
-            one.add_argument("--to", type=Path, metavar="FILE", help="the file (RUN.zip)")
-            one.add_argument("--no-tasks", action="store_true", help="without the task set, if its licence forbids it")
-            one.add_argument("--no-episodes", action="store_true", help="without the recorded episodes")
-        if name == "recipe":
-            add_config_dir(one)
-        if name == "resume":
-            one.add_argument("overrides", nargs="*", metavar="key=value", help="changes, e.g. training.num_steps=60")
+    show = of_run("show", "one run: its stages with exit codes and times")
+    show.add_argument(
+        "--lock",
+        action="store_true",
+        help="instead: what its result depends on (digests of spec, code, model and tasks, versions, seeds)",
+    )
+    show.add_argument("--json", action="store_true", help="as JSON")
+    diagnose = of_run("diagnose", "verdict on a run, with its exit code and symptoms")
+    diagnose.add_argument("--json", action="store_true", help="as JSON")
+    logs = of_run("logs", "log of the last stage")
+    logs.add_argument("-f", "--follow", action="store_true", help="continue until the run ends")
+    fetch = of_run("fetch", "copy the model and the trajectories of a run from its launcher's storage")
+    fetch.add_argument("--checkpoints", action="store_true", help="the checkpoints too, which may be large")
+    of_run("recipe", "print the command line that began a run, to run it again")
+    bundle = of_run("bundle", "make one file of a run, with which somebody else does it again")
+    bundle.add_argument("--to", type=Path, metavar="FILE", help="the file (RUN.zip)")
+    bundle.add_argument("--no-tasks", action="store_true", help="without the task set, if its licence forbids it")
+    bundle.add_argument("--no-episodes", action="store_true", help="without the recorded episodes")
+    publish = of_run("publish", "publish a run's model, with a card, and its episodes: into a directory, or on the hub")
+    publish.add_argument("--to", required=True, metavar="PLACE", help="a new directory, or hub:ORG/NAME")
+    publish.add_argument("--no-episodes", action="store_true", help="only the model")
+    publish.add_argument("--dry-run", action="store_true", help="print the files and the model card; publish nothing")
+    publish.description = (
+        f"{publish.description} On the hub: a model NAME and a data set NAME-episodes, private if they are new."
+    )
+    of_run("cancel", "stop a run")
+    trust = of_run("trust", "mark a run of another user or place, or a bundle, as your own")
+    trust.add_argument(
+        "--accept", nargs="+", metavar="FACT", help="instead: let a resume continue with this code as it is now"
+    )
     add_episode(_action(actions, "episode", "the text of one episode"))
-    watch = _action(actions, "watch", "a table of runs, updated until they end")
-    watch.add_argument("names", nargs="*", metavar="RUN", help="names, prefixes or patterns (default: running runs)")
-    _add_compare(_action(actions, "compare", "runs by held-out reward, best first"))
-    for one in actions.choices.values():
-        _outputs(one)
-
-
-def _add_compare(compare: argparse.ArgumentParser) -> None:
+    compare = _action(actions, "compare", "runs by held-out reward, best first")
     compare.add_argument("names", nargs="*", metavar="RUN", help="names, prefixes or patterns (default: all runs)")
     form = compare.add_mutually_exclusive_group()
     for name in ("csv", "markdown", "json"):
@@ -397,6 +362,8 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument(
         "--margin", type=amount, metavar="X", help="with --paired: margin of equivalence, in units of reward"
     )
+    for one in actions.choices.values():
+        _outputs(one)
 
 
 COMMANDS: Final[Mapping[str, Command]] = {
@@ -414,32 +381,29 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "search values with Optuna: training.learning_rate='interval(1e-4,1e-3)'", _search, "commands:search"
     ),
     "install": Command("make the Python that the trainer needs, from its lock", _install, "install:install_command"),
-    "parity": Command("show what each backend receives of every key", _parity, "information:parity"),
     "options": Command(
         "list the groups and their options, or the options of one group with what they are",
         _options,
-        "information:options_command",
+        "options:options_command",
         takes_overrides=False,
     ),
     "explain": Command(
-        "explain a key (value, origin, meaning, each backend's rendering) or a metric", _explain, "information:explain"
+        "explain a key (value, origin, meaning, each backend's rendering) or a metric",
+        _explain,
+        "explain:explain_command",
     ),
-    "doctor": Command("check this machine against a plan", _doctor, "information:doctor"),
-    "judge": Command("check a judge by rubric against a person's labels", add_judge, "judge:judge_command"),
+    "doctor": Command("check this machine against a plan", _doctor, "commands:doctor"),
     "env": Command(
-        "environments: check one without a model, create one, list all",
+        "environments: check one without a model, or its judge; create one",
         add_env,
         "environments:env_command",
         takes_overrides=False,
     ),
-    "model": Command("models: list all", _group, "information:options_command", takes_overrides=False),
-    "hardware": Command("hardware: list all", _group, "information:options_command", takes_overrides=False),
     "tasks": Command(
         "the task store: list, show, profile, verify, prune", add_tasks, "tasks:tasks_command", takes_overrides=False
     ),
     "runs": Command(
-        "runs: list, show, watch, diagnose, logs, tag, recipe, lock, bundle, fetch, cancel, resume, trust, episode,"
-        " compare",
+        "runs: list, show, diagnose, logs, tag, recipe, bundle, publish, fetch, cancel, trust, episode, compare",
         add_runs,
         "runs:runs_command",
         takes_overrides=False,
@@ -448,12 +412,6 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "do a recorded run again, and name what is not the same",
         _replay,
         "reproduce:replay_command",
-        takes_overrides=False,
-    ),
-    "publish": Command(
-        "publish a run's model, with a card, and its episodes: into a directory, or on the hub",
-        _publish,
-        "reproduce:publish_command",
         takes_overrides=False,
     ),
     "rescore": Command(
@@ -472,7 +430,22 @@ COMMANDS: Final[Mapping[str, Command]] = {
         takes_overrides=False,
     ),
     "completion": Command(
-        "print a script for completion of `xp` in a shell", _completion, "information:completion", takes_overrides=False
+        "print a script for completion of `xp` in a shell",
+        _completion,
+        "completion:completion_command",
+        takes_overrides=False,
     ),
 }
 """Commands, in the order of `--help`."""
+INSTEAD: Final = {
+    "parity": "explain KEY",
+    "model": "options model",
+    "hardware": "options hardware",
+    "env list": "options env",
+    "judge": "env check --labels FILE env=NAME 'env.judge={...}'",
+    "publish": "runs publish RUN --to PLACE",
+    "runs watch": "runs logs RUN --follow",
+    "runs lock": "runs show RUN --lock",
+    "runs resume": "resume=RUN",
+} | dict.fromkeys(("rerun", "repeat", "again", "runs rerun", "runs repeat", "runs again"), "runs recipe RUN")
+"""Words that are no commands -> the command for them."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from xp.cli.information import show_config
 from xp.cli.parser import outputs_of
 from xp.cli.run_plans import (
     check_checkpoint,
+    command_of,
+    config_words,
     open_plans,
     plans_of,
     plans_of_sweep,
@@ -17,6 +21,8 @@ from xp.cli.run_plans import (
     run_plan,
     run_plans,
 )
+from xp.cli.table import wrapped
+from xp.composition import Point, compose, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 from xp.lib.text import counted
@@ -57,8 +63,12 @@ def run(args: Namespace) -> int:
 
 def _again(words: str, args: Namespace) -> str:
     """The same command once more, which continues a sweep or a search; without --again, which would begin anew."""
-    directories = (word for place in args.config_dir for word in ("--config-dir", str(place)))
-    return f"python -m xp {words} {shlex.join([*args.overrides, *directories])}"
+    return f"python -m xp {words} {shlex.join([*args.overrides, *config_words(args)])}"
+
+
+def _planned(args: Namespace, point: Point, build: Callable[[RunSpec, str], Plan]) -> Plan:
+    """Plans one point, with the command line that runs it."""
+    return replace(build(point.spec, new_run_id(point.spec)), command=command_of(args, point))
 
 
 def prepare(args: Namespace) -> int:
@@ -66,7 +76,7 @@ def prepare(args: Namespace) -> int:
     from xp.doctor.template import check_template_on_tasks
 
     points = points_of(args)
-    plans = [build_preparation(point.spec, new_run_id(point.spec)) for point in points]
+    plans = [_planned(args, point, build_preparation) for point in points]
     code = run_plans(plans, [point.name for point in points], is_whole=False)
     check_template_on_tasks([plan.spec for plan in plans])
     return code
@@ -111,14 +121,13 @@ def evaluate(args: Namespace) -> int:
 def sft(args: Namespace) -> int:
     """Fine-tunes on episodes, and plays the held-out tasks with the model before and after."""
     points = points_of(args)
-    plans = [build_sft(point.spec, new_run_id(point.spec)) for point in points]
+    plans = [_planned(args, point, build_sft) for point in points]
     return run_plans(plans, [point.name for point in points])
 
 
 def plan(args: Namespace) -> int:
     """Prints the plan and runs nothing."""
     from xp.cli.display import arithmetic, console, plan_json, show_plan
-    from xp.cli.table import wrapped
     from xp.planning.duration import time_lines
 
     if args.cfg:
@@ -149,12 +158,44 @@ def search(args: Namespace) -> int:
     digest = text_digest("\n".join(sorted(args.overrides)))[:12]
     directory = outputs_of(args.overrides) / "searches" / digest
 
-    def reward(spec: RunSpec) -> float:
-        plans, left = open_plans([spec], again=args.again)
+    def reward(point: Point) -> float:
+        plans, left = open_plans([point], args)
         write_sweep(outputs_of(args.overrides), args.overrides, [*left, *plans.run_ids])
         run_plans(plans, resume=_again(f"search --trials {args.trials}", args))
-        return held_out_reward(spec)
+        return held_out_reward(point.spec)
 
     run_trials(args.overrides, args.config_dir, directory, args.trials, reward)
     print(f"the best of all trials: {directory / 'optimization_results.yaml'}")
+    return ExitCode.OK
+
+
+def doctor(args: Namespace) -> int:
+    """Checks this machine against the plan; the exit code is that of the first fault."""
+    from xp.doctor import examine, exit_code
+
+    findings = []
+    for finding in examine(compose(args.overrides, args.config_dir), args.slots):
+        if not args.json:
+            print(wrapped(str(finding)), flush=True)
+        findings.append(finding)
+    if args.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False))
+    return exit_code(findings)
+
+
+def show_config(args: Namespace) -> int:
+    """Prints the composed configuration as YAML, or one section of it."""
+    import yaml
+
+    text = to_yaml(compose(args.overrides, args.config_dir))
+    if args.package is None:
+        print(text, end="")
+        return ExitCode.OK
+    node = yaml.safe_load(text)
+    for part in args.package.split("."):
+        if not isinstance(node, dict) or part not in node:
+            known = ", ".join(node) if isinstance(node, dict) else "no keys"
+            raise XpError(f"--package {args.package}: no section {part}; there are: {known}")
+        node = node[part]
+    print(yaml.safe_dump(node, sort_keys=False, allow_unicode=True), end="")
     return ExitCode.OK

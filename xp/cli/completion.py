@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from xp.errors import ExitCode
 
-def script(shell: str) -> str:
-    """Shell code that completes the arguments of `xp`."""
+
+def completion_command(args: Namespace) -> int:
+    """Prints shell code that completes the arguments of `xp`."""
     import argcomplete
 
-    return str(argcomplete.shellcode(["xp"], shell=shell))
+    print(argcomplete.shellcode(["xp"], shell=args.shell))
+    return ExitCode.OK
 
 
 def complete() -> None:

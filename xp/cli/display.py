@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.builtin.tiny_model import PLACE
-from xp.cli.curve import picture_of
 from xp.cli.table import wrapped
 from xp.episode.metrics import FULL_REWARD
 from xp.episode.metrics_file import read_metrics
-from xp.launchers.node.log import Redrawn
-from xp.lib.terminal import shown
+from xp.lib.terminal import Redrawn, shown
 from xp.lib.text import counted
 from xp.planning.episode import named_code
 from xp.report.result import interval_of
@@ -224,12 +222,6 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
         out.print(f"  RL can learn   {_learnable(file)}")
     for line in held_out_lines(plan.spec, outputs):
         out.print(f"  {line}")
-    if (
-        is_evaluated
-        and checkpoint is None
-        and (picture := picture_of(run, file, lambda text: out.print(f"  {text}"))) is not None
-    ):
-        out.print(f"  reward curve  {picture}")
     out.print(f"  took          {time_text(read_record(run), plan.spec.hardware)}")
     for line in _symptoms(plan, run) if was_trained else ():
         out.print(f"  {line}", soft_wrap=True)

@@ -1,34 +1,30 @@
-"""`python -m xp env check|list|new`: reports on environments, their list, and skeletons of new ones."""
+"""`python -m xp env check|new`: reports on environments, and skeletons of new ones."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import keyword
-import os
 import re
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from xp.cli.information import first_sentence, show_options
 from xp.composition import compose, options
 from xp.env_check.measure import Measured, measure
 from xp.env_check.report import EnvReport, report
 from xp.env_check.watch import CLOSE_S, Watch, close_within
 from xp.envs.base import EnvFault, Message, Provider
-from xp.envs.config import Chat, SandboxKind
+from xp.envs.config import Chat
 from xp.envs.load import load_provider
 from xp.envs.slots import num_slots_of
 from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.entries import CLASS
-from xp.lib.text import counted
-from xp.planning.episode import CATALOG_KEY, chat_of, env_config, episode_environ, needs_catalog_key
+from xp.planning.episode import chat_of, env_config, episode_environ
 from xp.run_records.resume import split_off
 from xp.run_records.run_directory import resource_errors
 from xp.spec import EnvMember, RunSpec
@@ -36,24 +32,24 @@ from xp.spec import EnvMember, RunSpec
 NUM_TASKS: Final = 4
 
 
-def check_command(words: Sequence[str], seconds: int, num_slots: int | None, *, as_json: bool) -> int:
-    """Checks environments; the exit code is ENVIRONMENT if one cannot be trained on or the time was too short.
-
-    Args:
-        words: the environment, then `tasks=N`, `tokenizer=DIR` and overrides.
-        seconds: time limit.
-        num_slots: sessions to open at the same time; None: some on a server that is started here, none on another.
-        as_json: whether the reports are printed as JSON.
-    """
-    named, rest = split_off(("tasks", "tokenizer"), words)
+def check_command(args: Namespace) -> int:
+    """Checks environments, or their judge; the exit code is ENVIRONMENT if one cannot be trained on, the time was too
+    short, or the judge gave no verdict."""
+    named, rest = split_off(("tasks", "tokenizer"), args.words)
     if not rest:
         raise XpError("env check: name an environment: env=NAME, a URL, Org/Name or package.module:Class")
     tasks = named.get("tasks", str(NUM_TASKS))
     if not tasks.isdigit() or int(tasks) < 1:
         raise XpError(f"tasks={tasks}: the number of tasks to play must be a whole number from 1 on")
-    spec = compose(_as_overrides(rest))
-    reports = check(spec, int(tasks), named.get("tokenizer"), seconds, num_slots)
-    if as_json:
+    spec = compose(_as_overrides(rest), args.config_dir)
+    if args.labels is not None:
+        from xp.cli.judge import check_judge
+
+        return check_judge(spec, args.labels, args.budget_usd, as_json=args.json)
+    if args.budget_usd is not None:
+        raise XpError("--budget-usd belongs to --labels FILE")
+    reports = check(spec, int(tasks), named.get("tokenizer"), args.seconds, args.slots)
+    if args.json:
         print(json.dumps([one.as_dict() for one in reports], indent=2, ensure_ascii=False))
     else:
         for one in reports:
@@ -166,109 +162,6 @@ def _as_overrides(rest: Sequence[str]) -> list[str]:
     return [*chosen, f"env.{address}='{target}'", *others]
 
 
-HOSTED_NEEDS: Final = {
-    "reasoning_gym": "package reasoning-gym",
-    "verifiers": "package verifiers",
-    "inspect": "package inspect_ai",
-}
-"""Provider -> package that the run's Python must have for it."""
-
-
-@dataclass(frozen=True)
-class InstalledEnvironment:
-    """One option of the group `env`."""
-
-    name: str
-    about: str
-    providers: Sequence[str]
-    """Providers of its members."""
-    max_turns: int | None
-    needs: Sequence[str]
-    """Keys, programs, packages and addresses that a run needs."""
-    splits: Mapping[str, int] | None = None
-    """Split -> number of tasks; None: the environment was not opened."""
-    tools: Sequence[str] | None = None
-    fault: str | None = None
-    """Reason why the environment could not be opened."""
-
-
-def list_command(config_dirs: Sequence[Path], *, is_opened: bool, as_json: bool) -> int:
-    """Prints the list of environments."""
-    environments = listed(config_dirs, is_opened=is_opened)
-    if as_json:
-        print(json.dumps([asdict(one) for one in environments], indent=2))
-    else:
-        show_options({one.name: _line(one) for one in environments})
-    return ExitCode.OK
-
-
-def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[InstalledEnvironment]:
-    """Yields every option of the group `env`, sorted by name.
-
-    Args:
-        config_dirs: directories with the user's own options.
-        is_opened: whether environments without requirements are opened, to list their splits and tools.
-    """
-    for name, file in options("env", config_dirs).items():
-        about = first_sentence(file)
-        try:
-            spec = compose([f"env={name}"], config_dirs)
-        except XpError as error:
-            yield InstalledEnvironment(name, about, (), None, (_what_is_missing(str(error)),))
-            continue
-        members = spec.env.members
-        needs = tuple(dict.fromkeys(need for member in members.values() for need in _needs(member)))
-        providers = tuple(dict.fromkeys(member.provider for member in members.values()))
-        turns = max(member.max_turns for member in members.values())
-        env = InstalledEnvironment(name, about, providers, turns, needs)
-        yield _opened(env, spec) if is_opened and not needs and len(members) == 1 else env
-
-
-def _line(one: InstalledEnvironment) -> str:
-    """What it is, needs without the explanations in brackets, which --json has, and what was found by opening it."""
-    parts = [one.about]
-    if one.max_turns is not None:
-        parts.append(f"{'+'.join(one.providers)}, {counted(one.max_turns, 'turn')}")
-    if needs := [need for need in one.needs if need not in one.about]:
-        parts.append("needs " + re.sub(r" \([^)]*\)", "", ", ".join(needs)))
-    if one.splits is not None and one.tools is not None:
-        parts.append(", ".join(f"{split} {size:,}" for split, size in one.splits.items()))
-        parts.append(f"tools: {', '.join(one.tools) or 'none'}")
-    return "; ".join([*parts, *([one.fault] if one.fault else [])])
-
-
-def _what_is_missing(error: str) -> str:
-    """Last clause of a fault, which names the missing value."""
-    text = error.splitlines()[0]
-    if "give exactly one of " in text:
-        return text.rpartition("give exactly one of ")[2].replace(" and ", " or ")
-    return text.rpartition(": ")[2]
-
-
-def _needs(member: EnvMember) -> Iterator[str]:
-    if needs_catalog_key(member):
-        yield CATALOG_KEY
-    yield from (source.from_env if source else name.upper() for name, source in member.secrets.items())
-    if member.image is not None or member.sandbox is SandboxKind.DOCKER:
-        yield "Docker"
-    if member.provider in HOSTED_NEEDS and member.python is None:
-        yield HOSTED_NEEDS[member.provider]
-
-
-def _opened(env: InstalledEnvironment, spec: RunSpec) -> InstalledEnvironment:
-    name, member = next(iter(spec.env.members.items()))
-    with ExitStack() as stack:
-        try:
-            provider = load_provider(env_config(name, member, spec), os.environ)
-            stack.callback(provider.close)
-            splits = {split: provider.num_tasks(split) for split in provider.splits()}
-            session = provider.open(provider.tasks(next(iter(splits)), [0])[0])
-            stack.callback(session.close)
-            return replace(env, splits=splits, tools=[tool.name for tool in session.tools()])
-        except (XpError, EnvFault) as error:
-            return replace(env, fault=str(error).splitlines()[0])
-
-
 MODULE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 MODULE: Final = "my_environment"
 SKELETON_CLASS: Final = "MyEnvironment"
@@ -329,9 +222,5 @@ def new_environment(name: str, kind: str, folder: Path) -> list[str]:
 
 
 def env_command(args: Namespace) -> int:
-    """Environments: check one or each of a mixture, create one, list them."""
-    if args.action == "new":
-        return new_command(args.name, args.kind)
-    if args.action == "list":
-        return list_command(args.config_dir, is_opened=args.open, as_json=args.json)
-    return check_command(args.words, args.seconds, args.slots, as_json=args.json)
+    """Environments: check one or each of a mixture, or create one."""
+    return new_command(args.name, args.kind) if args.action == "new" else check_command(args)

@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import os
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from xp.cli.parity import refused, rows
-from xp.composition import ROOT, Origin, origin_of
-from xp.composition.faults import nearest_key
+from xp.cli.table import wrapped
+from xp.composition import ROOT, Origin, compose, origin_of
+from xp.composition.faults import every_key, nearest_key, same_key
 from xp.composition.native_names import hint as native_hint
 from xp.composition.origins import ALTERNATIVES
 from xp.episode.metric_table import METRICS, Metric, find
-from xp.errors import XpError, nearest
-from xp.planning.backend import FieldSupport
+from xp.errors import ExitCode, XpError, nearest
+from xp.planning.backend import backend_of
 from xp.spec import BackendName, RunSpec, Section
+
+
+def explain_command(args: Namespace) -> int:
+    """Explains keys (value, origin, meaning, rendering) and metrics: `explain KEY|METRIC ... [overrides]`."""
+    words = [word for word in args.overrides if "=" not in word and not word.startswith(("-", "~", "+"))]
+    overrides = [word for word in args.overrides if word not in words]
+    if not words:
+        raise XpError("explain takes a key or a metric: python -m xp explain algorithm.kl_estimator [overrides]")
+    metrics = [word for word in words if is_metric(word)]
+    # `learning_rate` is a metric, and a key of one section.
+    keys = [path for word in words if (path := same_key(word, every_key()) if is_metric(word) else word) is not None]
+    entries = [entry for metric in metrics for entry in metric_json(metric)]
+    lines = [line for metric in metrics for line in explain_metric(metric)]
+    if keys:
+        explainer = KeyExplainer(overrides, args.config_dir)
+        entries += [entry for key in keys for entry in explainer.facts(key)]
+        lines += [line for key in keys for line in explainer.lines(key)]
+    if args.json:
+        print(json.dumps(entries, indent=2, ensure_ascii=False, default=str))
+    else:
+        print("\n".join(map(wrapped, lines)))
+    return ExitCode.OK
 
 
 @dataclass(frozen=True)
@@ -32,87 +56,91 @@ class Field:
     legal: str
 
 
-def explain(
-    path: str,
-    spec: RunSpec,
-    specs: Mapping[str, RunSpec],
-    overrides: Sequence[str],
-    config_dirs: Sequence[Path] = (),
-) -> Iterator[str]:
-    """Yields the explanation's lines; raises XpError for a key that does not exist.
+class KeyExplainer:
+    """Explains keys of a composed command line; composes it for each backend.
 
     Args:
-        path: key path of a field, or of a section, whose fields are then listed.
-        spec: the composed spec.
-        specs: backend -> spec composed from the same overrides.
         overrides: overrides of the command line.
         config_dirs: directories with the user's own options.
     """
-    entries = key_json(path, spec, specs, overrides, config_dirs)
-    found = entries[0]
-    if found["key"] != path:
-        yield f"{path}: {_section_meaning(spec, path)}"
-        for one in entries:
-            yield f"  {one['key']} = {shown(one['value'])}  {_first_sentence(one['means'])}".rstrip()
-        return
-    yield f"{path} = {shown(found['value'])}"
-    if found["null_because"]:
-        yield f"  null   because {found['null_because']}, in the place of:"
-    for number, text in enumerate(found["from"]):
-        yield f"  {'from' if number == 0 and not found['null_because'] else 'over':6} {text}"
-    yield f"  means  {found['means']}"
-    yield f"  legal  {found['legal']}"
-    if not found["backends"]:
-        yield "  means the same on every backend: implemented by xp itself"
-    for name, own in found["backends"].items():
-        yield f"  {name:6} {own['support']}: {own['receives']}{'  (' + own['note'] + ')' if own['note'] else ''}"
-        yield from (f"         refused: {reason}" for reason in own["refused"])
+
+    def __init__(self, overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> None:
+        self._overrides, self._config_dirs = overrides, config_dirs
+        self._spec = compose(overrides, config_dirs)
+        self._fields = fields_of(self._spec)
+        specs = specs_of(overrides, config_dirs)
+        self._meanings = {name: backend_of(spec).meanings(spec) for name, spec in specs.items()}
+        self._refusals = {name: [str(one) for one in backend_of(spec).refusals(spec)] for name, spec in specs.items()}
+
+    def lines(self, path: str) -> Iterator[str]:
+        """Yields the explanation of a field, or one line for each field of a section; raises XpError for a key that
+        does not exist."""
+        entries = self.facts(path)
+        found = entries[0]
+        if found["key"] != path:
+            yield f"{path}: {_section_meaning(self._spec, path)}"
+            for one in entries:
+                yield f"  {one['key']} = {as_yaml(one['value'])}  {_first_sentence(one['means'])}".rstrip()
+            return
+        yield f"{path} = {as_yaml(found['value'])}"
+        if found["null_because"]:
+            yield f"  null   because {found['null_because']}, in the place of:"
+        for number, text in enumerate(found["from"]):
+            yield f"  {'from' if number == 0 and not found['null_because'] else 'over':6} {text}"
+        yield f"  means  {found['means']}"
+        yield f"  legal  {found['legal']}"
+        if not found["backends"]:
+            yield "  means the same on every backend: implemented by xp itself"
+        for name, own in found["backends"].items():
+            yield f"  {name:6} {own['support']}: {own['receives']}{'  (' + own['note'] + ')' if own['note'] else ''}"
+            yield from (f"         refused: {reason}" for reason in own["refused"])
+
+    def facts(self, path: str) -> list[dict[str, Any]]:
+        """A key, or every key of a section, as JSON objects; raises XpError for a key that does not exist."""
+        below = [field for field in self._fields.values() if f"{field.path}.".startswith(f"{path}.")]
+        if not below:
+            hint = native_hint(path)
+            raise XpError(f"{path}: no such key{f'; {hint}' if hint else nearest_key(path, self._fields)}")
+        return [self._facts_of(field) for field in below]
+
+    def _facts_of(self, field: Field) -> dict[str, Any]:
+        path = field.path
+        pairs = ALTERNATIVES if field.value is None else ()
+        other = next((one for pair in pairs if path in pair for one in pair if one != path), None)
+        backends = {
+            name: asdict(meanings[path])
+            | {
+                "refused": [
+                    text.removeprefix(f"{path}: ") for text in self._refusals[name] if text.startswith(f"{path}: ")
+                ]
+            }
+            for name, meanings in self._meanings.items()
+            if path in meanings
+        }
+        origin = origin_of(path, self._overrides, self._config_dirs)
+        return {
+            "key": path,
+            "value": field.value,
+            "null_because": None if other is None else f"{other} = {as_yaml(self._fields[other].value)}",
+            "from": _places(origin),
+            "means": field.meaning or comment_of(origin),
+            "legal": field.legal,
+            "backends": backends,
+        }
 
 
-def key_json(
-    path: str,
-    spec: RunSpec,
-    specs: Mapping[str, RunSpec],
-    overrides: Sequence[str],
-    config_dirs: Sequence[Path] = (),
-) -> list[dict[str, Any]]:
-    """A key, or every key of a section, as JSON objects; raises XpError for a key that does not exist.
+def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict[str, RunSpec]:
+    """Composes the same overrides for each of xp's backends, and for a plugin's backend if they select one.
 
-    Args: as `explain`.
+    Raises:
+        XpError: the overrides do not compose.
     """
-    fields = fields_of(spec)
-    below = [field for field in fields.values() if f"{field.path}.".startswith(f"{path}.")]
-    if not below:
-        hint = native_hint(path)
-        raise XpError(f"{path}: no such key{f'; {hint}' if hint else nearest_key(path, fields)}")
-    meanings, reasons = {row.field: row.meanings for row in rows(specs)}, refused(specs)
-    return [_facts(field, fields, meanings.get(field.path, {}), reasons, overrides, config_dirs) for field in below]
-
-
-def _facts(
-    field: Field,
-    fields: Mapping[str, Field],
-    meanings: Mapping[str, FieldSupport],
-    reasons: Mapping[str, Sequence[str]],
-    overrides: Sequence[str],
-    config_dirs: Sequence[Path],
-) -> dict[str, Any]:
-    path = field.path
-    pairs = ALTERNATIVES if field.value is None else ()
-    other = next((one for pair in pairs if path in pair for one in pair if one != path), None)
-    own_facts = {
-        name: [text.removeprefix(f"{path}: ") for text in texts if text.startswith(f"{path}: ")]
-        for name, texts in reasons.items()
-    }
-    return {
-        "key": path,
-        "value": field.value,
-        "null_because": None if other is None else f"{other} = {shown(fields[other].value)}",
-        "from": _places(path, overrides, config_dirs),
-        "means": field.meaning or comment_of(origin_of(path, overrides, config_dirs)),
-        "legal": field.legal,
-        "backends": {name: asdict(one) | {"refused": own_facts.get(name, [])} for name, one in meanings.items()},
-    }
+    others = [text for text in overrides if not text.startswith("backend=")]
+    chosen = [text for text in overrides if text.startswith("backend=")]
+    specs: dict[str, RunSpec] = {name: compose([*others, f"backend={name}"], config_dirs) for name in BackendName}
+    for spec in (compose([*others, *chosen], config_dirs) for _ in chosen[:1]):
+        specs.setdefault(spec.backend.name, spec)
+    return specs
 
 
 def fields_of(spec: RunSpec) -> dict[str, Field]:
@@ -125,12 +153,12 @@ def fields_of(spec: RunSpec) -> dict[str, Field]:
     return fields
 
 
-def shown(value: Any) -> str:
+def as_yaml(value: Any) -> str:
     """A value in YAML's syntax."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, tuple):
-        return f"[{', '.join(map(shown, value))}]"
+        return f"[{', '.join(map(as_yaml, value))}]"
     return str(value)
 
 
@@ -168,9 +196,8 @@ def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     return f"{kind}{pattern}{' ' + ' and '.join(bounds) if bounds else ''}"
 
 
-def _places(path: str, overrides: Sequence[str], config_dirs: Sequence[Path]) -> list[str]:
+def _places(origin: Origin) -> list[str]:
     """Origin of the value, then the origins of the values that it replaced."""
-    origin: Origin = origin_of(path, overrides, config_dirs)
     places = [f"the command line: {origin.override}"] if origin.override else []
     for mark in reversed(origin.marks):
         file = os.path.relpath(mark.file, ROOT) if mark.file.is_relative_to(ROOT) else str(mark.file)

@@ -1,10 +1,9 @@
-"""`python -m xp judge check`: agreement of a judge with a person on a few labelled rows, before a run pays for it."""
+"""`python -m xp env check --labels FILE`: agreement of a judge with a person, before a run pays for it."""
 
 from __future__ import annotations
 
 import json
 import sys
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -12,7 +11,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from xp.composition import compose
 from xp.envs.config import JudgeConfig, JudgeScoring
 from xp.envs.judges import COST, JudgeFault, total_usage
 from xp.episode.judge import JUDGE, Judge, JudgeLog, rubric_of
@@ -20,6 +18,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.reading import lines_of
 from xp.lib.text import counted
 from xp.planning.episode import episode_config, episode_environ
+from xp.spec import RunSpec
 
 
 class LabelledRow(BaseModel, extra="allow"):
@@ -50,28 +49,24 @@ class Agreement:
     """Limit that ended the check."""
 
 
-def judge_command(args: Namespace) -> int:
+def check_judge(spec: RunSpec, labels: Path, budget_usd: float | None, *, as_json: bool) -> int:
     """Scores labelled rows; the exit code is ENVIRONMENT if the judge gave no verdict on any of them."""
-    words = [word for word in args.overrides if "=" not in word]
-    if len(words) != 1:
-        raise XpError("judge check needs one file of labelled rows: judge check ROWS.jsonl env=... 'env.judge={...}'")
-    spec = compose([word for word in args.overrides if "=" in word], args.config_dir)
     config = episode_config(spec)
     judged = {name: member for name, member in config.members.items() if member.judge is not None}
     if len(judged) != 1:
-        raise XpError(f"judge check needs one environment with env.judge; {len(judged)} have one")
+        raise XpError(f"--labels needs one environment with env.judge; {len(judged)} have one")
     ((name, member),) = judged.items()
     assert member.judge is not None  # selected above
-    rows = labelled_rows(Path(words[0]), member.judge)
-    if args.budget_usd is not None and member.judge.model.price_in is None:
+    rows = labelled_rows(labels, member.judge)
+    if budget_usd is not None and member.judge.model.price_in is None:
         raise XpError("--budget-usd needs the prices: set env.judge.model.price_in and price_out")
     log = JudgeLog(Path(spec.outputs, JUDGE), Path(spec.outputs, JUDGE).glob("*.jsonl"))
     judge = Judge(member.judge, episode_environ(spec), lambda _: {}, log, member.dialect)
     try:
-        result = measured(judge, rows, args.budget_usd)
+        result = measured(judge, rows, budget_usd)
     finally:
         judge.close()
-    if args.json:
+    if as_json:
         print(json.dumps(asdict(result), indent=2))
     else:
         _show(name, member.judge, result, spec.training.group_size)

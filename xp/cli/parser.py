@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
-from xp.cli.arguments import COMMANDS, Parser
+from xp.cli.arguments import COMMANDS, INSTEAD, Parser
 from xp.cli.help_texts import EPILOG
 from xp.errors import XpError, nearest
 
@@ -16,19 +15,16 @@ _SECTIONS: Final = ("env", "model", "algorithm", "sft", "training", "evaluation"
 _KEYS: Final = ("seed", "name", *_SECTIONS)
 """First words of keys, which are not commands."""
 _WORK: Final = (
-    *("run", "prepare", "sft", "evaluate", "eval", "search", "install", "replay", "publish", "report", "view"),
-    *("env new", "tasks profile", "tasks prune", "runs fetch", "runs cancel", "runs trust", "runs resume", "runs tag"),
+    *("run", "prepare", "sft", "evaluate", "eval", "search", "install", "replay", "report", "view", "env new"),
+    *("tasks profile", "tasks prune", "runs fetch", "runs cancel", "runs publish", "runs tag", "runs trust"),
 )
 """Commands and actions that do more than print."""
-REPEATS: Final = ("rerun", "repeat", "again")
-AGAIN: Final = "recipe"
-"""Action that prints how to do a run again, for these words."""
 _LISTS: Final = ("words", "names", "keys", "runs", "overrides")
 """Arguments that take any number of words."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line as a namespace with `command`, its arguments and `debug`.
+    """The command line as a namespace with `command`, `called` (with its action), its arguments and `debug`.
 
     Raises:
         XpError: CONFIG for an unknown command, a flag of another command, or arguments that are missing or illegal.
@@ -49,10 +45,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     args, unknown = parser.parse_known_args(words)
     unknown = unknown if is_open else _with_rest(args, unknown)
     action = getattr(args, "action", None)
-    called = f"{args.command} {action}" if action else args.command
+    args.called = f"{args.command} {action}" if action else args.command
     for word in unknown:
-        if not is_open or _owners(word, called, flags):
-            raise XpError(_not_taken(word, called, flags))
+        if not is_open or _owners(word, args.called, flags):
+            raise XpError(_not_taken(word, args.called, flags))
     if is_open:
         args.overrides = [*args.overrides, *unknown]
         _check_configuration(args)
@@ -62,12 +58,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def is_product(args: argparse.Namespace) -> bool:
     """Returns whether the printed text is what the command is for, as in `plan` or with `--json`."""
-    action = getattr(args, "action", None)
     if getattr(args, "json", False) or getattr(args, "cfg", None):
         return True
-    if args.command == "eval" and args.overrides[:1] == ["list"]:
-        return True
-    return (f"{args.command} {action}" if action else args.command) not in _WORK
+    return args.called not in _WORK or (args.command == "eval" and args.overrides[:1] == ["list"])
 
 
 def outputs_of(words: Sequence[str]) -> Path:
@@ -150,7 +143,8 @@ def _with_action(words: list[str], flags: Mapping[str, frozenset[str]]) -> list[
     if place is None:
         return [command, "list", *rest] if command == "runs" else words
     if rest[place] not in actions:
-        guess = nearest(rest[place], actions)
+        instead = INSTEAD.get(f"{command} {rest[place]}")
+        guess = f"; use `python -m xp {instead}`" if instead else nearest(rest[place], actions)
         raise XpError(f"{rest[place]}: no such action of {command}{guess}; actions are {', '.join(actions)}")
     return [command, rest.pop(place), *rest]
 
@@ -170,11 +164,12 @@ def _is_word(text: str) -> bool:
 
 
 def _no_command(text: str) -> str:
-    actions = [name for name in build()[1] if name.endswith(f" {AGAIN if text in REPEATS else text}")]
-    close = actions or get_close_matches(text, COMMANDS, 1, 0.5)
-    guess = f" (did you mean {' or '.join(close)}?)" if close else ""
+    if text in INSTEAD:
+        return f"{text}: no such command; use `python -m xp {INSTEAD[text]}`"
     if text.partition(".")[0] in _KEYS:
-        guess = f"; a key is set as {text}=VALUE, and shown by `python -m xp explain {text}`"
+        return f"{text}: no such command; a key is set as {text}=VALUE, and shown by `python -m xp explain {text}`"
+    actions = [name for name in build()[1] if name.endswith(f" {text}")]
+    guess = f" (did you mean {' or '.join(actions)}?)" if actions else nearest(text, COMMANDS)
     return (
         f"{text}: no such command{guess}; commands are {', '.join(COMMANDS)}; an override is written key=value or"
         " group=option"

@@ -23,9 +23,8 @@ from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Echo
 from xp.launchers.files import inside
-from xp.launchers.node.log import plain, write_to_screen
 from xp.lib.reading import is_finite, opened
-from xp.lib.terminal import shown
+from xp.lib.terminal import plain, shown, write_to_screen
 from xp.lib.text import counted
 from xp.run_records.diagnose import metrics_history
 from xp.run_records.record import FILE, RunRecord, RunStatus, StageRecord, read_record

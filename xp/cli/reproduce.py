@@ -1,10 +1,10 @@
-"""Commands that do a run again: its lock, its bundle, its replay, and a run of a recorded spec."""
+"""Commands that do a run again or hand it on: bundle, replay, publication, and a run of a recorded spec."""
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,25 +16,9 @@ from xp.lib.atomic import write_atomically
 from xp.lib.terminal import shown
 from xp.planning.plan import build_plan, new_run_id
 from xp.replay.recorded import RecordedRun
-from xp.run_records.lock import accept, read_lock
 
 if TYPE_CHECKING:
     from xp.replay.replay import Level
-
-
-def show_lock(run: Path, accepted: Sequence[str] = (), *, as_json: bool = False) -> None:
-    """Prints the lock of a run, after recording facts whose change a resume accepts."""
-    if accepted:
-        accept(run, accepted)
-    lock = read_lock(run)
-    if as_json:
-        print(json.dumps(asdict(lock), indent=2))
-        return
-    print(shown(f"{run.name}  attempt_{lock.attempt}"))
-    width = max(map(len, lock.facts))
-    for name in sorted(lock.facts):
-        note = "  (a change is accepted)" if name in lock.accepted else ""
-        print(shown(f"  {name:{width}}  {lock.facts[name]}{note}"))
 
 
 def write_bundle(run: Path, target: Path | None, *, has_tasks: bool, has_episodes: bool) -> None:
@@ -53,7 +37,7 @@ def run_recorded(file: Path, args: Namespace) -> int:
 
     recorded = RecordedRun.open(file, args.overrides[1:])
     recorded.check_trusted()
-    plan = build_plan(recorded.spec, new_run_id(recorded.spec))
+    plan = build_plan(recorded.spec, new_run_id(recorded.spec), command=("run", *args.overrides))
     recorded.bring_tasks()
     code = run_plans([plan], has_panel=not args.lines)
     if recorded.directory is not None and not recorded.spec.launcher.detach:
@@ -130,21 +114,18 @@ def _levels(recorded: RecordedRun, levels: str, most: int, outputs: Path) -> Ite
         yield check_result(recorded, run, default_margin())
 
 
-def publish_command(args: Namespace) -> int:
-    """Publishes a run's model and episodes, or shows what would be published."""
+def publish_run(run: Path, target: str, *, has_episodes: bool, is_dry: bool) -> None:
+    """Publishes a run's model and episodes, or prints what would be published."""
     from xp.replay.publish import CARD, HUB, episode_files, listing, model_files, publish
-    from xp.run_records.named import run_directory
 
-    run = run_directory(args.outputs, args.run)
     parts = {"model": model_files(run)}
-    if not args.no_episodes:
+    if has_episodes:
         parts["episodes"] = episode_files(run)
-    if args.dry_run:
+    if is_dry:
         for line in (*listing(parts), "", *str(parts["model"][CARD]).splitlines()):
             print(shown(line))
-        return ExitCode.OK
-    for place in publish(parts, args.to):
+        return
+    for place in publish(parts, target):
         print(shown(place))
-    if args.to.startswith(HUB):
+    if target.startswith(HUB):
         print("a new repository is private; its page on the hub can make it public")
-    return ExitCode.OK

@@ -6,6 +6,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from xp.composition import Point, compose, compose_sweep, faults_of_points
@@ -20,7 +21,7 @@ from xp.planning.episode import user_modules
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
 from xp.replay.recorded import RecordedRun, recorded_file
 from xp.run_records.record import RunStatus
-from xp.run_records.resume import ResumedRun, spec_to_resume, split_off
+from xp.run_records.resume import spec_to_resume, split_off
 from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.tracking.base import tracked_places
@@ -184,26 +185,31 @@ def plans_of(args: Namespace) -> Sequence[Plan]:
         print(f"xp: note: {line}", file=sys.stderr)
     named, overrides = split_off(("resume",), args.overrides)
     if "resume" in named and not args.multirun:
-        resumed = spec_to_resume(named["resume"], overrides)
-        return [plan_again(resumed)]
+        one = spec_to_resume(named["resume"], overrides)
+        plan = build_again(one.spec, one.run_id, one.attempt, one.stages)
+        return [replace(plan, command=tuple(word for word in overrides if not word.startswith("outputs=")))]
     if args.multirun:
         return plans_of_sweep(args)[0]
     file = recorded_file(args.overrides)
     spec = compose(overrides, args.config_dir) if file is None else RecordedRun.open(file, overrides[1:]).spec
-    return [build_plan(spec, new_run_id(spec))]
+    return [build_plan(spec, new_run_id(spec), command=command_of(args, Point(tuple(overrides), spec)))]
+
+
+def command_of(args: Namespace, point: Point) -> tuple[str, ...]:
+    """Words of the command line that runs one point."""
+    return (args.command, *point.overrides, *config_words(args))
+
+
+def config_words(args: Namespace) -> list[str]:
+    """The flags that name directories of the user's options."""
+    return [word for place in args.config_dir for word in ("--config-dir", str(place))]
 
 
 def plans_of_sweep(args: Namespace) -> tuple[SweepPlans, list[str]]:
     """Plans of a sweep's points that must still run, and the runs of the other points."""
     if split_off(("resume",), args.overrides)[0]:
         raise XpError("resume=RUN continues one run and cannot be combined with a sweep")
-    points = points_of(args)
-    return open_plans([point.spec for point in points], again=args.again, names=[point.name for point in points])
-
-
-def plan_again(resumed: ResumedRun) -> Plan:
-    """Plans a run's next attempt."""
-    return build_again(resumed.spec, resumed.run_id, resumed.attempt, resumed.stages)
+    return open_plans(points_of(args), args)
 
 
 def points_of(args: Namespace) -> list[Point]:
@@ -214,42 +220,40 @@ def points_of(args: Namespace) -> list[Point]:
         recorded = RecordedRun.open(file, args.overrides[1:])
         recorded.check_trusted()
         recorded.bring_tasks()
-        return [Point((), recorded.spec)]
-    return [Point((), compose(args.overrides, args.config_dir))]
+        return [Point(tuple(args.overrides), recorded.spec)]
+    return [Point(tuple(args.overrides), compose(args.overrides, args.config_dir))]
 
 
-def open_plans(specs: Sequence[RunSpec], *, again: bool, names: Sequence[str] = ()) -> tuple[SweepPlans, list[str]]:
+def open_plans(points: Sequence[Point], args: Namespace) -> tuple[SweepPlans, list[str]]:
     """Plans of the points that must still run, and the runs of the other points.
 
     All points are planned before the first one runs, so that a sweep with illegal points starts nothing.
 
     Args:
-        specs: specs of all points.
-        again: whether finished points run again.
-        names: names of the points, for messages; empty: there are none.
+        points: all points.
+        args: the command line; with `again`, finished points run again.
     """
     from xp.cli.display import console
     from xp.run_records.sweep import open_points
 
-    todo, left = open_points(specs, again=again)
+    todo, left = open_points([point.spec for point in points], again=args.again)
     for entry in left:
         console().print(f"{entry.run_id}  is {entry.standing.value}, skipped (--again runs it again)")
-    points: list[tuple[RunSpec, str, int]] = []
+    planned: list[tuple[RunSpec, str, int, tuple[str, ...]]] = []
     faults: dict[str, list[str]] = {}
     codes: list[ExitCode] = []
-    for point in todo:
-        points.append((point.spec, point.run_id or new_run_id(point.spec), point.attempt))
+    for one in todo:
+        command = ("run", *points[one.number].overrides, *config_words(args)) if one.attempt == 1 else ()
+        planned.append((one.spec, one.run_id or new_run_id(one.spec), one.attempt, command))
         try:
-            build_plan(*points[-1])
+            build_plan(*planned[-1])
         except XpError as error:
             codes.append(error.code)
             for line in str(error).splitlines():
-                faults.setdefault(line, []).append(names[point.number] if names else "")
+                faults.setdefault(line, []).append(points[one.number].name)
     if faults:
         raise XpError("\n".join(faults_of_points(faults, len(todo))), codes[0])
-    return SweepPlans(points, [names[point.number] for point in todo] if names else ()), [
-        entry.run_id for entry in left
-    ]
+    return SweepPlans(planned, [points[one.number].name for one in todo]), [entry.run_id for entry in left]
 
 
 def check_checkpoint(spec: RunSpec, run: Path, step: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from argparse import Namespace
@@ -12,29 +13,27 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from xp.cli.display import live_console
-from xp.cli.progress import bar, clock, progress_of, sparkline
-from xp.cli.table import Column, show_table
+from xp.cli.progress import bar, progress_of
+from xp.cli.table import Column, show_table, wrapped
 from xp.episode.metrics_file import last_step
 from xp.errors import ExitCode, XpError
 from xp.evaluation.records import ListedEvaluation, line_of, summaries
 from xp.evaluation.verdict import diagnose
 from xp.launchers.files import inside
 from xp.launchers.follow import LOOK_S, Tail
-from xp.launchers.node.log import plain, write_to_screen
 from xp.lib.reading import check_below
-from xp.lib.terminal import is_read, shown
+from xp.lib.terminal import is_read, plain, shown, write_to_screen
 from xp.replay.recorded import RecordedRun, recorded_file
 from xp.run_records import detached
-from xp.run_records.held_out import NAMES, evaluation_files, held_out
+from xp.run_records.held_out import NAMES, held_out
 from xp.run_records.leaderboard import is_match, row_of
+from xp.run_records.lock import accept, read_lock
 from xp.run_records.named import EVALUATIONS, named_runs, run_directory
 from xp.run_records.named import RUNS as ROOM
 from xp.run_records.notes import change_notes, listed_notes
-from xp.run_records.record import RunRecord, RunStatus, is_held, is_ours, number_of, read_record, table, write_record
-from xp.run_records.resume import spec_to_resume
+from xp.run_records.record import RunRecord, RunStatus, is_held, is_ours, read_record, table, write_record
+from xp.run_records.run_directory import SPEC, resume_command
 from xp.run_records.run_directory import cancel as stop_supervisor
-from xp.run_records.run_directory import resume_command
 
 RUNS: Final = (
     Column("run", 0),
@@ -58,7 +57,7 @@ DEADLINE_S = 30.0
 
 
 def runs_command(args: Namespace) -> int:
-    """Runs by their records: list, show, tag, follow the log, stop, continue, trust, compare, print as a recipe."""
+    """Runs by their records: list, show, tag, follow the log, stop, trust, publish, compare."""
     from xp.cli.compare import compare
 
     if args.action == "compare":
@@ -70,13 +69,6 @@ def runs_command(args: Namespace) -> int:
             raise XpError("--margin is of paired comparisons; add --paired")
         form = next((name for name in ("csv", "markdown", "json") if getattr(args, name)), None)
         compare(args.outputs, args.names, form)
-    elif args.action == "watch":
-        watch(args.outputs, args.names)
-    elif args.action == "resume":
-        where = () if "/" in args.run else (f"outputs={args.outputs}",)
-        from xp.cli.run_plans import plan_again, run_plans
-
-        return run_plans([plan_again(spec_to_resume(args.run, [*args.overrides, *where]))])
     elif args.action == "episode":
         from xp.cli.episode import show_episode
 
@@ -94,23 +86,28 @@ def runs_command(args: Namespace) -> int:
         run = run_directory(args.outputs, args.run)
         match args.action:
             case "recipe":
-                print(recipe(run, args.config_dir), end="")
+                print(shown(recipe(run)))
+            case "show" if args.lock:
+                show_lock(run, as_json=args.json)
             case "show":
                 show(run, as_json=args.json)
             case "diagnose":
                 return show_diagnosis(run, as_json=args.json)
             case "logs":
-                logs(run.parent.parent, run)
+                logs(run, follow=args.follow)
             case "fetch":
                 print(fetch(run, with_checkpoints=args.checkpoints))
             case "cancel":
                 print(cancel(run))
+            case "trust" if args.accept:
+                accept(run, args.accept)
+                print(shown(f"a resume of {run.name} accepts: {', '.join(args.accept)}"))
             case "trust":
                 print(trust(run))
-            case "lock":
-                from xp.cli.reproduce import show_lock
+            case "publish":
+                from xp.cli.reproduce import publish_run
 
-                show_lock(run, args.accept, as_json=args.json)
+                publish_run(run, args.to, has_episodes=not args.no_episodes, is_dry=args.dry_run)
             case "bundle":
                 from xp.cli.reproduce import write_bundle
 
@@ -194,8 +191,6 @@ def show(run: Path, *, as_json: bool = False) -> None:
             out.print(f"{stage.name}: {stage.launcher} {stage.native_id}")
     if status(run, record) == FOREIGN:
         out.print("it was started elsewhere: its jobs are not queried, and it is not resumed")
-    if is_ours(run) and (evaluation := _evaluation(run)):
-        _show_curve(run, evaluation)
     for line in _evaluation_lines(summaries(run.parent.parent), run.name):
         out.print(line)
     _show_progress(run, record)
@@ -204,28 +199,34 @@ def show(run: Path, *, as_json: bool = False) -> None:
         out.print(f"its supervisor was killed; continue with: {command}", soft_wrap=True)
 
 
-def recipe(run: Path, config_dirs: Sequence[Path]) -> str:
-    """Differences of a run's spec from the defaults, as the text of a recipe.
+def recipe(run: Path) -> str:
+    """The command line that began a run, with the changes by later attempts; raises XpError(RUN_DIR) if it is not on
+    record."""
+    if not (command := read_record(run).command):
+        raise XpError(
+            f"{run.name} was not begun on the command line; do it again: python -m xp run {run / SPEC}",
+            ExitCode.RUN_DIR,
+        )
+    return f"python -m xp {shlex.join(command)}"
 
-    Raises XpError if no recipe gives the spec.
-    """
-    from xp.composition.points import validated
-    from xp.composition.recipe import recipe_of
-    from xp.run_records.run_directory import SPEC
-    from xp.spec.recorded import recorded_spec
 
-    title = (
-        f"The spec of the run {run.name}: what differs from the defaults.\n"
-        "# As recipes/NAME.yaml of a checkout: python -m xp recipes=NAME\n"
-        "# As DIR/recipes/NAME.yaml anywhere: python -m xp recipes=NAME --config-dir DIR"
-    )
-    return recipe_of(validated(recorded_spec(run / SPEC), run.name), title, config_dirs)
+def show_lock(run: Path, *, as_json: bool) -> None:
+    """Prints the lock of a run."""
+    lock = read_lock(run)
+    if as_json:
+        print(json.dumps(asdict(lock), indent=2))
+        return
+    print(shown(f"{run.name}  attempt_{lock.attempt}"))
+    width = max(map(len, lock.facts))
+    for name in sorted(lock.facts):
+        note = "  (a change is accepted)" if name in lock.accepted else ""
+        print(shown(f"  {name:{width}}  {lock.facts[name]}{note}"))
 
 
 def _show_progress(run: Path, record: RunRecord) -> None:
     """Prints a run's curves, last problem, and the paths of its episodes and report."""
     from xp.cli.display import console
-    from xp.cli.progress import curves, last_problem, progress_of
+    from xp.cli.progress import curves, last_problem
     from xp.cli.report import episodes_line, report_line
 
     found, problem, episodes = progress_of(run, record), last_problem(run, record), episodes_line(run)
@@ -234,13 +235,18 @@ def _show_progress(run: Path, record: RunRecord) -> None:
         console().print(line, soft_wrap=True)
 
 
-def logs(outputs: Path, run: Path) -> None:
-    """Prints the log of the last stage; while the run goes on, follows it and the logs of later stages."""
-    record = detached.current(run)
+def logs(run: Path, *, follow: bool) -> None:
+    """Prints the log of the last stage.
+
+    Args:
+        run: directory of the run.
+        follow: whether this log and those of later stages are followed until the run ends.
+    """
+    outputs, record = run.parent.parent, detached.current(run)
     first = max(0, len(_logs(outputs, record)) - 1)
     tails: dict[Path, Tail] = {}
     while True:
-        is_over = status(run, record) != RunStatus.RUNNING
+        is_over = not follow or status(run, record) != RunStatus.RUNNING
         with nullcontext() if is_over else suppress(XpError):  # asked again while it goes on
             detached.fetch(run, record)
         for file in _logs(outputs, record)[first:]:
@@ -337,116 +343,17 @@ def _logs(outputs: Path, record: RunRecord) -> list[Path]:
     return [file for file in named if file.exists()]
 
 
-def _evaluation(run: Path) -> Path | None:
-    """The last attempt's evaluation.json of a run's own model; None: there is none."""
-    return max(evaluation_files(run), key=lambda path: number_of(path.parents[1]), default=None)
-
-
-def _show_curve(run: Path, evaluation: Path) -> None:
-    """Draws the picture of a detached run, which no command has drawn yet."""
-    from xp.cli.curve import picture_of
-    from xp.cli.display import console
-
-    out = console()
-    if (picture := picture_of(run, evaluation, lambda text: out.print(text))) is not None:
-        out.print(f"reward curve: {picture}")
-
-
 def show_diagnosis(run: Path, *, as_json: bool) -> int:
     """Print the verdict on a run; returns its exit code."""
     diagnosis = diagnose(run, detached.current(run))
     if as_json:
         print(json.dumps(asdict(diagnosis), indent=2))
         return diagnosis.code
-    print(shown(f"{diagnosis.run}: {diagnosis.verdict.value}: {diagnosis.reason}"))
+    lines = [f"{diagnosis.run}: {diagnosis.verdict.value}: {diagnosis.reason}"]
     for one in diagnosis.symptoms:
-        print(shown(f"  {one.severity.value:<6} {one.rule}, step {one.step}: {one.found}."))
-        print(shown(f"         {one.cause}"))
-        print(shown(f"         {one.change}"))
+        lines += [f"  {one.severity.value:<6} {one.rule}, step {one.step}: {one.found}."]
+        lines += [f"         {one.cause}", f"         {one.change}"]
     if not diagnosis.symptoms:
-        print("  no symptom was found")
+        lines += ["  no symptom was found"]
+    print("\n".join(wrapped(shown(line)) for line in lines))
     return diagnosis.code
-
-
-WATCH_S: Final = 1.0
-CURVE_WIDTH: Final = 20
-WATCH_HEAD: Final = ("run", "status", "progress", "step", "reward", "", "left")
-WATCH_COLUMNS: Final = ("run", "status", "progress", "step", "reward", "seconds left")
-Row = tuple[str, ...]
-
-
-def watch(outputs: Path, names: Sequence[str], look_s: float = WATCH_S) -> None:
-    """Shows runs until none of them is running.
-
-    Args:
-        outputs: the outputs root.
-        names: names of runs, beginnings of names, or patterns; none: all running ones.
-        look_s: seconds between two reads.
-    """
-    chosen = named_runs(outputs, names, takes_several=True)
-    if not names:
-        chosen = [run for run in chosen if _watched_row(run)[1] == RunStatus.RUNNING.value]
-    if not chosen:
-        print(f"no run is in progress below {outputs / 'runs'}")
-        return
-    out = live_console()
-    if not out.is_terminal:
-        _print_changes(chosen, look_s)
-        return
-    from rich.live import Live
-
-    with Live(
-        _watch_table(chosen), console=out, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-    ) as live:
-        while is_read() and any(_watched_row(run)[1] == RunStatus.RUNNING.value for run in chosen):
-            live.update(_watch_table(chosen), refresh=True)
-            time.sleep(look_s)
-        live.update(_watch_table(chosen), refresh=True)
-
-
-def _print_changes(chosen: Sequence[Path], look_s: float) -> None:
-    """Prints a header, and one line for each change of a run, cells separated by tabs."""
-    before: dict[Path, Row] = {}
-    print("\t".join(WATCH_COLUMNS), flush=True)
-    while True:
-        rows = {run: _watched_row(run, is_plain=True) for run in chosen}
-        for run, row in rows.items():
-            printed = row[:-1]  # without the time left, which always changes
-            if before.get(run) != printed:
-                before[run] = printed
-                print("\t".join(row), flush=True)
-        if not is_read() or all(row[1] != RunStatus.RUNNING.value for row in rows.values()):
-            return
-        time.sleep(look_s)
-
-
-def _watch_table(chosen: Sequence[Path]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for name in WATCH_HEAD:
-        table.add_column(name, no_wrap=True)
-    for run in chosen:
-        table.add_row(*(Text(cell) for cell in _watched_row(run)))
-    return table
-
-
-def _watched_row(run: Path, *, is_plain: bool = False) -> Row:
-    """Cells of a run: those of WATCH_COLUMNS, or for a terminal those of WATCH_HEAD."""
-    progress, empty = None, "-" if is_plain else ""
-    try:
-        record = detached.current(run)
-        state, progress = status(run, record), progress_of(run, record)
-    except XpError as error:
-        state, empty = " ".join(shown(f"unreadable: {error}").split()), "-"
-    if progress is None:
-        return (run.name, state, *[empty] * (4 if is_plain else 5))
-    share, left, rewards = progress.share, progress.seconds_left, [value for _, value in progress.rewards]
-    step = f"{progress.step}/{progress.num_steps}" if progress.num_steps else str(progress.step)
-    reward = f"{rewards[-1]:.3f}" if rewards else empty
-    if is_plain:
-        times = empty if left is None else f"{left:.0f}"
-        return (run.name, state, empty if share is None else f"{share:.2f}", step, reward, times)
-    done, time_left = "" if share is None else bar(share), "" if left is None else clock(left)
-    return (run.name, state, done, step, reward, sparkline(rewards, CURVE_WIDTH), time_left)

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from xp.composition.overrides import parse
-from xp.composition.points import compose
+from xp.composition.points import Point, compose
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.packages import require
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
-
-    from xp.spec import RunSpec
 
 DATABASE = "trials.db"
 MAX_CHECKED = 200
@@ -36,7 +34,7 @@ def search(
     config_dirs: Sequence[Path],
     directory: Path,
     num_trials: int,
-    objective: Callable[[RunSpec], float],
+    objective: Callable[[Point], float],
 ) -> None:
     """Runs trials; what Optuna learned is kept in the directory, and a repeated search goes on from it.
 
@@ -45,7 +43,7 @@ def search(
         config_dirs: of the user's own options.
         directory: for Optuna's database and the best trial (`optimization_results.yaml`).
         num_trials: runs to start.
-        objective: runs one spec and gives back what is to be maximized.
+        objective: runs one point and returns what is to be maximized.
 
     Raises:
         XpError: Optuna is not installed (RUNTIME), nothing is to be searched, or what the objective raised.
@@ -74,7 +72,7 @@ def search(
             values = {override.key_or_group: _proposed(trial, override) for override in ranges}
             words = [*fixed, *(f"{key}={value}" for key, value in values.items())]
             try:
-                reward = objective(compose(words, config_dirs))
+                reward = objective(Point(tuple(words), compose(words, config_dirs)))
                 if not isfinite(reward):
                     raise XpError(f"the trial {' '.join(words)} has the reward {reward}", ExitCode.UNHEALTHY)
             except XpError:

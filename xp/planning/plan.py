@@ -27,9 +27,11 @@ class Plan:
     attempt: int
     spec: RunSpec
     stages: tuple[Stage, ...]
+    command: tuple[str, ...] = ()
+    """Words of the command line that asked for the run; of a later attempt, its changes."""
 
     def to_json(self) -> str:
-        """The whole plan as JSON; planning again gives the same text. A recipe's golden file has it."""
+        """The plan without its command as JSON; planning again gives the same text. A recipe's golden file has it."""
         content = {
             "run_id": self.run_id,
             "attempt": self.attempt,
@@ -45,13 +47,13 @@ def new_run_id(spec: RunSpec) -> str:
     return f"{spec.name}-{now}-{secrets.token_hex(2)}"
 
 
-def build_plan(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
+def build_plan(spec: RunSpec, run_id: str, attempt: int = 1, command: tuple[str, ...] = ()) -> Plan:
     """Plans the stages of a run; raises XpError(PLAN) with every reason why the backend cannot run the spec."""
     check_spec(spec)
     places = _places(spec, run_id, attempt)
     stages = (prepare_stage(spec, places, trains=True), *backend_of(spec).stages(spec, places))
     check_limits(spec.launcher, stages)
-    return Plan(run_id, attempt, spec, stages)
+    return Plan(run_id, attempt, spec, stages, command)
 
 
 def _places(spec: RunSpec, run_id: str, attempt: int) -> RunPaths:
@@ -62,20 +64,20 @@ class SweepPlans(Sequence[Plan]):
     """Plans of a sweep's points. Each is built on access and not kept, since there may be thousands.
 
     Args:
-        points: spec, run id and attempt of each; all of them were planned once, so that none is refused later.
+        points: spec, run id, attempt and command of each; all of them were planned once, so that none is refused later.
         names: overrides that distinguish each point; empty: the points have no names.
     """
 
-    def __init__(self, points: Sequence[tuple[RunSpec, str, int]], names: Sequence[str] = ()) -> None:
+    def __init__(self, points: Sequence[tuple[RunSpec, str, int, tuple[str, ...]]], names: Sequence[str] = ()) -> None:
         self._points, self.names = points, names
 
     @property
     def specs(self) -> list[RunSpec]:
-        return [spec for spec, _, _ in self._points]
+        return [spec for spec, *_ in self._points]
 
     @property
     def run_ids(self) -> list[str]:
-        return [run_id for _, run_id, _ in self._points]
+        return [run_id for _, run_id, *_ in self._points]
 
     def __len__(self) -> int:
         return len(self._points)

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from xp import __version__
 from xp.composition.points import to_yaml, validated
-from xp.composition.recipe import recipe_of
 from xp.errors import ExitCode, XpError
 from xp.evaluation.statistics import summarize
 from xp.launchers.files import PACKAGE, data_places, inside
@@ -66,10 +65,6 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
     files |= _records(run, attempt, left_out, has_episodes=has_episodes)
     files |= {f"{attempt.name}/code/{name}": file for name, file in _code(attempt / "code")}
     files |= _tasks(run, attempt, spec, left_out, has_tasks=has_tasks)
-    try:
-        files["recipe.yaml"] = recipe_of(spec, f"The spec of the run {run.name}: what differs from the defaults.")
-    except XpError as error:
-        left_out.append(f"recipe: {error}")
     left_out += _on_this_machine(spec)
     left_out += _without_copy(lock, attempt / "code")
     record = read_record(run)

@@ -8,8 +8,9 @@ from functools import cache
 from typing import Any, Final
 
 from xp.composition import compose, options
-from xp.composition.recipe import options_of
+from xp.composition.mixes import MIXED, env_name, general_option, mix_name
 from xp.errors import XpError
+from xp.hardware import machine_of
 from xp.lib.names import is_name
 from xp.report.foreign import page_name, page_text
 
@@ -48,11 +49,31 @@ def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         base = _composed((f"recipes={name}",))
         if base is not None:
             return f"the recipe {name}", base
-    chosen = tuple(f"{group}={option}" for group, option in options_of(spec, ()).items())
+    chosen = tuple(f"{group}={option}" for group, option in options_of(spec).items())
     for words in (chosen, tuple(word for word in chosen if not word.startswith("env="))):
         if (base := _composed(words)) is not None:
             return f"the defaults with {' '.join(words)}", base
     return "the defaults", _composed(()) or {}
+
+
+def options_of(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Group -> option with the name that a spec's section has; a group without such an option is left out."""
+    chosen: dict[str, str] = {}
+    for group in ("hardware", "env", "model", "algorithm", "backend", "launcher"):
+        legal, section = options(group), spec.get(group)
+        if not isinstance(section, dict):
+            continue
+        if group != MIXED:
+            is_machine = group == "hardware" and machine_of(str(section.get("name"))) is not None
+            chosen |= {group: section["name"]} if is_machine or section.get("name") in legal else {}
+            continue
+        members = section.get("members") or {}
+        names = list(members)
+        only = members[names[0]] if len(names) == 1 and names[0] not in legal else None
+        if isinstance(only, dict) and env_name(general := general_option(only), only, {}) == names[0]:
+            names = [general]
+        chosen |= {group: mix_name(names)} if names and all(name in legal for name in names) else {}
+    return chosen
 
 
 @cache

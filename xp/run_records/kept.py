@@ -74,7 +74,7 @@ def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
     ):
         return None
     total = plan.spec.training.num_steps or record.num_steps  # epochs: as many as the training found
-    recipe = f"its spec, for a new run: {xp_command(f'runs recipe {plan.run_id}', outputs)}"
+    recipe = f"its command, for a new run: {xp_command(f'runs recipe {plan.run_id}', outputs)}"
     if "train" not in {stage.name for stage in plan.stages}:
         return f"{plan.run_id} is finished; {recipe}"
     return (

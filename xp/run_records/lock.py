@@ -54,7 +54,7 @@ class Lock(JsonFile):
     facts: Facts
     """Name -> digest or version: `spec`, `seeds.KEY`, `code.MODULE`, `versions.PACKAGE`, `model.PART`, ..."""
     accepted: tuple[str, ...] = ()
-    """Facts whose change the user has accepted (`runs lock RUN --accept`)."""
+    """Facts whose change the user has accepted (`runs trust RUN --accept`)."""
     format: int = 1
 
 
@@ -181,7 +181,7 @@ def check_resumed(directory: Path, inputs: LockInputs) -> list[str]:
     names = [line.partition(": ")[0] for line in lines]
     refused = [name for name in names if name.startswith(_ACCEPTABLE) and name not in (_XP, *lock.accepted)]
     if refused:
-        command = xp_command(f"runs lock {directory.name} --accept {' '.join(refused)}", directory.parent.parent)
+        command = xp_command(f"runs trust {directory.name} --accept {' '.join(refused)}", directory.parent.parent)
         changed = "; ".join(line for line, name in zip(lines, names, strict=True) if name in refused)
         raise XpError(
             f"code or data of {directory.name} changed, so that episodes before and after it may differ: {changed}\n"

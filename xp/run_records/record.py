@@ -130,6 +130,8 @@ class RunRecord(JsonFile):
     """Login name of whoever began the run, or trusts it; empty in a record that was never written."""
     directory: str = ""
     """Absolute path of the run's directory, without links: a copy of the directory has another one."""
+    command: tuple[str, ...] = ()
+    """Words of the command line that began it, then the changes by later attempts; empty: it was begun from Python."""
     format: Literal[1] = 1
     """Version of this record's form."""
 

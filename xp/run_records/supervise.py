@@ -15,10 +15,10 @@ from xp.launchers.base import Context, Detachable, Echo, Launch, Launcher, now
 from xp.launchers.cluster import read_launches
 from xp.launchers.node.exits import exit_code, is_restartable, reason
 from xp.launchers.node.job_spec import State, missing, states
-from xp.launchers.node.log import last_lines, write_to_screen
+from xp.launchers.node.log import last_lines
 from xp.lib.atomic import write_atomically
 from xp.lib.signals import Signals
-from xp.lib.terminal import is_one_output
+from xp.lib.terminal import is_one_output, write_to_screen
 from xp.run_records.detached import record_before
 from xp.run_records.kept import has_every_stage, is_whole, reusable_stages
 from xp.run_records.lock import FILE as LOCK_FILE
@@ -185,7 +185,8 @@ class _Attempt:
         origin = provenance(tuple(plan.spec.backend.pins), trainers)
         stages = [stage.name for stage in plan.stages]
         is_detached = plan.spec.launcher.detach
-        record = begin_attempt(replace(earlier, secrets=names), stages, origin, is_detached=is_detached)
+        earlier = replace(earlier, secrets=names, command=(*earlier.command, *plan.command))
+        record = begin_attempt(earlier, stages, origin, is_detached=is_detached)
         for stage in plan.stages:
             record = update_stage(record, stage.name, stubs=stage.job.stubs)
         with resource_errors(self._run):

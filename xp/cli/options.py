@@ -1,0 +1,170 @@
+"""`python -m xp options`: the groups with their options, and the options of one group with what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Final
+
+from xp.cli.arguments import groups
+from xp.cli.table import wrapped
+from xp.composition import GROUPS, compose, options
+from xp.envs.base import EnvFault
+from xp.envs.config import SandboxKind
+from xp.errors import ExitCode, XpError, nearest
+from xp.lib.terminal import shown
+from xp.lib.text import counted
+from xp.planning.episode import CATALOG_KEY, env_config, needs_catalog_key
+from xp.spec import EnvMember, RunSpec
+
+
+def options_command(args: Namespace) -> int:
+    """The groups with their options, or the options of one group with what they are."""
+    group = args.group
+    if args.open and group != "env":
+        raise XpError("--open belongs to options env")
+    if group is not None and group not in GROUPS:
+        raise XpError(f"{group}: no such group{nearest(group, GROUPS)}; groups are {', '.join(GROUPS)}")
+    if group is None:
+        listed = {name: list(options(name, args.config_dir)) for name in GROUPS}
+        print(json.dumps(listed, indent=2) if args.json else groups())
+        return ExitCode.OK
+    if group == "env":
+        show_environments(args.config_dir, is_opened=args.open, as_json=args.json)
+        return ExitCode.OK
+    sentences = {name: first_sentence(file) for name, file in options(group, args.config_dir).items()}
+    if group == "hardware":
+        from xp.hardware import cards
+
+        sentences["auto"] = "This machine"
+        sentences["8xB200"] = f"GPUs x card, or nodes x GPUs x card (2x8xH100); cards: {', '.join(cards())}"
+    if args.json:
+        print(json.dumps([{"name": name, "about": about} for name, about in sentences.items()], indent=2))
+    else:
+        show_options(sentences)
+    return ExitCode.OK
+
+
+def first_sentence(file: Path) -> str:
+    """Description of an option: the first sentence of the comment that its file begins with."""
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("# @package")]
+    comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
+    return re.split(r"(?<=[^ .]{3})\. ", comment)[0].rstrip(".")  # not after "Dr."
+
+
+def show_options(sentences: Mapping[str, str]) -> None:
+    """Prints one line for each option: its name and what it is."""
+    width = max(map(len, sentences), default=0)
+    for name, about in sentences.items():
+        print(wrapped(f"  {shown(name):{width}}  {shown(about)}".rstrip()))
+
+
+HOSTED_NEEDS: Final = {
+    "reasoning_gym": "package reasoning-gym",
+    "verifiers": "package verifiers",
+    "inspect": "package inspect_ai",
+}
+"""Provider -> package that the run's Python must have for it."""
+
+
+@dataclass(frozen=True)
+class InstalledEnvironment:
+    """One option of the group `env`."""
+
+    name: str
+    about: str
+    providers: Sequence[str]
+    """Providers of its members."""
+    max_turns: int | None
+    needs: Sequence[str]
+    """Keys, programs, packages and addresses that a run needs."""
+    splits: Mapping[str, int] | None = None
+    """Split -> number of tasks; None: the environment was not opened."""
+    tools: Sequence[str] | None = None
+    fault: str | None = None
+    """Reason why the environment could not be opened."""
+
+
+def show_environments(config_dirs: Sequence[Path], *, is_opened: bool, as_json: bool) -> None:
+    """Prints the list of environments."""
+    environments = listed(config_dirs, is_opened=is_opened)
+    if as_json:
+        print(json.dumps([asdict(one) for one in environments], indent=2))
+    else:
+        show_options({one.name: _line(one) for one in environments})
+
+
+def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[InstalledEnvironment]:
+    """Yields every option of the group `env`, sorted by name.
+
+    Args:
+        config_dirs: directories with the user's own options.
+        is_opened: whether environments without requirements are opened, to list their splits and tools.
+    """
+    for name, file in options("env", config_dirs).items():
+        about = first_sentence(file)
+        try:
+            spec = compose([f"env={name}"], config_dirs)
+        except XpError as error:
+            yield InstalledEnvironment(name, about, (), None, (_what_is_missing(str(error)),))
+            continue
+        members = spec.env.members
+        needs = tuple(dict.fromkeys(need for member in members.values() for need in _needs(member)))
+        providers = tuple(dict.fromkeys(member.provider for member in members.values()))
+        turns = max(member.max_turns for member in members.values())
+        env = InstalledEnvironment(name, about, providers, turns, needs)
+        yield _opened(env, spec) if is_opened and not needs and len(members) == 1 else env
+
+
+def _line(one: InstalledEnvironment) -> str:
+    """Description, needs without the explanations in brackets, which --json has, and results of opening it."""
+    parts = [one.about]
+    if one.max_turns is not None:
+        parts.append(f"{'+'.join(one.providers)}, {counted(one.max_turns, 'turn')}")
+    if needs := [need for need in one.needs if need not in one.about]:
+        parts.append("needs " + re.sub(r" \([^)]*\)", "", ", ".join(needs)))
+    if one.splits is not None and one.tools is not None:
+        parts.append(", ".join(f"{split} {size:,}" for split, size in one.splits.items()))
+        parts.append(f"tools: {', '.join(one.tools) or 'none'}")
+    return "; ".join([*parts, *([one.fault] if one.fault else [])])
+
+
+def _what_is_missing(error: str) -> str:
+    """Last clause of a fault, which names the missing value."""
+    text = error.splitlines()[0]
+    if "give exactly one of " in text:
+        return text.rpartition("give exactly one of ")[2].replace(" and ", " or ")
+    return text.rpartition(": ")[2]
+
+
+def _needs(member: EnvMember) -> Iterator[str]:
+    if needs_catalog_key(member):
+        yield CATALOG_KEY
+    yield from (source.from_env if source else name.upper() for name, source in member.secrets.items())
+    if member.image is not None or member.sandbox is SandboxKind.DOCKER:
+        yield "Docker"
+    if member.provider in HOSTED_NEEDS and member.python is None:
+        yield HOSTED_NEEDS[member.provider]
+
+
+def _opened(env: InstalledEnvironment, spec: RunSpec) -> InstalledEnvironment:
+    from xp.envs.load import load_provider
+
+    name, member = next(iter(spec.env.members.items()))
+    with ExitStack() as stack:
+        try:
+            provider = load_provider(env_config(name, member, spec), os.environ)
+            stack.callback(provider.close)
+            splits = {split: provider.num_tasks(split) for split in provider.splits()}
+            session = provider.open(provider.tasks(next(iter(splits)), [0])[0])
+            stack.callback(session.close)
+            return replace(env, splits=splits, tools=[tool.name for tool in session.tools()])
+        except (XpError, EnvFault) as error:
+            return replace(env, fault=str(error).splitlines()[0])
