@@ -14,6 +14,7 @@ import pytest
 from tests.unit.test_progress import progressing
 from xp.cli.display import live_console
 from xp.cli.progress import LINES, Panel, screen
+from xp.lib.progress import ProgressBar
 from xp.lib.terminal import Screen
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b5A\u202e"
@@ -81,3 +82,11 @@ def test_the_last_state_of_bars_and_last_lines_stay(tmp_path: Path) -> None:
     panel.echo("".join(f"line {number}\n" for number in range(20)))
     assert list(panel._lines) == [f"line {number}" for number in range(20 - LINES, 20)]
     assert panel.view() is not None
+
+
+def test_a_progress_bar_of_a_command_moves_the_cursor(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Screen(terminal))
+    with ProgressBar("prepare", 2, "tasks") as progress:
+        progress.show(1, "")
+    assert "1/2" in drawn(terminal)
+    assert "\\u001b" not in terminal.getvalue()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from xp.episode.outcome import EpisodeResult
 from xp.lib.progress import ProgressBar
-from xp.lib.terminal import Redrawn
 
 
 class Board(ProgressBar):
@@ -26,7 +24,7 @@ class Board(ProgressBar):
     def __init__(
         self, title: str, total: int, records: Iterable[Mapping[str, Any]], cost: Callable[[], str] = lambda: ""
     ) -> None:
-        super().__init__(title, total, "episodes", Redrawn(sys.stderr))
+        super().__init__(title, total, "episodes")
         self._cost = cost
         rewards = [record["outcome"]["reward"] for record in records]
         scored = [reward for reward in rewards if reward is not None]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TextIO, cast
+
+from xp.lib.terminal import Redrawn
 
 LINE_EVERY_S: Final = 10.0
 
@@ -16,14 +18,12 @@ class ProgressBar:
         title: first words of the bar and of each line.
         total: number of all parts.
         noun: their name, in the plural.
-        stream: output; None: standard error.
     """
 
     removes_bar = False
 
-    def __init__(self, title: str, total: int, noun: str, stream: Any = None) -> None:
+    def __init__(self, title: str, total: int, noun: str) -> None:
         self.title, self.total, self._noun = title, total, noun
-        self._stream = sys.stderr if stream is None else stream
         self._last_line = time.monotonic()
         self._bar: Any = None
 
@@ -32,7 +32,7 @@ class ProgressBar:
         from rich.console import Console
 
         # A launcher sets environment variables if its own output is a terminal.
-        console = Console(file=self._stream)
+        console = Console(file=cast(TextIO, Redrawn(sys.stderr)))
         if console.is_terminal:
             columns = (
                 progress.TextColumn("{task.description}"),
