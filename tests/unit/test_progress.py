@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_diagnosis import FAULTS
-from tests.unit.test_sweep import spec
 from tests.unit.test_verdict import MIXED, leave
 from xp.__main__ import main
-from xp.cli.display import _symptoms
+from xp.cli.display import symptom_lines
 from xp.cli.progress import bar, sparkline
-from xp.planning.plan import build_plan
 from xp.run_records.record import RunStatus, read_record, update_stage, write_record
 
 
@@ -78,6 +76,6 @@ def test_a_symptom_is_a_problem_told_at_the_end(tmp_path: Path, capsys: pytest.C
     (run / "metrics.jsonl").write_text("".join(json.dumps({**line, "stage": "train"}) + "\n" for line in lines))
     assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
     assert "problem  equal_groups, step 36: 100% of the tasks" in capsys.readouterr().out
-    first, second = _symptoms(build_plan(spec(tmp_path), "R"), run)
+    first, second = symptom_lines(run)
     assert "no reward has varied so far" in first
     assert second.strip() == f"python -m xp runs diagnose R outputs={tmp_path}"

@@ -146,12 +146,11 @@ def title(plan: Plan) -> str:
 def notice_lines(plan: Plan) -> list[str]:
     """Important facts about a run: replaced parts, and commands without isolation."""
     from xp.hardware import gpu_rows
+    from xp.planning.backend import backend_of
     from xp.planning.refusals import sandbox_lines
 
     unused = gpu_rows("name", "index") if plan.spec.hardware.accelerator == "cpu" else []
     hint = [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"] if unused else []
-    from xp.planning.backend import backend_of
-
     replaced = dict.fromkeys(one for stage in plan.stages for one in stage.job.stubs)
     stubs = [f"not the real one: {', '.join(replaced)}"] if replaced else []
     backend = backend_of(plan.spec)
@@ -223,7 +222,7 @@ def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
     for line in held_out_lines(plan.spec, outputs):
         out.print(f"  {line}")
     out.print(f"  took          {time_text(read_record(run), plan.spec.hardware)}")
-    for line in _symptoms(plan, run) if was_trained else ():
+    for line in symptom_lines(run) if was_trained else ():
         out.print(f"  {line}", soft_wrap=True)
     if was_tuned and (run / "sft").exists():
         out.print(f"  fine-tuned    {run / 'sft'}")
@@ -269,20 +268,15 @@ def _learnable(file: Path) -> str:
     )
 
 
-def _symptoms(plan: Plan, run: Path) -> list[str]:
+def symptom_lines(run: Path) -> list[str]:
     """Symptoms in the metrics of a training; rewards that never varied come first."""
-    from xp.diagnosis.history import Facts, History
     from xp.diagnosis.rules import symptoms
     from xp.diagnosis.symptom import Severity
+    from xp.run_records.diagnose import metrics_history
 
-    file = run / "metrics.jsonl"
-    if not file.is_file():
-        return []
-    facts = Facts.of_spec(plan.spec.model_dump(mode="json"))
-    history = History(read_metrics(file, "train"), facts, read_metrics(file, "evaluate_during"))
-    observed = [one for one in symptoms(history) if one.severity is not Severity.NOTE]
+    observed = [one for one in symptoms(metrics_history(run, read_record(run))) if one.severity is not Severity.NOTE]
     lines = [f"symptom       {one.rule}: {one.found}. {one.change}" for one in observed]
-    command = xp_command(f"runs diagnose {plan.run_id}", run.parent.parent)
+    command = xp_command(f"runs diagnose {run.name}", run.parent.parent)
     return [*lines, f"              {command}"] if lines else []
 
 
