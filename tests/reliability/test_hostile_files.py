@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.planted.recorded import unpack
 from xp.__main__ import main
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode
@@ -19,7 +20,6 @@ from xp.evaluation.tables import markdown
 
 pytestmark = pytest.mark.scorecard(43)
 
-RECORDED = Path(__file__).parents[1] / "recorded/planted/runs/good_short"
 SECONDS = 250
 """Longer than any command takes on a busy machine; what hangs would hang for ever."""
 METRICS, LOG = "runs/bad/metrics.jsonl", "runs/bad/attempt_1/train/log.txt"
@@ -47,7 +47,7 @@ def outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     place = tmp_path / "outputs"
     for name in ("good", "bad"):
-        shutil.copytree(RECORDED, place / "runs" / name)
+        unpack("good_short", place / "runs" / name)
         file = place / "runs" / name / "run.json"
         own = json.loads(file.read_text())["run_id"]
         file.write_text(file.read_text().replace(own, name))

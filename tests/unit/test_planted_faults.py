@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
-from tests.planted.recorded import RECORDED
+from tests.planted.recorded import RECORDED, unpack
 from tests.planted.runs import RUNS, complaints_of
 from xp.evaluation.verdict import diagnose
 from xp.run_records.record import read_record
 
 
-@pytest.mark.parametrize("name", sorted(place.name for place in RECORDED.iterdir()))
-def test_a_recorded_run_is_diagnosed_as_what_it_is(name: str) -> None:
-    run = RECORDED / name
-    found = diagnose(run, read_record(run))
+@pytest.mark.parametrize("name", sorted(file.stem for file in RECORDED.glob("*.json")))
+def test_a_recorded_run_is_diagnosed_as_what_it_is(name: str, tmp_path: Path) -> None:
+    unpack(name, tmp_path)
+    found = diagnose(tmp_path, read_record(tmp_path))
     assert complaints_of(RUNS[name], found.verdict, [asdict(one) for one in found.symptoms]) == []
