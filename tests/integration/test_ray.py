@@ -18,6 +18,7 @@ import pytest
 
 from tests.support.detaching import DetachingContract
 from tests.support.launching import eventually, forms, is_alive, launcher_spec, plan, stage
+from tests.support.ray_cluster import ray_cluster
 from xp.errors import XpError
 from xp.launchers import ray_head
 from xp.launchers.base import Context, Launcher
@@ -31,9 +32,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayHead]:
-    """One for all tests here, of four CPUs and two GPUs that are only numbers."""
-    environ = {name: value for name, value in os.environ.items() if "KEY" not in name}
-    head = RayHead(num_cpus=4, gpus=("0", "1"), environ=environ)
+    """One for all tests here."""
+    head = ray_cluster({name: value for name, value in os.environ.items() if "KEY" not in name})
     yield head
     head.stop()
 

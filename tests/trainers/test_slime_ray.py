@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import forms
+from tests.support.ray_cluster import ray_cluster
 from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.test_slime_rehearsal import spec_of
 from xp.backends.slime.worker.config import STEPS_FLAG
@@ -48,7 +49,8 @@ export = Path(value("--save-hf").format(rollout_id=int(value("--num-rollout")) -
 export.mkdir(parents=True)
 (export / "config.json").write_text("{}")
 xp = json.loads(Path(json.loads(Path(value("--custom-config-path")).read_text())["xp_worker"]).read_text())
-Path(xp["root"], xp["common"]["metrics"]).write_text("")
+step = {"stage": "train", "step": 1, "attempt": 1, "time": 0.0}
+Path(xp["root"], xp["common"]["metrics"]).write_text(json.dumps(step) + "\n")
 print("a secret in the log:", os.environ["MY_KEY"])
 """
 """Stands where Slime's train.py would, and is named as what it is in `recorded.json`."""
@@ -68,12 +70,11 @@ def checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path, checkouts: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RayHead]:
-    """Two GPUs that are only numbers."""
     del checkouts
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SLIME_ACCELERATOR")}
-    head = RayHead(num_cpus=4, gpus=("0", "1"), environ=environ)
+    head = ray_cluster(environ)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", head.token)
     yield head
