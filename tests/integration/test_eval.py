@@ -237,7 +237,7 @@ def test_the_key_is_sent_and_stands_in_no_file_and_no_output(
     monkeypatch.setenv("MY_MODEL_KEY", secret)
     with serving(ChatServer(write=knows_some)) as server:
         assert main(words(server, outputs, "model.key=MY_MODEL_KEY", "evaluation.num_tasks=3")) == 0
-    assert all(one["Authorization"] == f"Bearer {secret}" for one in server.headers)
+    assert all(one["authorization"] == f"Bearer {secret}" for one in server.headers)
     told = capsys.readouterr()
     assert secret not in told.out + told.err
     written = [file for file in outputs.rglob("*") if file.is_file()]

@@ -6,16 +6,15 @@ The platform is out of reach; its API is played by a small server, and the SDK r
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.support.http_server import HttpServer, Reply, http_server
 from xp.__main__ import main
 from xp.composition import compose
 from xp.errors import ExitCode
@@ -28,9 +27,7 @@ MEANS = {0: 0.0, 1: 0.5, 2: 1.0, 5: 0.25}
 @dataclass
 class Platform:
     rows: list[dict[str, Any]] = field(default_factory=lambda: [row(index, mean) for index, mean in MEANS.items()])
-    requests: list[tuple[str, str | None]] = field(default_factory=list)
-    """Path with query, and key."""
-    url: str = ""
+    server: HttpServer = field(init=False)
 
 
 def row(index: int, mean: float, **changes: Any) -> dict[str, Any]:
@@ -55,32 +52,17 @@ def response_chars() -> dict[str, Any]:
 
 @pytest.fixture
 def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    found = Platform()
-
-    class Api(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            found.requests.append((self.path, self.headers.get("X-API-Key")))
-            body = json.dumps({"tasks": found.rows}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    found.url = f"http://127.0.0.1:{server.server_address[1]}"
-    monkeypatch.setenv("OPENREWARD_API_URL", found.url)
-    monkeypatch.setenv("OPENREWARD_API_KEY", "k")
-    yield found
-    server.shutdown()
-    server.server_close()
+    platform = Platform()
+    with http_server(lambda _: Reply({"tasks": platform.rows})) as server:
+        platform.server = server
+        monkeypatch.setenv("OPENREWARD_API_URL", server.url)
+        monkeypatch.setenv("OPENREWARD_API_KEY", "k")
+        yield platform
 
 
 def words(platform: Platform, outputs: Path) -> list[str]:
-    return ["env=openreward", "env.target=Org/Name", f"env.allowed_origins=['{platform.url}']", f"outputs={outputs}"]
+    origins = f"env.allowed_origins=['{platform.server.url}']"
+    return ["env=openreward", "env.target=Org/Name", origins, f"outputs={outputs}"]
 
 
 def test_the_rates_are_those_of_the_sdk_and_select_the_tasks(
@@ -93,18 +75,18 @@ def test_the_rates_are_those_of_the_sdk_and_select_the_tasks(
     assert main(["tasks", "profile", *words(platform, tmp_path), "--logged-model", "m", "--json"]) == 0
     profile = json.loads(capsys.readouterr().out)
     assert profile["rates"] == {str(one.task_index): one.avg_reward for one in by_sdk}
-    (path_of_sdk, _), (path, key) = platform.requests
-    assert (urlsplit(path).path, parse_qs(urlsplit(path).query)) == (
-        urlsplit(path_of_sdk).path,
-        parse_qs(urlsplit(path_of_sdk).query),
+    by_sdk, own = platform.server.requests
+    assert (urlsplit(own.path).path, parse_qs(urlsplit(own.path).query)) == (
+        urlsplit(by_sdk.path).path,
+        parse_qs(urlsplit(by_sdk.path).query),
     )
-    assert key == "k"
+    assert own.headers["x-api-key"] == "k"
     selected = [*words(platform, tmp_path), f"env.train.profile={profile['id']}", "env.train.pass_rate=[0.2,0.6]"]
     (member,) = prepare_config(compose(selected)).members.values()
     assert member.train.indices == (1, 5)
     assert str(member.train.profile).startswith(f"{profile['id']}: OpenReward's rollouts of m, logged until 20")
     (file,) = (tmp_path / "profiles").iterdir()
-    assert json.loads(file.read_text())["api"] == platform.url
+    assert json.loads(file.read_text())["api"] == platform.server.url
     main(["plan", *selected])
     assert "2 of 4 profiled (OpenReward's rollouts of m, logged until" in capsys.readouterr().out
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.detaching import DetachingContract, InTheCloud, stub
+from tests.support.http_server import Reply, http_server
 from tests.support.launching import FakePlan, eventually, launcher_spec, plan, stage
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
@@ -130,31 +129,17 @@ def test_wandbs_key_comes_from_the_modal_secret_and_stands_in_no_file(
 ) -> None:
     """The real client shows the key to a server of ours, which refuses it: the run goes on without the tracker."""
     pytest.importorskip("wandb")
-    heard: list[str] = []
-
-    class Refusing(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            heard.append(self.headers.get("Authorization", ""))
-            self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            self.send_response(401)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
     (cloud / "secrets.json").write_text(json.dumps({"WANDB_API_KEY": CANARY}))
     with pytest.raises(XpError, match=r"needs WANDB_API_KEY of a Modal Secret: .*launcher\.secret_name=NAME") as caught:
         leave(tmp_path)
     assert caught.value.code == ExitCode.SECRET
-    there = leave(tmp_path, secret_name="mine")
-    server.shutdown()
-    assert heard
-    assert {base64.b64decode(one.removeprefix("Basic ")).decode() for one in heard if one} == {f"api:{CANARY}"}
+    with http_server(lambda _: Reply(status=401)) as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        there = leave(tmp_path, secret_name="mine")
+    given = {one.headers.get("authorization", "").removeprefix("Basic ") for one in server.requests} - {""}
+    assert {base64.b64decode(one).decode() for one in given} == {f"api:{CANARY}"}
     assert "tracking: wandb failed" in (there / "attempt_1/train/log.txt").read_text()
     app = (tmp_path / "outputs/runs/run/attempt_1/modal_app.py").read_text()
     assert app.count("required_keys=['WANDB_API_KEY']") == 1

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint whose model follows a rule: a stub for tests, in a process or a thread of its own.
+"""An OpenAI-compatible endpoint whose model follows a rule: a stub for tests.
 
 The model calls the first tool that it is offered, with each required argument filled from the conversation's last
 quoted word, and answers `\\boxed{7}` where it is offered none.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.support import http_server
+from tests.support.http_server import Request
 
 Reply = tuple[int, Mapping[str, str], Any]
 """Status, headers and body."""
@@ -83,43 +84,10 @@ class ChatServer:
 def serving(server: ChatServer) -> Iterator[ChatServer]:
     """Serve on a free port of 127.0.0.1 until the block ends."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
+    def answer(request: Request) -> http_server.Reply:
+        status, headers, body = server.answer(request.json, dict(request.headers))
+        return http_server.Reply(body, status, headers)
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, headers, value = server.answer(body, dict(self.headers))
-            data = json.dumps(value).encode()
-            self.send_response(status)
-            for name, text in headers.items():
-                self.send_header(name, text)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, *_: Any) -> None:
-            """Nothing: a line that drops is wanted."""
-
-    http = Server(("127.0.0.1", 0), Handler)
-    server.url = f"http://127.0.0.1:{http.server_address[1]}/v1"
-    thread = threading.Thread(target=lambda: http.serve_forever(poll_interval=0.02), daemon=True)
-    thread.start()
-    try:
+    with http_server.http_server(answer) as running:
+        server.url = f"{running.url}/v1"
         yield server
-    finally:
-        http.shutdown()
-        http.server_close()
-
-
-if __name__ == "__main__":
-    with serving(ChatServer(latency_s=float(sys.argv[1]) if sys.argv[1:] else 0.0)) as running:
-        print(running.url, flush=True)
-        threading.Event().wait()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
+from tests.support.http_server import Reply, Request, http_server
 from xp.worker.distill import Distillation
 
 KEY = "a-key-of-the-test"
@@ -27,56 +25,32 @@ class TeacherServer:
     """Answers in place of the model's, first to last."""
 
 
-class Completions(BaseHTTPRequestHandler):
-    """vLLM's `/v1/completions` with `prompt_logprobs` (0.30, CompletionResponseChoice), computed by transformers."""
-
-    network: ClassVar[Any]
-    tokenizer: ClassVar[Any]
-    replies: ClassVar[list[tuple[int, Any]]]
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        status, answer = self.replies.pop(0) if self.replies else self.answer(body)
-        if self.headers["Authorization"] != f"Bearer {KEY}" or self.path != "/v1/completions":
-            status, answer = 401, {"error": {"message": f"who are you at {self.path}?"}}
-        self.send_response(status)
-        data = json.dumps(answer).encode()
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def answer(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        if "prompt" not in body:
-            return 400, {"error": {"message": "Field required: prompt"}}
-        assert body["model"] == "the-teacher"
-        assert body["max_tokens"] == 1
-        ids = body["prompt"]
-        with torch.no_grad():
-            logprobs = torch.log_softmax(self.network(torch.tensor([ids])).logits[0].double(), -1)
-        entries: list[Any] = [None]
-        for at, number in enumerate(ids[1:]):
-            token = {
-                "logprob": float(logprobs[at, number]),
-                "rank": 1,
-                "decoded_token": self.tokenizer.decode([number]),
-            }
-            entries.append({str(number): token})
-        return 200, {"choices": [{"index": 0, "text": "x", "prompt_logprobs": entries}]}
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @contextmanager
 def serving(network: Any, tokenizer: Any) -> Iterator[TeacherServer]:
-    """Serves a model on a free port of 127.0.0.1 until the block ends."""
+    """Serves a model on a free port of 127.0.0.1 until the block ends.
+
+    It is vLLM's `/v1/completions` with `prompt_logprobs` (0.30, CompletionResponseChoice), computed by transformers.
+    """
     replies: list[tuple[int, Any]] = []
-    handler = type("Handler", (Completions,), {"network": network, "tokenizer": tokenizer, "replies": replies})
-    http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=http.serve_forever, daemon=True).start()
-    rule = Distillation("the-teacher", f"http://127.0.0.1:{http.server_port}/v1", "TEACHER_KEY", 1.0, False)
-    try:
+
+    def answer(request: Request) -> Reply:
+        if request.headers["authorization"] != f"Bearer {KEY}" or request.path != "/v1/completions":
+            return Reply({"error": {"message": f"who are you at {request.path}?"}}, 401)
+        if replies:
+            status, value = replies.pop(0)
+            return Reply(value, status)
+        if "prompt" not in request.json:
+            return Reply({"error": {"message": "Field required: prompt"}}, 400)
+        assert (request.json["model"], request.json["max_tokens"]) == ("the-teacher", 1)
+        ids = request.json["prompt"]
+        with torch.no_grad():
+            logprobs = torch.log_softmax(network(torch.tensor([ids])).logits[0].double(), -1)
+        entries: list[Any] = [None]
+        for at, number in enumerate(ids[1:]):
+            token = {"logprob": float(logprobs[at, number]), "rank": 1, "decoded_token": tokenizer.decode([number])}
+            entries.append({str(number): token})
+        return Reply({"choices": [{"index": 0, "text": "x", "prompt_logprobs": entries}]})
+
+    with http_server(answer) as server:
+        rule = Distillation("the-teacher", f"{server.url}/v1", "TEACHER_KEY", 1.0, False)
         yield TeacherServer(rule, {"TEACHER_KEY": KEY}, replies)
-    finally:
-        http.shutdown()
-        http.server_close()

@@ -7,13 +7,13 @@ batching, prefix caches, weights that change, everything else.
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
+
+from tests.support.http_server import Reply, Request, http_server
 
 Says = Callable[[list[int]], list[int] | None]
 """From the context to the ids that the policy writes whole (its end token included); None: it samples."""
@@ -91,17 +91,14 @@ class FakeSglang:
         self.aborted = threading.Event()
         self._writing: set[int] = set()
         """Threads that compute."""
-        self._server = _Server((host, 0), _handler(self))
-        self.port: int = self._server.server_address[1]
-        self.address = f"{host}:{self.port}"
+        self._server = http_server(self._reply, host)
 
     def __enter__(self) -> FakeSglang:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.address = self._server.__enter__().url.removeprefix("http://")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.__exit__(None, None, None)
         while self._writing:  # torch aborts a process that ends in the middle of its work.
             time.sleep(0.05)
         if self.broken:
@@ -132,59 +129,27 @@ class FakeSglang:
         }
         return {"text": self.decode(written), "meta_info": meta, "output_ids": written}
 
-    def answer(self, path: str, body: dict[str, Any]) -> Any:
+    def _reply(self, request: Request) -> Reply:
+        if request.path != "/generate":
+            return Reply(self._answer(request.path.partition("?")[0]))
+        if self.faults:
+            return Reply({"error": "as the test asked"}, self.faults.pop(0))
+        try:
+            return Reply(self.generate(request.json))
+        except TypeError as error:
+            return Reply({"error": {"message": str(error)}}, 400)
+        except Exception as error:
+            self.broken.append(error)
+            return Reply({"error": {"message": repr(error)}}, 500)
+
+    def _answer(self, path: str) -> Any:
         """Everything that Slime and its router ask besides."""
         if path == "/abort_request":
             self.aborted.set()
             return {}
         return {
-            "/server_info": {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_memory_saver": False, **body},
+            "/server_info": {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_memory_saver": False},
             "/get_server_info": {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_memory_saver": False},
             "/v1/loads": {"loads": []},
             "/workers": {"workers": [{"url": f"http://{self.address}"}]},
         }.get(path, {})
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away in the middle."""
-
-
-def _handler(server: FakeSglang) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            self._send(200, server.answer(self.path.partition("?")[0], {}))
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
-            if self.path != "/generate":
-                self._send(200, server.answer(self.path, {}))
-            elif server.faults:
-                self._send(server.faults.pop(0), {"error": "as the test asked"})
-            else:
-                try:
-                    self._send(200, server.generate(body))
-                except TypeError as error:
-                    self._send(400, {"error": {"message": str(error)}})
-                except OSError:
-                    return  # The client has gone.
-                except Exception as error:
-                    server.broken.append(error)
-                    self._send(500, {"error": {"message": repr(error)}})
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-        def _send(self, status: int, value: Any) -> None:
-            data = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-    return Handler

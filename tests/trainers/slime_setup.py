@@ -120,7 +120,8 @@ def engine(args: Any, says: Says | None = None) -> Iterator[FakeSglang]:
     SingletonMeta._instances.pop(GenerateState, None)
     http_utils._http_client = None
     with FakeSglang(TinyPolicy(model, tokenizer.eos_token_id, says), tokenizer.decode) as server:
-        args.sglang_router_ip, args.sglang_router_port = "127.0.0.1", server.port
+        host, port = server.address.split(":")
+        args.sglang_router_ip, args.sglang_router_port = host, int(port)
         http_utils.init_http_client(args)
         yield server
 

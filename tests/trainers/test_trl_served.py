@@ -7,15 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import psutil
 import pytest
 
+from tests.support.http_server import Reply, http_server
 from tests.support.launching import is_alive
 from tests.trainers.test_trl_vllm import FAKE, SAMPLING
 from xp.backends.trl.worker.generation import let_trl_send_key
@@ -117,36 +116,17 @@ def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tm
                 ServerWriter(url, SAMPLING, [2], str(log), key=wrong).answer(GenerationRequest([7], 3, 1))
 
 
-class Endpoints(BaseHTTPRequestHandler):
-    """The paths of vLLM's that TRL's client asks when it is made, and the header it came with."""
-
-    asked: ClassVar[list[tuple[str, str | None]]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append((self.path, self.headers["Authorization"]))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"data": [{"id": "policy"}], "world_size": 1}).encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pytest.MonkeyPatch) -> None:
     from trl.generation import vllm_client, vllm_generation
 
     monkeypatch.setattr(vllm_client, "is_vllm_available", lambda: True)
     monkeypatch.setattr(vllm_generation, "VLLMClient", vllm_client.VLLMClient)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Endpoints)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     let_trl_send_key("the-key")
-    client = vllm_generation.VLLMClient(base_url=f"http://127.0.0.1:{server.server_port}")
-    assert client.get_world_size() == 1
-    server.shutdown()
-    server.server_close()
-    assert [path for path, _ in Endpoints.asked] == ["/health", "/v1/models", "/get_world_size"]
-    assert {sent for path, sent in Endpoints.asked if path != "/health"} == {"Bearer the-key"}
+    with http_server(lambda _: Reply({"data": [{"id": "policy"}], "world_size": 1})) as server:
+        assert vllm_generation.VLLMClient(base_url=server.url).get_world_size() == 1
+    assert server.paths == ["/health", "/v1/models", "/get_world_size"]
+    assert {one.headers["authorization"] for one in server.requests if one.path != "/health"} == {"Bearer the-key"}
 
 
 def test_a_server_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,16 +12,15 @@ import os
 import queue
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import yaml
 
+from tests.support.http_server import HttpServer, Reply, Request, http_server
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import choose_port
@@ -122,44 +121,30 @@ def test_trl_hands_the_engine_what_the_spec_said(tmp_path: Path) -> None:
     assert given["logprobs_mode"] == "processed_logprobs"
 
 
-class Answers(BaseHTTPRequestHandler):
-    """Answers /v1/completions as the test says."""
-
-    asked: ClassVar[list[dict[str, Any]]] = []
-    replies: ClassVar[list[tuple[int, Any]]] = []
-    """Status and body, one a request; when they are used up, the prompt's last token and the end."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked.append(asked)
-        ids = [asked["prompt"][-1], 2]
-        choice = {"token_ids": ids, "logprobs": {"token_logprobs": [-0.25, -0.5]}}
-        status, body = self.replies.pop(0) if self.replies else (200, {"choices": [choice]})
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(body).encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
+def repeats_the_last_token(request: Request) -> Reply:
+    """The turn of the model: the prompt's last token and the end."""
+    ids = [request.json["prompt"][-1], 2]
+    return Reply({"choices": [{"token_ids": ids, "logprobs": {"token_logprobs": [-0.25, -0.5]}}]})
 
 
 @pytest.fixture
-def writer() -> Iterator[ServerWriter]:
-    Answers.asked, Answers.replies = [], []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    own = ServerWriter(f"http://127.0.0.1:{server.server_port}", SAMPLING, [2], "vllm.log")
+def server() -> Iterator[HttpServer]:
+    with http_server(repeats_the_last_token) as server:
+        yield server
+
+
+@pytest.fixture
+def writer(server: HttpServer) -> Iterator[ServerWriter]:
+    own = ServerWriter(server.url, SAMPLING, [2], "vllm.log")
     yield own
     own.close()
-    server.shutdown()
-    server.server_close()
 
 
-def test_a_server_gets_token_ids_and_says_all_of_the_sampling(writer: ServerWriter) -> None:
+def test_a_server_gets_token_ids_and_says_all_of_the_sampling(server: HttpServer, writer: ServerWriter) -> None:
     first, second = (writer.answer(GenerationRequest(ids, limit, 41)) for ids, limit in (([7, 8], 3), ([9], 4)))
     assert (list(first.ids), list(first.logprobs)) == ([8, 2], [-0.25, -0.5])
     assert list(second.ids) == [9, 2]
-    asked = next(one for one in Answers.asked if one["prompt"] == [7, 8])
+    asked = next(one.json for one in server.requests if one.json["prompt"] == [7, 8])
     assert asked == {
         "model": "policy",
         "prompt": [7, 8],
@@ -177,7 +162,9 @@ def test_a_server_gets_token_ids_and_says_all_of_the_sampling(writer: ServerWrit
     }
 
 
-def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(writer: ServerWriter) -> None:
+def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(
+    server: HttpServer, writer: ServerWriter
+) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     engine = WritingEngine(writer, Opening([[5], [6]], ["a/0", "a/1"], 2, inbox.put), [2], SAMPLING, "1")
     assert not engine.is_writing
@@ -193,10 +180,10 @@ def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(
     assert conversation.mask == [1, 1, 0, 0, 1, 1]
     assert conversation.logprobs == [-0.25, -0.5, 0.0, 0.0, -0.25, -0.5]
     # The second turn was asked for what was left of the whole: twelve, of which four were used.
-    assert [one["max_tokens"] for one in Answers.asked] == [5, 5, 5]
+    assert [one.json["max_tokens"] for one in server.requests] == [5, 5, 5]
     assert engine.room(1) == 6
     # Each turn of each episode has a seed of its own.
-    assert len({one["seed"] for one in Answers.asked}) == 3
+    assert len({one.json["seed"] for one in server.requests}) == 3
 
 
 def test_what_makes_the_server_fail_reaches_the_rollout() -> None:
@@ -209,12 +196,14 @@ def test_what_makes_the_server_fail_reaches_the_rollout() -> None:
     assert "the vLLM server failed" in str(error)
 
 
-def test_a_refused_request_is_not_repeated_and_a_dead_server_ends(writer: ServerWriter) -> None:
-    Answers.replies = [(400, {"message": "too long"})]
-    with pytest.raises(XpError, match=r"400.*too long.*its log is vllm.log") as caught:
-        writer.answer(GenerationRequest([7], 3, 1))
+def test_a_refused_request_is_not_repeated_and_a_dead_server_ends() -> None:
+    with http_server(lambda _: Reply({"message": "too long"}, status=400)) as server:
+        writer = ServerWriter(server.url, SAMPLING, [2], "vllm.log")
+        with pytest.raises(XpError, match=r"400.*too long.*its log is vllm.log") as caught:
+            writer.answer(GenerationRequest([7], 3, 1))
+        writer.close()
     assert caught.value.code is ExitCode.STAGE_FAILED
-    assert len(Answers.asked) == 1
+    assert len(server.requests) == 1
     with pytest.raises(XpError, match="the vLLM server failed"):
         ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log").answer(GenerationRequest([7], 3, 1))
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.http_server import Reply, http_server
 from xp.backends.slime.control.flags import catalog
 from xp.composition import compose
 from xp.engines.conversation import GenerationRequest
@@ -22,32 +18,6 @@ from xp.planning.episode import sampling_of
 SIZES = ("backend.engine.tensor_parallel=2", "backend.engine.memory_fraction=0.5", "backend.engine.max_sequences=64")
 NOT_SLIMES = {"--tp-size", "--skip-server-warmup", "--random-seed"}
 """Arguments of SGLang's that Slime's parser names otherwise or keeps for itself."""
-
-
-class Answers(BaseHTTPRequestHandler):
-    """Answers /generate with one fixed turn."""
-
-    asked: ClassVar[list[Any]] = []
-    answer: ClassVar[Any] = None
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked.append((self.path, self.headers["Authorization"], body))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(self.answer).encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
 
 
 def test_the_server_has_the_sizes_of_the_spec() -> None:
@@ -86,16 +56,19 @@ def test_every_argument_is_one_of_the_pinned_sglangs(hardware: tuple[str, ...]) 
     assert {name for name in named if f"--sglang-{name[2:]}" not in catalog().flags} == set()
 
 
-def test_a_turn_is_token_ids_with_the_log_probability_of_each(url: str, tmp_path: Path) -> None:
+def test_a_turn_is_token_ids_with_the_log_probability_of_each(tmp_path: Path) -> None:
     sampling = sampling_of(compose(["training.stop=['</s>']", "evaluation.temperature=0.5"]), evaluates=True)
-    Answers.answer = {"text": "", "meta_info": {"output_token_logprobs": [[-0.5, 8, None], [-1.25, 2, None]]}}
-    writer = SGLangWriter(url, sampling, [2], str(tmp_path), key="the-key")
-    written = writer.answer(GenerationRequest([7, 9], 3, 1))
+    turn = {"text": "", "meta_info": {"output_token_logprobs": [[-0.5, 8, None], [-1.25, 2, None]]}}
+    with http_server(lambda _: Reply(turn)) as server:
+        request = GenerationRequest([7, 9], 3, 1)
+        written = SGLangWriter(server.url, sampling, [2], str(tmp_path), key="the-key").answer(request)
+        AdapterWriter(server.url, sampling, [2], str(tmp_path)).answer(request)
     assert (written.ids, written.logprobs) == ([8, 2], [-0.5, -1.25])
-    path, said, body = Answers.asked[-1]
-    assert (path, said, body["input_ids"]) == ("/generate", "Bearer the-key", [7, 9])
+    whole, adapter = server.requests
+    body = whole.json
+    assert (whole.path, whole.headers["authorization"]) == ("/generate", "Bearer the-key")
+    assert body["input_ids"] == [7, 9]
     given = body["sampling_params"]
     assert (given["temperature"], given["max_new_tokens"], given["stop_token_ids"]) == (0.5, 3, [2])
     assert (given["stop"], given["no_stop_trim"]) == (["</s>"], True)
-    AdapterWriter(url, sampling, [2], str(tmp_path)).answer(GenerationRequest([7, 9], 3, 1))
-    assert Answers.asked[-1][2] == {**body, "lora_path": "policy"}
+    assert adapter.json == {**body, "lora_path": "policy"}

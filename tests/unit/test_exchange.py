@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from tests.support.http_server import Reply, Request, http_server
 from xp.engines.completions import ServerWriter
 from xp.engines.conversation import GenerationRequest
 from xp.engines.probe import is_answering
@@ -27,34 +26,17 @@ from xp.worker.stage import Sampling
 XP = Path(__file__).parents[2] / "xp"
 
 
-class Redirecting(BaseHTTPRequestHandler):
-    """Redirects every request to a path of its own, where it would be answered."""
-
-    asked: list[str]
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        self.send_response(200 if self.path == "/elsewhere" else 302)
-        self.send_header("Location", "/elsewhere")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def do_POST(self) -> None:
-        self.do_GET()
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
 @pytest.fixture
 def redirecting() -> Iterator[str]:
-    Redirecting.asked = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
-        threading.Thread(target=lambda: server.serve_forever(poll_interval=0.02), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-    assert Redirecting.asked
-    assert "/elsewhere" not in Redirecting.asked
+    """Redirects every request to a path of its own, where it would be answered."""
+
+    def answer(request: Request) -> Reply:
+        return Reply(status=200 if request.path == "/elsewhere" else 302, headers={"Location": "/elsewhere"})
+
+    with http_server(answer) as server:
+        yield server.url
+    assert server.paths
+    assert "/elsewhere" not in server.paths
 
 
 def test_the_opener_follows_no_redirect(redirecting: str) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +12,7 @@ import httpx
 import pytest
 import requests
 
+from tests.support.http_server import HttpServer, http_server
 from xp.backends.slime.worker import engine_key as slime_key
 from xp.engines import key_check
 from xp.lib import loopback, private_ray
@@ -59,32 +58,10 @@ def test_a_process_without_a_key_serves_nothing(monkeypatch: pytest.MonkeyPatch)
         key_check.EngineKeyCheck(lambda *_: None)  # type: ignore[arg-type, return-value]
 
 
-class Engine(BaseHTTPRequestHandler):
-    """Answers everything, and keeps the key of each request."""
-
-    def do_GET(self) -> None:
-        self.server.keys.append(self.headers["Authorization"])  # type: ignore[attr-defined]
-        self.send_response(200)
-        self.end_headers()
-
-    def do_POST(self) -> None:
-        self.do_GET()
-
-    def do_DELETE(self) -> None:
-        self.do_GET()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def engine() -> Iterator[Any]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Engine)
-    server.keys = []  # type: ignore[attr-defined]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+def engine() -> Iterator[HttpServer]:
+    with http_server() as server:
+        yield server
 
 
 @pytest.fixture
@@ -99,7 +76,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.scorecard(49)
-def test_slimes_engine_sends_the_key_also_while_it_waits(key: str, engine: Any) -> None:
+def test_slimes_engine_sends_the_key_also_while_it_waits(key: str, engine: HttpServer) -> None:
     """The module has Slime's own lines; tests/engines/test_slime.py has Slime itself (make test-slime)."""
     module: Any = ModuleType("sglang_engine")
     module.requests = requests
@@ -111,16 +88,16 @@ def test_slimes_engine_sends_the_key_also_while_it_waits(key: str, engine: Any) 
 
     module._wait_server_healthy = _wait_server_healthy
     slime_key._key_of_engine(module)
-    url = f"http://127.0.0.1:{engine.server_port}"
+    url = engine.url
     module._wait_server_healthy(url, None, lambda: True)
     for ask in (module.requests.get, module.requests.post, module.requests.delete):
         assert ask(url).status_code == 200
-    assert engine.keys == [f"Bearer {key}"] * 4
+    assert [one.headers["authorization"] for one in engine.requests] == [f"Bearer {key}"] * 4
     assert module.requests.RequestException is requests.RequestException
 
 
 @pytest.mark.scorecard(49)
-def test_slimes_rollouts_send_the_key(key: str, engine: Any) -> None:
+def test_slimes_rollouts_send_the_key(key: str, engine: HttpServer) -> None:
     module: Any = ModuleType("http_utils")
     module._http_client = None
 
@@ -133,7 +110,7 @@ def test_slimes_rollouts_send_the_key(key: str, engine: Any) -> None:
     async def ask() -> None:
         module.init_http_client(None)
         async with module._http_client as client:
-            assert (await client.get(f"http://127.0.0.1:{engine.server_port}/workers")).status_code == 200
+            assert (await client.get(f"{engine.url}/workers")).status_code == 200
 
     asyncio.run(ask())
-    assert engine.keys == [f"Bearer {key}"]
+    assert [one.headers["authorization"] for one in engine.requests] == [f"Bearer {key}"]

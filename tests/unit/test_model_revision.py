@@ -7,14 +7,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
 
 import pytest
 
+from tests.support.http_server import HttpServer, Reply, Request, http_server
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
@@ -27,81 +25,50 @@ REVISIONS = {"main": NEW, "v1": OLD, OLD: OLD, NEW: NEW}
 CHOSEN = ("model=hf", "model.path=Org/Tiny", "model.dtype=float32")
 
 
-class Hub(BaseHTTPRequestHandler):
+def hub_answer(request: Request) -> Reply:
     """The part of the hub's API that its own client needs to download; the model is the one that xp ships."""
-
-    paths: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self._send(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._send(with_body=False)
-
-    def _send(self, *, with_body: bool) -> None:
-        self.paths.append(self.path)
-        parts = self.path.strip("/").split("/")
-        headers: dict[str, str] = {}
-        if parts[:5] == ["api", "models", "Org", "Tiny", "revision"] and parts[5] in REVISIONS:
-            body = json.dumps({"id": "Org/Tiny", "sha": REVISIONS[parts[5]]}).encode()
-        elif parts[:5] == ["api", "models", "Org", "Tiny", "tree"]:
-            names = (*os.listdir(SHIPPED), "consolidated.safetensors", "onnx/a.json")
-            files = [{"type": "file", "path": name, "size": 1, "oid": name} for name in names]
-            body, headers = json.dumps(files).encode(), {"Content-Type": "application/json"}
-        elif parts[:3] == ["Org", "Tiny", "resolve"] and (SHIPPED / parts[4]).is_file():
-            body = (SHIPPED / parts[4]).read_bytes()
-            headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()}"', "X-Repo-Commit": REVISIONS[parts[3]]}
-        else:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if with_body:
-            self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
+    parts = request.path.strip("/").split("/")
+    if parts[:5] == ["api", "models", "Org", "Tiny", "revision"] and parts[5] in REVISIONS:
+        return Reply({"id": "Org/Tiny", "sha": REVISIONS[parts[5]]})
+    if parts[:5] == ["api", "models", "Org", "Tiny", "tree"]:
+        names = (*os.listdir(SHIPPED), "consolidated.safetensors", "onnx/a.json")
+        return Reply([{"type": "file", "path": name, "size": 1, "oid": name} for name in names])
+    if parts[:3] == ["Org", "Tiny", "resolve"] and (SHIPPED / parts[4]).is_file():
+        body = (SHIPPED / parts[4]).read_bytes()
+        headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()}"', "X-Repo-Commit": REVISIONS[parts[3]]}
+        return Reply(body, headers=headers)
+    return Reply(status=404)
 
 
 @pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
-    Hub.paths = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpServer]:
+    with http_server(hub_answer) as server:
         monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", 30.0)
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf/hub"))
         hub_text.cache_clear()
-        yield Hub
+        yield server
         hub_text.cache_clear()
-        server.shutdown()
 
 
 @pytest.mark.parametrize(("revision", "commit"), [("null", NEW), ("main", NEW), ("v1", OLD), (f"'{OLD}'", OLD)])
-def test_a_branch_or_tag_becomes_its_commit_in_the_spec(hub: type[Hub], revision: str, commit: str) -> None:
+def test_a_branch_or_tag_becomes_its_commit_in_the_spec(hub: HttpServer, revision: str, commit: str) -> None:
     spec = compose([*CHOSEN, f"model.revision={revision}"])
     assert spec.model.revision == commit
     assert f"/Org/Tiny/resolve/{commit}/config.json" in hub.paths
     assert spec.model.architecture is not None
 
 
-def test_a_revision_that_nobody_knows_is_refused(hub: type[Hub]) -> None:
+def test_a_revision_that_nobody_knows_is_refused(hub: HttpServer) -> None:
     del hub
     with pytest.raises(XpError, match="revision=v9: neither the hub nor the cache of this machine has it for Org/Tiny"):
         compose([*CHOSEN, "model.revision=v9"])
 
 
-def test_a_directory_has_no_revisions() -> None:
-    with pytest.raises(XpError, match="revision=v1: only a hub's model"):
-        compose(["model=hf", f"model.path={SHIPPED}", "model.revision=v1"])
-
-
 @pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
-def test_every_trainer_starts_from_the_commit(hub: type[Hub], backend: str) -> None:
+def test_every_trainer_starts_from_the_commit(hub: HttpServer, backend: str) -> None:
     del hub
     hardware = ["hardware=h100x8", "env=whodunit", "backend.parallel.tensor=1"] if backend != "trl" else []
     dtype = "float32" if backend == "trl" else "bfloat16"
@@ -129,7 +96,7 @@ TEACHER = ("algorithm=opd", "algorithm.distill.teacher=Org/Tiny", "algorithm.dis
     ],
 )
 def test_a_teacher_is_fetched_at_its_commit_too(
-    hub: type[Hub], backend: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    hub: HttpServer, backend: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del hub
     # The stub's model has neither the policy's network nor its vocabulary.
@@ -148,13 +115,13 @@ def test_a_teacher_is_fetched_at_its_commit_too(
         assert place in "".join(stages["convert_teacher"].job.files.values())
 
 
-def test_the_model_itself_as_the_teacher_is_fetched_once(hub: type[Hub]) -> None:
+def test_the_model_itself_as_the_teacher_is_fetched_once(hub: HttpServer) -> None:
     del hub
     plan = build_plan(compose([*CHOSEN, "model.revision=v1", *TEACHER]), "r")
     assert [stage.name for stage in plan.stages if stage.name in ("model", "teacher")] == ["model"]
 
 
-def test_a_servers_teacher_has_no_revision(hub: type[Hub]) -> None:
+def test_a_servers_teacher_has_no_revision(hub: HttpServer) -> None:
     del hub
     with pytest.raises(XpError, match="names a server: set one to null"):
         compose([*TEACHER[:2], "algorithm.distill.url=http://127.0.0.1:8000/v1", f"algorithm.distill.revision='{OLD}'"])
@@ -162,7 +129,7 @@ def test_a_servers_teacher_has_no_revision(hub: type[Hub]) -> None:
         compose(["algorithm=opd", f"algorithm.distill.teacher={SHIPPED}", "algorithm.distill.revision=v1"])
 
 
-def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(hub: type[Hub], tmp_path: Path) -> None:
+def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(hub: HttpServer, tmp_path: Path) -> None:
     plan = build_plan(compose([*CHOSEN, "model.revision=v1"]), "r")
     job = next(stage.job for stage in plan.stages if stage.name == "model")
     (content,) = job.files.values()

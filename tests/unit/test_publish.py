@@ -5,9 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 import yaml
 
 from tests.support.fake_session import RULES, FakeSession, call, steady
+from tests.support.http_server import Reply, Request, http_server
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.envs.base import Task
@@ -160,67 +159,47 @@ def test_a_secret_in_an_episode_is_not_published(run: Path, monkeypatch: pytest.
     assert not Path("out").exists()
 
 
-class Hub(BaseHTTPRequestHandler):
+class Hub:
     """The parts of the hub's API that an upload of small files uses."""
 
-    repositories: dict[str, dict[str, Any]]
-    files: dict[str, dict[str, bytes]]
-    tokens: set[str]
+    def __init__(self) -> None:
+        self.repositories: dict[str, dict[str, Any]] = {}
+        self.files: dict[str, dict[str, bytes]] = {}
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.tokens.add(str(self.headers["Authorization"]))
-        if self.path == "/api/repos/create":
-            asked = json.loads(body)
-            name = f"{asked.get('type', 'model')}s/{asked['organization']}/{asked['name']}"
-            self.repositories[name] = asked
-            place = name.removeprefix("models/")
-            self._answer({"url": f"http://{self.headers['Host']}/{place}"})
-        elif self.path == "/api/validate-yaml":
-            head = json.loads(body)["content"]
-            self._answer({"errors": [] if head.startswith("---\n") else [{"message": "no head"}], "warnings": []})
-        elif self.path.endswith("/preupload/main"):
-            names = [one["path"] for one in json.loads(body)["files"]]
-            self._answer({"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]})
-        else:
-            repository = self.path.removeprefix("/api/").removesuffix("/commit/main")
-            for line in map(json.loads, body.splitlines()):
-                if line["key"] == "file":
-                    content = base64.b64decode(line["value"]["content"])
-                    self.files.setdefault(repository, {})[line["value"]["path"]] = content
-            self._answer(
-                {
-                    "commitUrl": f"http://{self.headers['Host']}/{repository.removeprefix('models/')}/commit/1",
-                    "commitOid": "1",
-                    "hookOutput": "",
-                }
-            )
-
-    def _answer(self, value: Any) -> None:
-        text = json.dumps(value).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def answer(self, request: Request) -> Reply:
+        here = f"http://{request.headers['host']}"
+        if request.path == "/api/repos/create":
+            requested = request.json
+            name = f"{requested.get('type', 'model')}s/{requested['organization']}/{requested['name']}"
+            self.repositories[name] = requested
+            return Reply({"url": f"{here}/{name.removeprefix('models/')}"})
+        if request.path == "/api/validate-yaml":
+            is_head = request.json["content"].startswith("---\n")
+            return Reply({"errors": [] if is_head else [{"message": "no head"}], "warnings": []})
+        if request.path.endswith("/preupload/main"):
+            names = [one["path"] for one in request.json["files"]]
+            return Reply({"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]})
+        repository = request.path.removeprefix("/api/").removesuffix("/commit/main")
+        for line in map(json.loads, request.body.splitlines()):
+            if line["key"] == "file":
+                content = base64.b64decode(line["value"]["content"])
+                self.files.setdefault(repository, {})[line["value"]["path"]] = content
+        commit = f"{here}/{repository.removeprefix('models/')}/commit/1"
+        return Reply({"commitUrl": commit, "commitOid": "1", "hookOutput": ""})
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Hub]]:
-    Hub.repositories, Hub.files, Hub.tokens = {}, {}, set()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    hub = Hub()
+    with http_server(hub.answer) as server:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         monkeypatch.setenv("HF_TOKEN", "hf_stub")
-        yield Hub
-        server.shutdown()
+        yield hub
+    assert {one.headers.get("authorization") for one in server.requests} - {None} == {"Bearer hf_stub"}
 
 
-def test_the_hubs_client_uploads_a_private_model_and_a_data_set(run: Path, hub: type[Hub]) -> None:
+def test_the_hubs_client_uploads_a_private_model_and_a_data_set(run: Path, hub: Hub) -> None:
     assert main(["runs", "publish", run.name, "--to", "hub:me/mine"]) == 0
     assert {name: one["visibility"] for name, one in hub.repositories.items()} == {
         "models/me/mine": "private",
@@ -230,7 +209,6 @@ def test_the_hubs_client_uploads_a_private_model_and_a_data_set(run: Path, hub: 
     assert model["model.safetensors"] == (run / "model/model.safetensors").read_bytes()
     assert head_of(model["README.md"].decode())["tags"] == ["xp", "reinforcement-learning", "grpo"]
     assert "attempt_1/train/train.jsonl" in hub.files["datasets/me/mine-episodes"]
-    assert hub.tokens == {"Bearer hf_stub"}
 
 
 @pytest.mark.parametrize(
