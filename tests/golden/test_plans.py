@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from xp.composition import compose, options
-from xp.planning.plan import Plan, build_plan
+from xp.job import Stage
+from xp.planning.plan import build_plan
 
 NATIVE = Path(__file__).parent / "native"
 GOLDEN = {
@@ -23,22 +25,23 @@ GOLDEN = {
 """File -> overrides."""
 
 
-def native(plan: Plan) -> Any:
+def native(backend: str, stages: Iterable[Stage]) -> Any:
     """The keys, or flags, that the trainer itself receives, with their values."""
-    (train,) = (stage for stage in plan.stages if stage.name == "train")
+    (train,) = (stage for stage in stages if stage.name == "train")
     config = json.loads(next(text for name, text in train.job.files.items() if name.endswith("/config.json")))
     places = {
         "trl": lambda: config["grpo"],
         "skyrl": lambda: config["common"]["overrides"],
         "slime": lambda: config["command"]["flags"],
     }
-    return places[plan.spec.backend.name]()
+    return places[backend]()
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_native_keys_are_the_reviewed_ones(name: str) -> None:
     file = NATIVE / f"{name}.json"
-    rendered = json.dumps(native(build_plan(compose(GOLDEN[name]), run_id="golden")), indent=1) + "\n"
+    plan = build_plan(compose(GOLDEN[name]), run_id="golden")
+    rendered = json.dumps(native(plan.spec.backend.name, plan.stages), indent=1) + "\n"
     if os.environ.get("XP_GOLDEN") == "write":
         file.write_text(rendered)
     assert rendered == file.read_text(), "the native keys changed: run make golden and review the diff"

@@ -188,19 +188,6 @@ def test_slimes_checkouts_are_those_of_its_image_and_kubernetes_has_a_volume(tmp
     assert train["resources"]["infra"] == "k8s"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("launcher=skypilot",), "launcher.options: set one of bucket and volume"),
-        (("launcher=kubernetes", "launcher.options.bucket=b"), "set one of bucket and volume"),
-        (("launcher=skypilot", "launcher.options.buckt=b"), "buckt: unknown key"),
-    ],
-)
-def test_options_that_say_not_where_outputs_are_kept_are_refused(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(XpError, match=said):
-        compose(["env=multiply", *words])
-
-
 def test_what_skypilot_lacks_is_refused_while_planning() -> None:
     words = ["env=multiply", "hardware=a100x4", "launcher=skypilot", "launcher.options.bucket=b"]
     spec = compose([*words, "backend=trl", "backend.runtime.python=python3"])

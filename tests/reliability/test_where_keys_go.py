@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import base64
-import http.server
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +11,7 @@ import pytest
 
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
+from tests.support.http_server import Reply, http_server
 from tests.support.ors_server import rules
 from xp.__main__ import main
 from xp.composition import compose
@@ -30,36 +27,14 @@ NO_URL = "target is not an http or https URL"
 KEY = {"OPENREWARD_API_KEY": "XPCANARY0123456789"}
 
 
-@contextmanager
-def another_users_server() -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """A server on a loopback port, and the headers that it was sent."""
-    heard: list[dict[str, str]] = []
-
-    class Listening(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            heard.append({name.lower(): value for name, value in self.headers.items()})
-            self.send_response(404)
-            self.end_headers()
-
-        def do_POST(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None: ...
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Listening) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", heard
-        server.shutdown()
-
-
 def test_a_loopback_port_that_is_not_listed_gets_no_key() -> None:
-    with another_users_server() as (url, heard):
-        config = episode_config(compose(["env=openreward", f"env.target={url}"])).members["openreward"]
+    with http_server(lambda _: Reply(status=404)) as server:
+        config = episode_config(compose(["env=openreward", f"env.target={server.url}"])).members["openreward"]
         provider = OpenRewardProvider(config, KEY)
         with pytest.raises((EnvFault, XpError)):
             provider.num_tasks("train")
-        assert heard
-        assert not any("x-api-key" in headers for headers in heard)
+        assert server.requests
+        assert not any("x-api-key" in request.headers for request in server.requests)
         provider.close()
 
 

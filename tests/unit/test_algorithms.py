@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from xp.composition import compose, options
-from xp.composition.native_names import hint
 from xp.errors import XpError
 from xp.planning.backend import backend_of
 from xp.planning.plan import build_plan
@@ -115,58 +114,6 @@ def test_custom_is_nothing_without_a_function() -> None:
     assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.CUSTOM, AdvantageScale.NONE)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (
-            ["algorithm=reinforce_pp", "algorithm.advantage_scale=group_std"],
-            "divides by the deviation over the trained tokens of a step: set advantage_scale=batch_std",
-        ),
-        (
-            ["algorithm=ppo", "algorithm.advantage_scale=none"],
-            "divides by the deviation over the trained tokens of a step: set advantage_scale=batch_std",
-        ),
-        (
-            ["algorithm=custom", *MUST["custom"], "algorithm.advantage_scale=group_std"],
-            "is scaled by your own function: set advantage_scale=none",
-        ),
-        (
-            ["algorithm.estimator=custom", "algorithm.advantage_scale=none"],
-            "estimator=custom needs advantage_fn: set it, or use another estimator",
-        ),
-        (
-            ["algorithm.estimator=gae", "algorithm.advantage_scale=batch_std"],
-            "estimator=gae needs critic: set it, or use another estimator",
-        ),
-        (
-            ["algorithm.advantage_fn=my_pkg:f"],
-            "advantage_fn is for estimator=custom, not grpo: set advantage_fn=null",
-        ),
-        (
-            ["algorithm.critic={discount: 1.0, gae_lambda: 0.95, value_clip: 0.2}"],
-            "critic is for estimator=gae, not grpo: set critic=null",
-        ),
-        (
-            ["algorithm=cispo", "algorithm.ratio_level=sequence"],
-            "policy_loss=cispo needs ratio_level=token: set it, or set policy_loss=clip",
-        ),
-        (["algorithm=cispo", "algorithm.dual_clip=3.0"], "set dual_clip=null, or policy_loss=clip"),
-        (["algorithm.dual_clip=1.1"], "dual_clip must be at least 1 + clip_high, which is 1.2; got 1.1"),
-        (
-            ["training.critic_learning_rate=1e-5"],
-            "training.critic_learning_rate needs a critic, and this algorithm has none: set it to null",
-        ),
-        (["algorithm=ppo", "algorithm.critic.discount=0"], "algorithm.critic.discount"),
-        (["algorithm=ppo", "algorithm.critic.gae_lambda=1.5"], "algorithm.critic.gae_lambda"),
-        (["algorithm=custom", "algorithm.advantage_fn=my_pkg"], "algorithm.advantage_fn"),
-    ],
-)
-def test_an_algorithm_that_contradicts_itself_is_refused_with_a_way_out(overrides: list[str], expected: str) -> None:
-    with pytest.raises(XpError) as caught:
-        compose(overrides)
-    assert expected in str(caught.value)
-
-
 @pytest.mark.parametrize("backend", sorted(GPU))
 @pytest.mark.parametrize("algorithm", options("algorithm"))
 def test_every_algorithm_plans_on_every_backend_or_is_refused_by_its_field(algorithm: str, backend: str) -> None:
@@ -206,37 +153,3 @@ def test_a_policy_loss_with_a_correction_works_or_is_refused(
 def test_a_function_of_the_users_own_is_told_to_the_job(backend: str) -> None:
     train = next(stage for stage in build_plan(composed("custom", *GPU[backend]), "r").stages if stage.name == "train")
     assert "my_pkg.algorithms:my_advantages" in str(train.job)
-
-
-@pytest.mark.parametrize(
-    ("native", "expected"),
-    [
-        ("advantage_estimator=gae", "algorithm=ppo"),
-        ("adv_estimator=reinforce_plus_plus", "algorithm=reinforce_pp"),
-        ("policy_loss_type", "algorithm=NAME chooses it"),
-        ("loss_type=cispo", "algorithm=cispo"),
-        ("loss_type=dapo", "algorithm.loss_aggregation, and algorithm.policy_loss where it is cispo"),
-        ("importance_sampling_level", "algorithm.ratio_level"),
-        ("importance_sampling_level=sequence", "algorithm=gspo, or algorithm.ratio_level=sequence"),
-        ("--advantage-estimator gspo", "algorithm=gspo"),
-        ("--advantage-estimator", "algorithm.estimator, .policy_loss and .ratio_level, which algorithm=NAME chooses"),
-        ("trainer.algorithm.advantage_estimator=reinforce++", "algorithm=reinforce_pp"),
-        ("trainer.algorithm.policy_loss_type=gspo", "algorithm=gspo"),
-        # Read off what the backends say that they render, with a critic and with cispo.
-        ("trainer.algorithm.cispo.cispo_eps_clip_high", "algorithm.clip_high"),
-        ("trainer.critic.optimizer_config.lr", "training.critic_learning_rate"),
-        ("trainer.algorithm.lambd", "algorithm.critic.gae_lambda"),
-        ("--gamma", "algorithm.critic.discount"),
-        ("--value-clip", "algorithm.critic.value_clip"),
-        ("--custom-advantage-function-path", "algorithm=custom algorithm.advantage_fn=package.module:function"),
-    ],
-)
-def test_a_trainers_own_word_for_an_algorithm_is_answered_with_xps(native: str, expected: str) -> None:
-    assert hint(native) == f"in xp: {expected}"
-
-
-def test_the_command_line_answers_a_native_key_by_its_value() -> None:
-    with pytest.raises(XpError) as caught:
-        compose(["loss_type=cispo", "trainer.algorithm.advantage_estimator=gae"])
-    assert "loss_type: unknown key; in xp: algorithm=cispo" in str(caught.value)
-    assert "trainer.algorithm.advantage_estimator: unknown key; in xp: algorithm=ppo" in str(caught.value)

@@ -196,40 +196,6 @@ def test_the_micro_batch_that_divides_a_ranks_share(changes: dict[str, int], mic
     assert _best_micro(replace(SHAPE, **changes)) == micro  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("overrides", "field", "expected"),
-    [
-        (["training.micro_batch_size=24"], "training.micro_batch_size", "nearest legal: training.micro_batch_size=32"),
-        (["training.updates_per_step=3"], "training.updates_per_step", "the trainer does not check this"),
-        (
-            ["backend=skyrl", "hardware=a100x4", "training.prompts_per_step=10"],
-            "training.micro_batch_size",
-            "got 10 / 1 x 4 / 4 and 4 (skyrl 0.4.0",
-        ),
-        (
-            ["backend=skyrl", "hardware=a100x4", "backend.engine.tensor_parallel=3"],
-            "backend.engine.tensor_parallel",
-            "backend.engine.tensor_parallel=4, or backend.engine.tensor_parallel=2",
-        ),
-        (
-            ["backend=skyrl", "hardware=a100x4", "backend.parallel.tensor=2"],
-            "backend.parallel.strategy",
-            "nearest legal: backend.parallel.tensor=1",
-        ),
-        (
-            ["backend=slime", "hardware=h200x8", "backend.parallel.strategy=megatron", "backend.parallel.tensor=3"],
-            "backend.parallel",
-            "got 8 and 3 x 1 x 1",
-        ),
-    ],
-)
-def test_an_illegal_setting_is_refused_with_numbers_source_and_way_out(
-    overrides: list[str], field: str, expected: str
-) -> None:
-    refusals = {refusal.field: refusal.reason for refusal in batch_refusals(compose(overrides))}
-    assert expected in refusals[field]
-
-
 def test_a_micro_batch_is_changed_before_the_experiment_is() -> None:
     batch = batch_shape(compose(["training.prompts_per_step=1024", "training.micro_batch_size=7"]))
     assert list(nearest_legal(batch, TRL)[0].changes) == ["training.micro_batch_size"]

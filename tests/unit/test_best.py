@@ -110,12 +110,6 @@ def test_a_best_of_no_evaluations_is_refused(backend: str) -> None:
         assert f"evaluation.{name}: without evaluation.every there is no evaluation while training" in str(error.value)
 
 
-def test_slime_refuses_evaluations_of_steps_that_have_no_export() -> None:
-    words = [*ON["slime"], *KEEPS, "evaluation.every=5", "training.checkpoint_every=2"]
-    with pytest.raises(XpError, match=r"set training\.checkpoint_every to a divisor of evaluation\.every=5"):
-        build_plan(compose(words), "r")
-
-
 def test_a_best_rule_keeps_a_model_or_waits_for_a_better_one() -> None:
     spec, places = compose([]), RunPaths("runs/r", 1, "tasks/t")
     for keeps, patience in ((True, None), (False, 3), (True, 3)):

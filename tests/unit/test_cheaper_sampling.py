@@ -10,11 +10,8 @@ import pytest
 
 from xp.backends.skyrl.control.overrides import catalog
 from xp.backends.skyrl.control.render import native
-from xp.backends.slime.control.flags import Flags, fault
-from xp.backends.slime.control.render import train_flags
 from xp.backends.trl.control.processes import evaluation_server, server
 from xp.composition import compose
-from xp.errors import XpError
 from xp.evaluation.local import sglang_arguments
 from xp.planning.backend import RunPaths, backend_of
 from xp.planning.memory.estimate import estimate
@@ -63,22 +60,6 @@ def test_skyrls_evaluate_stage_has_no_heads() -> None:
     assert not [key for key in keys if key.startswith("trainer.mtp.")]
 
 
-def test_slime_gets_its_flags() -> None:
-    words = (
-        *EXPERTS,
-        "backend=slime",
-        *FP8[1:],
-        "backend.engine.tensor_parallel=8",
-        "backend.engine.expert_parallel=4",
-    )
-    assert not [field for field in refused(*words) if field.startswith("backend.engine.")]
-    flags, mine = train_flags(compose([*words]), PLACES), ("--sglang-kv-cache-dtype", "--sglang-ep-size")
-    assert [flags[name] for name in mine] == [("fp8_e4m3",), ("4",)]
-    assert [fault(name, flags[name]) for name in mine] == [None, None]
-    plain: Flags = train_flags(compose([*EXPERTS, "backend=slime"]), PLACES)
-    assert [plain[name] for name in mine] == [None, ("1",)]
-
-
 def test_trls_server_gets_its_arguments() -> None:
     words = (*EXPERTS, *SERVER, *FP8, "backend.engine.expert_parallel=4", DRAFT)
     assert refused(*words) == {}
@@ -99,44 +80,8 @@ def test_sglang_of_an_evaluation_gets_them_too() -> None:
     assert "--quantization fp8 --kv-cache-dtype fp8_e4m3 --ep-size 4" in arguments
 
 
-@pytest.mark.parametrize(
-    ("words", "field", "expected"),
-    [
-        ((*DENSE, *SERVER, FP8[0]), "quantization", "set algorithm.importance_correction=token_truncate"),
-        ((*DENSE, "backend=slime", FP8[1]), "kv_cache_dtype", "set algorithm.importance_correction=token_truncate"),
-        ((*DENSE, "backend=skyrl", FP8[1]), "kv_cache_dtype", "algorithm.ratio_from=engine, or null"),
-        ((*DENSE, "backend=slime", *FP8), "quantization", "use backend=skyrl or trl"),
-        ((*DENSE, "backend=trl", *FP8), "quantization", "set null, or placement=separate"),
-        ((*DENSE, *SERVER, "model.dtype=float32", *FP8), "quantization", "weights of bfloat16"),
-        (("backend=trl", *FP8), "quantization", "xp's own decoding"),
-        (("backend=skyrl", *FP8), "kv_cache_dtype", "xp's own decoding"),
-        (("backend=trl", "backend.engine.expert_parallel=2"), "expert_parallel", "set 1"),
-        (("backend=skyrl", MTP), "speculative", "xp's own decoding"),
-        ((*DENSE, *SERVER, "backend.engine.expert_parallel=4"), "expert_parallel", "qwen3-4b is dense"),
-        ((*EXPERTS, *SERVER, "backend.engine.expert_parallel=3"), "expert_parallel", "divide the 128 experts"),
-        ((*EXPERTS, *SERVER, "backend.engine.expert_parallel=2"), "expert_parallel", "engine.accelerators): 1, 4; got"),
-        ((*EXPERTS, "backend=skyrl", "backend.engine.expert_parallel=2"), "expert_parallel", "got 2"),
-        ((*EXPERTS, "backend=slime", "backend.engine.expert_parallel=8"), "expert_parallel", "got 8"),
-        ((*DENSE, *SKYRL, MTP), "speculative", "qwen3-4b has no heads"),
-        ((*DENSE, *SKYRL, DRAFT), "speculative", "SkyRL guesses with the model's own heads"),
-        ((*HEADS, "backend=skyrl", MTP), "speculative", "strategy=megatron"),
-        ((*DENSE, "backend=slime", DRAFT), "speculative", "use backend=trl (method=draft)"),
-        ((*DENSE, "backend=trl", DRAFT), "speculative", "placement=separate"),
-        ((*HEADS, *SERVER, MTP), "speculative", "without its heads"),
-    ],
-)
-def test_what_cannot_run_is_refused_with_the_way_out(words: tuple[str, ...], field: str, expected: str) -> None:
-    assert expected in refused(*words)[f"backend.engine.{field}"]
-
-
 def test_a_ratio_to_the_engine_is_a_correction_too() -> None:
     assert refused(*DENSE, "backend=skyrl", *FP8[:2], "algorithm.ratio_from=engine") == {}
-
-
-def test_a_method_has_the_model_that_it_needs() -> None:
-    for words in ("{method: draft, model: null, num_tokens: 3}", "{method: mtp, model: Org/Small, num_tokens: 3}"):
-        with pytest.raises(XpError, match="model must be given with method=draft, and null with method=mtp"):
-            compose([*DENSE, f"backend.engine.speculative={words}"])
 
 
 def test_a_turing_card_has_no_fp8_cache_and_an_ampere_card_has() -> None:

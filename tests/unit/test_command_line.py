@@ -66,50 +66,6 @@ def test_every_command_explains_itself(words: str, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.startswith(f"usage: python -m xp {words}")
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("prepaer", "did you mean prepare?"),
-        ("reprot x", "no such command"),
-        ("training.num_steps", "a key is set as training.num_steps=VALUE"),
-        ("doctor --trials 3", "--trials is a flag of search, not of doctor"),
-        ("plan --python x", "--python is a flag of install"),
-        ("runs list --csv", "--csv"),
-        ("runs shwo x", "did you mean show?"),
-        ("search --trials 0", "not a whole number from 1 on"),
-        ("plan algorithm.group_size=4", "did you mean training.group_size?"),
-        ("--cfg job --package trainig", "no section trainig; there are: "),
-        ("--package training", "--cfg job --package training"),
-        ("plan --resolve", "plan --cfg job --resolve"),
-        ("plan env=mine.jsonl", "set env=graded env.rows=mine.jsonl env.grader="),
-        ("plan env=hf:openai/gsm8k:main", "set env=graded env.rows=hf:openai/gsm8k:main env.grader="),
-        ("plan env=https://my-env.example.org", "set env=openreward env.target=https://my-env.example.org"),
-        (
-            "plan env=my_env:Mine",
-            "env.grader=my_env:Mine for a grader, env=openreward env.serve=my_env:Mine",
-        ),
-        ("plan foo", "foo: an override is written key=value or group=option; this word has no `=`"),
-        ("plan -x", "-x: no such flag"),
-        ("plan name=[1,", "name: an override is written key=value, and this value cannot be read"),
-        ("runs list --trials", "--trials is a flag of search, not of runs list; runs list takes --debug, --json;"),
-        ("runs compare --best", "is a flag of runs episode, not of runs compare"),
-        ("runs compare --jsno", "(did you mean --json?); runs compare takes"),
-        ("tasks lst", "lst: no such action of tasks (did you mean list?)"),
-        ("plan -m algorithm=glob(zz*)", "no option matches; options of algorithm are "),
-        ("plan -m training.group_size=4,1", "(sweep point training.group_size=1)"),
-        ("plan training.lr=1", "did you mean training.learning_rate?"),
-        ("explain algorithm.group_size", "did you mean training.group_size?"),
-        ("env check whodunnit", "no environment (did you mean env=whodunit?)"),
-    ],
-)
-def test_a_slip_is_one_message_with_the_way_out(line: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(line.split()) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.startswith("xp: ")
-    assert "missing EQUAL" not in said
-
-
 def test_a_refusal_names_the_point_of_the_sweep(capsys: pytest.CaptureFixture[str]) -> None:
     for values in ("grpo,dapo", "glob(da*)"):
         assert main(["plan", "-m", f"algorithm={values}"]) == 3

@@ -485,20 +485,6 @@ def test_another_source_stays_as_it_is(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("none.jsonl", "no such file or directory"),
-        ("./none", "no such file or directory"),
-        ("slove", "is no source of episodes"),
-        ("org/talks", "no such file or directory"),
-    ],
-)
-def test_a_source_that_is_none_is_refused(name: str, fault: str) -> None:
-    with pytest.raises(XpError, match=fault):
-        compose(["env=whodunit_mini", f"sft.data={name}"])
-
-
-@pytest.mark.parametrize(
     ("dialect", "thought"),
     [
         (Dialect.HERMES, "<think>hm</think>"),

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from xp.builtin.tiny_model import SHIPPED
-from xp.cli.display import _made, _reward, notice_lines
+from xp.cli.display import _made, _reward
 from xp.composition import compose
 from xp.planning.plan import build_plan
 from xp.run_records.held_out import HeldOutResult
@@ -27,24 +26,6 @@ def test_where_nothing_is_known_of_other_tasks_no_interval_is_told(
     stderr: float | None, num_tasks: int | None, told: str
 ) -> None:
     assert f"0.500{told} over" in _reward(HeldOutResult(0.5, stderr, 0.5, 20, 0, num_tasks=num_tasks))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "is_warned"),
-    [
-        (("env=multiply",), True),
-        (("env=multiply", "sft.data=solve:my_env:solve"), False),
-        (("env=multiply", f"training.initial_checkpoint={SHIPPED}"), False),
-        (("env=multiply", "model=hf", f"model.path={SHIPPED}"), False),
-        (("env=whodunit_mini",), False),
-    ],
-)
-def test_a_plan_says_where_the_tiny_model_learns_nothing(overrides: tuple[str, ...], is_warned: bool) -> None:
-    lines = notice_lines(build_plan(compose(overrides), "r"))
-    warnings = [
-        line for line in lines if "knows the game of whodunit_mini alone, so it learns nothing in multiply" in line
-    ]
-    assert len(warnings) == is_warned
 
 
 @pytest.mark.parametrize(

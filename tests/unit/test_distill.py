@@ -87,33 +87,6 @@ def test_a_token_has_the_teachers_difference_and_only_if_it_is_trained(beside_re
     assert float(gap) == -1.0 + 2.0
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (("algorithm=opd",), "algorithm.distill.teacher: has no value"),
-        (
-            (*OPD, "algorithm.dynamic_sampling=true"),
-            "drops groups of equal rewards, from which a teacher still teaches",
-        ),
-        ((*OPD, "algorithm.distill.key=MY_KEY"), "set distill.url, or key=null"),
-        ((*OPD, "algorithm.overlong={buffer_tokens: 64, factor: 1.0}"), "overlong lowers the reward, which distill"),
-        ((*SERVER, "training.temperature=0.7"), "those of temperature 1, and training.temperature is 0.7"),
-        (("algorithm=opd", "algorithm.distill.teacher=/no/such"), "no such directory with a config.json"),
-        (("algorithm=opd", "algorithm.distill.teacher=runs/none/model"), "no such directory with a config.json"),
-        (
-            (
-                "algorithm=ppo",
-                "algorithm.distill={teacher: a/b, revision: null, url: null, key: null, coef: 1, beside_reward: true}",
-            ),
-            "distill needs an estimator without a critic",
-        ),
-    ],
-)
-def test_what_teaches_nothing_is_refused(overrides: tuple[str, ...], expected: str) -> None:
-    with pytest.raises(XpError, match=expected):
-        compose(overrides)
-
-
 def test_a_trainer_without_the_means_says_which_has_them() -> None:
     assert "set training.kl_coef=0" in refused(*SKYRL, *OPD, "training.kl_coef=0.01")
     assert "set distill.url=null, or backend=trl or slime" in refused(*SKYRL, *SERVER)

@@ -15,17 +15,14 @@ from xp.backends.slime.worker.config import SlimeEvaluateConfig as SlimeConfig
 from xp.backends.trl.worker.config import TRLEvaluateConfig as TrlConfig
 from xp.cli.display import arithmetic
 from xp.composition import compose, options
-from xp.errors import ExitCode, XpError
 from xp.planning.extent import (
     NumTasks,
     evaluation_line,
-    extent_refusals,
     held_out_lines,
     ineffective_lines,
     num_tasks,
     profile_lines,
     profile_refusals,
-    training_line,
 )
 from xp.planning.plan import Plan, build_plan
 from xp.planning.stages import prepare_config, profiles, task_set_place
@@ -161,119 +158,6 @@ RATE = "at learning rate 0.0007"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "line"),
-    # A step is 8 prompts with 8 episodes.
-    [
-        ((), f"24 steps = 1,536 episodes, 24 updates {RATE}"),
-        (
-            ("training.updates_per_step=2", "training.passes_per_step=3"),
-            f"24 steps = 1,536 episodes, 144 updates {RATE}",
-        ),
-        (("training.num_steps=5",), f"5 steps = 320 episodes, 5 updates {RATE}"),
-        (
-            ("training.num_steps=4",),
-            f"4 steps = 256 episodes, 4 updates {RATE}, which the warm-up of 5 updates does not reach",
-        ),
-        (
-            ("training.epochs=1", "training.num_steps=null"),
-            "steps: 1 epoch of the task set, known after prepare; learning rate 0.0007",
-        ),
-        (
-            ("training.epochs=3", "training.num_steps=null", "env.train.num_tasks=23"),
-            f"6 steps (3 epochs of 23 tasks) = 384 episodes, 6 updates {RATE}",
-        ),
-    ],
-)
-def test_the_line_of_a_training(overrides: tuple[str, ...], line: str) -> None:
-    assert training_line(compose(["env=multiply", *overrides])) == f"the run: {line}"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        (
-            ("env.held_out=null",),
-            "none before or after training, since there are no held-out tasks (env.held_out=null)",
-        ),
-        (
-            ("evaluation.samples_per_task=2",),
-            "2 episodes of each held-out task; how many there are is known after prepare",
-        ),
-        (
-            ("evaluation.num_tasks=1",),
-            "1 episode of 1 held-out task at most; how many there are is known after prepare",
-        ),
-        (
-            ("env.held_out.num_tasks=6", "evaluation.before_training=false"),
-            "6 held-out tasks x 1 episode = 6 episodes, after training: 6 episodes, under 1% of the run's",
-        ),
-        # 12 of 1,548, with rounding 1 %.
-        (
-            ("env.held_out.num_tasks=6", "evaluation.num_tasks=9"),
-            "6 held-out tasks x 1 episode = 6 episodes, before and after training: 12 episodes, 1% of the run's",
-        ),
-        (
-            (
-                "env.held_out.num_tasks=64",
-                "evaluation.num_tasks=32",
-                "evaluation.samples_per_task=2",
-                "evaluation.every=8",
-            ),
-            "32 held-out tasks x 2 episodes = 64 episodes, before, 2 times during and after training: 256 episodes,"
-            " 14% of the run's",
-        ),
-        (
-            ("env.held_out.num_tasks=6", "training.epochs=1", "training.num_steps=null", "evaluation.every=2"),
-            "6 held-out tasks x 1 episode = 6 episodes, before, every 2 steps and after training",
-        ),
-        (
-            ("env.held_out.num_tasks=6", "training.epochs=1", "training.num_steps=null"),
-            "6 held-out tasks x 1 episode = 6 episodes, before and after training",
-        ),
-    ],
-)
-def test_the_line_of_the_evaluations(overrides: tuple[str, ...], line: str) -> None:
-    assert evaluation_line(compose(["env=multiply", *overrides])) == f"evaluation: {line}"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "trains", "field", "reason"),
-    [
-        (("evaluation.num_tasks=5", "env.held_out.num_tasks=5"), True, None, ""),
-        (
-            ("evaluation.num_tasks=6", "env.held_out.num_tasks=5"),
-            True,
-            "evaluation.num_tasks",
-            "6 of 5 held-out tasks; set 5, or null for all",
-        ),
-        (
-            ("evaluation.num_tasks=6", "env.held_out=null"),
-            True,
-            "evaluation.num_tasks",
-            "6 of 0 held-out tasks; set it to null",
-        ),
-        (("evaluation.every=2", "env.held_out=null"), True, "evaluation.every", "env.held_out=null leaves no tasks"),
-        (("training.epochs=1", "training.num_steps=null", "env.train.num_tasks=8"), True, None, ""),
-        (
-            ("training.epochs=1", "training.num_steps=null", "env.train.num_tasks=7"),
-            True,
-            "training.epochs",
-            "a step takes 8 tasks and there are 7",
-        ),
-        (("training.epochs=1", "training.num_steps=null", "env.train.num_tasks=7"), False, None, ""),
-        (("env.train.split=[]",), True, "env.train.split", ""),
-        (("env.train.split=[]",), False, None, ""),
-    ],
-)
-def test_an_extent_that_is_too_large_or_too_small_is_refused(
-    overrides: tuple[str, ...], trains: bool, field: str | None, reason: str
-) -> None:
-    refusals = [*extent_refusals(compose(["env=multiply", *overrides]), trains=trains)]
-    assert [one.field for one in refusals] == ([] if field is None else [field])
-    assert all(one.reason.startswith(reason) for one in refusals)
-
-
-@pytest.mark.parametrize(
     ("backend", "times"), [("trl", 3), ("skyrl hardware=a100x4", 4), ("slime hardware=h100x8 model=qwen3-4b", 4)]
 )
 def test_evaluations_while_training_count_as_the_backend_makes_them(backend: str, times: int) -> None:
@@ -281,17 +165,6 @@ def test_evaluations_while_training_count_as_the_backend_makes_them(backend: str
     line = evaluation_line(compose([f"backend={backend.split()[0]}", *backend.split()[1:], *words]))
     assert f"6 held-out tasks x 1 episode = 6 episodes, before, {times} times during and after training" in line
     assert f": {6 * (times + 2)} episodes" in line
-
-
-def test_more_tasks_than_are_held_out_are_refused() -> None:
-    with pytest.raises(XpError, match=r"evaluation\.num_tasks: 600 of 512 held-out tasks; set 512, or null") as caught:
-        build_plan(compose(["evaluation.num_tasks=600"]), "r")
-    assert caught.value.code is ExitCode.PLAN
-
-
-def test_the_earlier_key_is_answered_with_the_new_ones() -> None:
-    with pytest.raises(XpError, match=r"in xp: evaluation\.num_tasks .* and evaluation\.samples_per_task"):
-        compose(["evaluation.num_episodes=16"])
 
 
 def test_slimes_view_has_a_line_an_episode(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
 from xp.planning.episode import episode_config, user_modules
-from xp.planning.plan import build_plan
 from xp.replay.rescore import rescore
 from xp.tasks.request import scoring
 
@@ -124,22 +123,6 @@ def test_the_key_reaches_the_jobs_the_record_and_the_copied_code() -> None:
     (keys,) = scoring(config).values()
     assert keys["env.group_reward_fn"] == "tests.support.grouped:ranked"
     assert "code of tests.support.grouped:ranked" in keys
-
-
-@pytest.mark.parametrize(
-    ("overrides", "reason"),
-    [
-        (
-            ["hardware.accelerators_per_node=2", "training.prompts_per_step=1", "training.group_size=4"],
-            "training.group_size.*2 episodes of a step, which are not whole groups of 4",
-        ),
-    ],
-)
-def test_a_plan_is_refused_where_a_stage_has_no_whole_group(overrides: list[str], reason: str) -> None:
-    function = "env.group_reward_fn=tests.support.grouped:ranked"
-    own = ["env=whodunit", function, "training.micro_batch_size=1", *overrides]
-    with pytest.raises(XpError, match=reason):
-        build_plan(compose(own), "r")
 
 
 def test_calls_and_results_are_those_that_were_executed() -> None:

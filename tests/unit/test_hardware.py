@@ -87,22 +87,6 @@ def test_a_word_stands_in_a_recipe(tmp_path: Path) -> None:
     assert (spec.hardware.name, spec.hardware.num_nodes, spec.seed) == ("2x8xh100", 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("word", "fault"),
-    {
-        "8xH1000": r"unknown card \(did you mean h100\?\); known: b300, .*DIR/hardware/NAME.yaml",
-        "8xMI300X": "built for CUDA, not for ROCm",
-        "4xV100": "has no Volta",
-        "0xH100": "no such option",
-        "h1000": "no such option .*as 8xB200 or 2x8xH100",
-    }.items(),
-    ids=str,
-)
-def test_a_wrong_word_names_the_way_out(word: str, fault: str) -> None:
-    with pytest.raises(XpError, match=fault):
-        compose([f"hardware={word}"])
-
-
 @pytest.mark.parametrize("name", ["h1000x8", "b200x8", "2x8xb200"])
 def test_a_file_as_the_error_describes_it_wins_over_the_word(tmp_path: Path, name: str) -> None:
     (tmp_path / "hardware").mkdir()
@@ -123,19 +107,6 @@ def test_a_turing_card_falls_back_and_refuses_what_it_lacks() -> None:
     for card, fields in (("T4", ["backend.engine.kv_cache_dtype"]), ("A100", []), ("H100", [])):
         words = [f"hardware=4x{card}", "backend.engine.kv_cache_dtype=fp8"]
         assert [one.field for one in card_refusals(compose(["backend=skyrl", *words]))] == fields
-
-
-@pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        (["hardware=cpu", "hardware.num_cpus=3", "hardware.memory_gb=7.5"], "3 cores, 7.5 GB, no GPU"),
-        (["hardware=4xA100"], "4 x a100-80gb (80 GB each), 48 cores, 480 GB"),
-        (["hardware=2x8xH100"], "2 x 8 x h100 (80 GB each), 96 cores, 1000 GB"),
-        (["hardware=4xA100", "hardware.accelerator=own"], "4 x own (80 GB each), 48 cores, 480 GB"),
-    ],
-)
-def test_the_line_of_a_machine(overrides: list[str], line: str) -> None:
-    assert machine_line(compose(["model=qwen3-4b", *overrides])) == f"the machine: {line}"
 
 
 @pytest.mark.parametrize(("shown", "expected"), SHOWN.items(), ids=str)

@@ -46,12 +46,6 @@ def test_a_mix_is_evaluated_on_the_members_that_hold_something_out() -> None:
     assert build_plan(compose([mix, one, none]), "r").stages[-1].name == "train"
 
 
-def test_evaluations_while_training_need_something_held_out() -> None:
-    with pytest.raises(XpError, match=r"evaluation\.every: env\.held_out=null") as error:
-        build_plan(compose([*ON["trl"], "env.held_out=null", "evaluation.every=2"]), "r")
-    assert error.value.code is ExitCode.PLAN
-
-
 def test_only_a_training_asks_preparation_for_tasks_to_train_on() -> None:
     spec = compose([*ON["trl"]])
     plans = {
@@ -86,22 +80,6 @@ def test_training_splits_are_one_name_or_several() -> None:
     assert [d["env"]["members"]["whodunit_mini"]["train"]["split"] for d in dumped] == ["train", ["train", "extra"]]
     assert [from_container(d) for d in dumped] == [one, several]
     assert task_set_place(one) != task_set_place(several)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("env.train.split=[train,train]", "has one name twice"),
-        ("env.train.split=3", "the name of a split, or a list of names"),
-        ("env.train.splits=[train,extra]", r"env\.train\.split, one name or a list"),
-        ("env.splits=[train,extra]", r"env\.train\.split, one name or a list"),
-        ("env.held_out.fraction=1.5", "less than 1"),
-        ("env.held_out.overlap=yes", r"forbidden"),
-    ],
-)
-def test_a_choice_of_splits_that_means_nothing_is_told(override: str, message: str) -> None:
-    with pytest.raises(XpError, match=message):
-        compose([*ON["trl"], override])
 
 
 def test_the_plan_says_the_rule_before_the_tasks_are_known(tmp_path: Path) -> None:

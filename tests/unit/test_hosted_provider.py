@@ -116,23 +116,6 @@ def test_a_comma_makes_a_list_of_a_packages_option() -> None:
     assert member.options["num_test"] == 200
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["env.options.weights.spell_backward=2"], "spell_backward"),
-        (["env.options.config.chain_sum.seed=1"], "it follows from seed"),
-        (["env.options.dataset=chain_sum,chain_sum"], "named twice"),
-        (["env.options.weigths=1"], "did you mean weights"),
-        (["env.options.num_train=0"], "num_train"),
-        (["env.python=.venv/bin/python"], "write the whole path"),
-        (["env.grader=a.b:c"], "grader belongs to provider=local"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused_while_planning(more: list[str], said: str) -> None:
-    with pytest.raises(XpError, match=said):
-        compose(words(*more))
-
-
 def test_an_environment_package_on_xps_own_path_goes_into_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,37 +128,6 @@ def test_an_environment_package_on_xps_own_path_goes_into_the_run(
     before = source_digest(config)
     (tmp_path / "my_sums.py").write_text("X = 2\n")
     assert source_digest(config) != before
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["env.options.tasksets={}"], "did you mean taskset"),
-        (["env.options.num_tasks=0"], "num_tasks"),
-        (["env.options.seats.user=chatty"], "seats"),
-        (["env.rows=a:b.jsonl"], "rows belongs to provider"),
-    ],
-)
-def test_an_option_that_verifiers_packages_do_not_take_is_refused_while_planning(more: list[str], said: str) -> None:
-    with pytest.raises(XpError, match=said):
-        compose(["env=verifiers", "env.target=my-sums", *more])
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["env=reasoning_gym"], "env.provider: reasoning_gym needs its package"),
-        (["env=reasoning_gym", "env.python=/opt/gym/bin/python"], "env.python: /opt/gym/bin/python is on this machine"),
-        (
-            ["env=inspect", f"env.target={__file__}@sums", "env.train.split=all"],
-            "env.target: .* is on this machine",
-        ),
-    ],
-)
-def test_what_modals_containers_do_not_have_is_refused_while_planning(given: list[str], said: str) -> None:
-    words = [*given, "hardware=a100x1", "model=qwen2.5-3b-instruct"]
-    with pytest.raises(XpError, match=said):
-        build_plan(compose([*words, "launcher=modal"]), "x")
 
 
 @pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])

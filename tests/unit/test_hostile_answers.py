@@ -12,9 +12,7 @@ import pytest
 from tests.stubs.raw_server import raw_server, whole
 from xp.engines.completions import ServerWriter
 from xp.engines.conversation import GenerationRequest
-from xp.envs.base import EnvFault, ToolResult
 from xp.envs.chat_api import Answer, Api, Unavailable
-from xp.envs.wire import tool_result
 from xp.errors import ExitCode, XpError
 from xp.evaluation.settings import settings
 from xp.models.files import _from_hub, hub_text
@@ -123,33 +121,3 @@ def test_a_vllm_server_that_writes_too_much_has_failed() -> None:
     answer = {"choices": [{"token_ids": [1] * 5, "logprobs": {"token_logprobs": [-1.0] * 5}}]}
     with raw_server(lambda: whole(json.dumps(answer).encode())) as url, pytest.raises(XpError, match="5 token ids"):
         ServerWriter(url, SAMPLING, [2], "vllm.log").answer(GenerationRequest([5, 6], 4, seed=1))
-
-
-DONE = {"blocks": [{"type": "text", "text": "moved"}], "finished": False, "reward": 0.5}
-REFUSED = {"ok": False, "error": "no such room", "reason": "not_found"}
-
-
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        ({"ok": True, "output": DONE}, ToolResult("moved", 0.5)),
-        ({"ok": True, "output": {**DONE, "finished": True, "reward": None}}, ToolResult("moved", None, finished=True)),
-        ({"ok": True, "output": {**DONE, "finished": 1}}, "finished"),
-        ({"ok": True, "output": {"blocks": [], "finished": True}}, "the reply has no reward"),
-        ({"ok": True, "output": {**DONE, "reward": True}}, "reward"),
-        ({"ok": 1, "output": DONE}, "ok"),
-        (REFUSED, ToolResult("no such room", is_call_error=True)),
-        ({**REFUSED, "reason": None}, ToolResult("no such room", is_call_error=True)),
-        ({**REFUSED, "ok": None}, "ok"),
-        ({**REFUSED, "ok": 0}, "ok"),
-        ({**REFUSED, "error": 5}, "error"),
-        ({**REFUSED, "reason": "mood"}, "'mood', which is no fault of the model"),
-        ({**REFUSED, "reason": "episode_finished"}, "the episode had finished"),
-    ],
-)
-def test_a_reply_to_a_call_is_a_result_or_a_fault(reply: dict[str, Any], expected: ToolResult | str) -> None:
-    if isinstance(expected, ToolResult):
-        assert tool_result(reply, "call") == expected
-    else:
-        with pytest.raises(EnvFault, match=expected):
-            tool_result(reply, "call")

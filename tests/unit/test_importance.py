@@ -10,7 +10,6 @@ import torch
 
 from tools.parity.recorded import LOWER, UPPER, batch
 from xp.composition import compose
-from xp.errors import XpError
 from xp.planning.backend import backend_of
 from xp.spec import ImportanceCorrection, RunSpec
 from xp.worker.importance import OUTSIDE, SAMPLE_SIZE, Importance, metrics
@@ -111,23 +110,6 @@ def composed(backend: str, *overrides: str) -> RunSpec:
 
 
 @pytest.mark.parametrize("backend", sorted(GPU))
-@pytest.mark.parametrize("correction", CORRECTIONS)
-def test_every_trainer_has_every_correction_and_says_how(backend: str, correction: str) -> None:
-    bounds = ("algorithm.importance_lower=0.9", "algorithm.importance_upper=1.1")
-    spec = composed(backend, f"algorithm.importance_correction={correction}", *bounds)
-    assert backend_of(spec).refusals(spec) == []
-    meanings = backend_of(spec).meanings(spec)
-    is_emulated = {
-        "trl": correction == "geometric_mask",
-        "skyrl": correction.endswith("truncate"),
-        "slime": False,
-    }[backend]
-    assert (meanings["algorithm.importance_correction"].support == "emulated") == is_emulated
-    for bound in ("importance_lower", "importance_upper"):
-        assert "nothing" not in meanings[f"algorithm.{bound}"].receives
-
-
-@pytest.mark.parametrize("backend", sorted(GPU))
 def test_the_ratio_to_the_engine_needs_no_other_correction_of_older_episodes(backend: str) -> None:
     stale = ("training.max_staleness=1", "backend.engine.placement=separate", "backend.engine.accelerators=2")
     if backend == "slime":
@@ -142,21 +124,3 @@ RATIOS = ("trainer", "engine")
 
 def _refused(spec: RunSpec) -> str:
     return "\n".join(map(str, backend_of(spec).refusals(spec)))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        (("algorithm.ratio_from=engine", "algorithm.importance_correction=token_mask"), "nothing is left to correct"),
-        (("algorithm.importance_correction=geometric_mask",), "set importance_lower=0.99"),
-        (("algorithm.importance_upper=0.5",), "greater than or equal to 1"),
-        (("algorithm.importance_lower=1.5",), "less than or equal to 1"),
-    ],
-)
-def test_bounds_and_sources_without_an_effect_are_refused(overrides: tuple[str, ...], expected: str) -> None:
-    with pytest.raises(XpError, match=expected):
-        compose([*GPU["skyrl"], *overrides])
-
-
-def test_the_ratio_to_the_policy_itself_is_refused() -> None:
-    assert "nothing to correct; set trainer" in _refused(compose(["algorithm.ratio_from=engine"]))

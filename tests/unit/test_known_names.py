@@ -63,26 +63,6 @@ def test_no_answer_to_a_tutorial_repeats_a_secret(capsys: pytest.CaptureFixture[
         assert secret not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("word", "key"),
-    [
-        ("lr=1e-4", "training.learning_rate"),
-        ("training.lr=1e-4", "training.learning_rate"),
-        ("--num_steps=5", "training.num_steps"),
-        ("--num-steps=5", "training.num_steps"),
-        ("hardware.num_gpus=8", "hardware.accelerators_per_node"),
-        ("gpus=8", "hardware.accelerators_per_node"),
-        ("batch_size=8", "training.prompts_per_step"),
-        ("--batch_size=8", "training.prompts_per_step"),
-        ("--kl_coef=0.1", "puts the penalty into the reward"),
-        ("training.batch_size=8", "training.prompts_per_step"),
-    ],
-)
-def test_a_common_word_is_answered_with_the_key(word: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", word]) == 2
-    assert key in capsys.readouterr().err
-
-
 def test_a_variable_of_the_scripts_that_is_exported_is_told_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

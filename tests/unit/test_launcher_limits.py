@@ -7,38 +7,12 @@ from pathlib import Path
 import pytest
 
 from xp.composition import compose, options
-from xp.errors import ExitCode, XpError
 from xp.planning.memory.fit import memory_lines
 from xp.planning.plan import build_plan
 from xp.planning.refusals import sandbox_refusals
 
 TRL = ("recipes=whodunit-trl", "hardware.num_nodes=2")
 SKYRL = ("recipes=whodunit-skyrl", "hardware.num_nodes=2")
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        ([*SKYRL, "launcher=local"], "train needs 2 nodes, and launcher=local has this machine alone"),
-        (
-            [*SKYRL, "launcher=ray", "launcher.start_head=true"],
-            "start_head=true starts a cluster of this machine alone",
-        ),
-        ([*SKYRL, "launcher=modal"], "launcher=modal gives a stage one container"),
-        (
-            ["recipes=whodunit-trl", "launcher=slurm", "launcher.container=pyxis"],
-            "launcher.container: pyxis needs an image",
-        ),
-        (["backend.runtime.image=/images/trl.sif"], "is a file, which only batch jobs can use"),
-        (["recipes=whodunit-skyrl", "launcher=modal", "backend.runtime.python=/x"], "name an image"),
-        (["recipes=whodunit-slime", "launcher=modal", "backend.runtime.image=null"], "name an image"),
-    ],
-)
-def test_the_plan_refuses_what_the_launcher_cannot_run(overrides: list[str], said: str) -> None:
-    with pytest.raises(XpError) as caught:
-        build_plan(compose(overrides), "r")
-    assert caught.value.code is ExitCode.PLAN
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(

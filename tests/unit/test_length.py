@@ -146,29 +146,6 @@ def length_of(spec: RunSpec) -> tuple[int | None, int | None]:
     return spec.training.num_steps, spec.training.epochs
 
 
-@pytest.mark.parametrize(
-    ("overrides", "length"),
-    [
-        ([], (24, None)),
-        (["training.epochs=2"], (None, 2)),
-        (["training.num_steps=36"], (36, None)),
-        (["training={epochs: 2}"], (None, 2)),
-        (["training.epochs=2", "training.num_steps=null"], (None, 2)),
-        (["model=qwen2.5-3b-instruct", "env=whodunit"], (None, 3)),
-        (["model=qwen2.5-3b-instruct", "env=whodunit", "training.num_steps=30"], (30, None)),
-        (["recipes=whodunit-skyrl"], (None, 3)),
-        (["recipes=whodunit-skyrl", "training.num_steps=5"], (5, None)),
-        (["recipes=whodunit-slime"], (3000, None)),
-        (["recipes=whodunit-slime", "training.epochs=1"], (None, 1)),
-        (["recipes=multiply-trl"], (3, None)),
-    ],
-)
-def test_whoever_sets_one_of_the_two_takes_the_other_away(
-    overrides: list[str], length: tuple[int | None, int | None]
-) -> None:
-    assert length_of(compose(overrides)) == length
-
-
 def test_a_users_file_replaces_the_default_of_an_option(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes/mine.yaml").write_text("# @package _global_\ntraining:\n  epochs: 5\n")
@@ -182,11 +159,6 @@ def test_both_set_in_one_place_are_refused(tmp_path: Path) -> None:
     (tmp_path / "recipes/mine.yaml").write_text("# @package _global_\ntraining:\n  epochs: 5\n  num_steps: 5\n")
     with pytest.raises(XpError, match=r"mine\.yaml:3:3: training: num_steps and epochs exclude each other"):
         compose(["recipes=mine"], [tmp_path])
-
-
-def test_neither_is_refused() -> None:
-    with pytest.raises(XpError, match="num_steps and epochs are both null"):
-        compose(["training.num_steps=null"])
 
 
 def test_a_run_of_epochs_resumes_with_steps_and_vice_versa(tmp_path: Path) -> None:

@@ -27,21 +27,6 @@ def test_a_page_of_the_hub_is_answered_with_the_models_id(capsys: pytest.Capture
     assert "is a page of the hub; its model is written Qwen/Qwen3-4B" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["runs", "list", "outputs=s3://bucket/x"],
-        ["tasks", "list", "outputs=s3://bucket/x"],
-        ["resume=run-1", "outputs=s3://bucket/x"],
-        ["resume=s3://bucket/x/runs/run-1"],
-        ["evaluate", "run=s3://bucket/x/runs/run-1"],
-    ],
-)
-def test_an_address_of_runs_is_refused_too(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(command) != 0
-    assert "of this machine" in capsys.readouterr().err
-
-
 def test_an_id_of_the_hub_and_a_directory_are_still_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert compose(["model=qwen3-4b", "model.path=Qwen/Qwen3-4B"]).model.path == "Qwen/Qwen3-4B"

@@ -109,13 +109,6 @@ def test_slimes_image_has_its_checkouts_and_nothing_is_set_on_the_laptop(monkeyp
     assert f"openreward=={locks()['prepare'].versions()['openreward']}" in text
 
 
-def test_a_checkout_that_no_image_has_is_refused() -> None:
-    with pytest.raises(XpError, match=r"backend\.runtime\.image_checkouts"):
-        build_plan(
-            compose(["env=whodunit", "backend=skyrl", "backend.runtime.project_env=SKYRL_PATH", "launcher=modal"]), "r"
-        )
-
-
 def test_a_call_without_an_answer_is_repeated_after_a_time_limit() -> None:
     train = part("train", job(image="someone/trainer:1"))
     assert "retries=0," in app_text("t", "xp", [train], launcher_spec("modal", max_restarts=3))

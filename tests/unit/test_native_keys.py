@@ -270,25 +270,6 @@ def test_no_hint_proposes_a_key_that_turns_the_loss_around() -> None:
     assert "backend.overrides" not in (hint("trainer.algorithm.use_tis=true") or "")
 
 
-@pytest.mark.parametrize(
-    ("word", "wrong"),
-    [
-        ("--moe-token-dispatcher-type=flex", "num_experts"),
-        ("moe-token-dispatcher-type=flex", "num_experts"),
-        ("env.max_env_workers=8", "max_turns"),
-        ("environment.skyrl_gym.max_env_workers=8", "max_turns"),
-        ("training.save_steps=10", "num_steps"),
-        ("max_tool_calling_iterations=4", "max_turns=4"),
-        ("trainer.max_training_steps=4", "patience"),
-        ("trainer.eval_interval=-1", "every=-1"),
-    ],
-)
-def test_a_hint_does_not_mislead(word: str, wrong: str) -> None:
-    said = hint(word)
-    assert said
-    assert wrong not in said
-
-
 def test_an_empty_mapping_removes_a_recipes_overrides() -> None:
     recipe = "recipes=dapo-slime"
     assert compose([recipe]).backend.overrides != {}

@@ -69,17 +69,3 @@ def test_every_key_that_is_the_same_for_every_run_has_its_reason(backend: str) -
     (fixed,) = [row for row in ROWS[backend] if not row.field]
     assert set(fixed.keys(spec)) == set(fixed.reasons)
     assert all(fixed.reasons.values())
-
-
-@pytest.mark.parametrize(
-    ("backend", "words", "reason"),
-    [
-        ("skyrl", ("training.reference_every=5",), "only between epochs"),
-        ("slime", ("training.reference_every=5", "training.kl_coef=0"), "no reference to copy into"),
-        ("trl", ("training.reference_every=5", "training.kl_coef=0"), "no reference to copy into"),
-    ],
-)
-def test_a_reference_that_cannot_follow_is_refused(backend: str, words: tuple[str, ...], reason: str) -> None:
-    spec = compose([*REFERENCE, f"backend={backend}", *words])
-    (refusal,) = [one for one in backend_of(spec).refusals(spec) if one.field == "training.reference_every"]
-    assert reason in refusal.reason

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
+from tests.support.http_server import Reply, Request, http_server
 from xp.__main__ import main
 from xp.backends.slime.control.architecture import architecture_flags
 from xp.composition import compose
@@ -88,20 +87,6 @@ def test_a_model_in_the_cache_is_known(tmp_path: Path, monkeypatch: pytest.Monke
     assert spec.model.architecture is not None
 
 
-class Hub(BaseHTTPRequestHandler):
-    asked: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append(f"{self.path} {self.headers.get('Authorization')}")
-        is_there = self.path == "/Org/Model/resolve/main/config.json"
-        self.send_response(200 if is_there else 404)
-        self.end_headers()
-        self.wfile.write(json.dumps(SMOLLM2).encode() if is_there else b"no")
-
-    def log_message(self, *_: Any) -> None:
-        """Nothing."""
-
-
 @pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
 def test_a_network_that_is_not_the_models_is_refused_on_every_backend(backend: str, tmp_path: Path) -> None:
     place = model_at(tmp_path / "SmolLM2")
@@ -114,21 +99,19 @@ def test_a_network_that_is_not_the_models_is_refused_on_every_backend(backend: s
 
 
 def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = HTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    def answer(request: Request) -> Reply:
+        return Reply(SMOLLM2) if request.path == "/Org/Model/resolve/main/config.json" else Reply(status=404)
+
+    with http_server(answer) as server:
         monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", DEADLINE_S)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
         known = [compose(["model=hf", "model.path=Org/Model"]) for _ in range(2)]
         unknown = compose(["model=hf", "model.path=Org/Other", "hardware=a100x1", "env=whodunit"])
-    finally:
-        server.shutdown()
-        server.server_close()
     assert known[0].model.architecture is not None
-    assert Hub.asked == [
+    assert [f"{one.path} {one.headers.get('authorization')}" for one in server.requests] == [
         path
         for name, files in (("Model", ("config.json", *TEMPLATES)), ("Other", ("config.json",)))
         for path in (

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
-from tests.unit.test_cheaper_sampling import DENSE, DRAFT, PLACES, SERVER, refused
+from tests.unit.test_cheaper_sampling import DENSE, PLACES, SERVER, refused
 from xp.backends.skyrl.control.render import native
 from xp.backends.trl.control.render import grpo_config
 from xp.composition import compose
@@ -73,19 +73,6 @@ def test_each_trainer_gets_them_and_held_out_episodes_do_not() -> None:
     training, held_out = (sampling_of(spec, evaluates=evaluates) for evaluates in (False, True))
     assert (training.min_p, training.repetition_penalty) == (0.1, 1.2)
     assert (held_out.min_p, held_out.repetition_penalty) == (0.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("words", "field", "expected"),
-    [
-        ((*DENSE, *SERVER, MIN_P), "training.max_logprob_gap", "set null, or all of them off"),
-        ((*DENSE, "backend=skyrl", PENALTY), "training.max_logprob_gap", "set null, or all of them off"),
-        ((*DENSE, "backend=slime", PENALTY), "training.repetition_penalty", "use backend=skyrl or trl"),
-        ((*DENSE, *SERVER, DRAFT, OFF, MIN_P), "training.min_p", "engines that guess tokens have no min_p"),
-    ],
-)
-def test_what_an_engine_cannot_do_is_refused(words: tuple[str, ...], field: str, expected: str) -> None:
-    assert expected in refused(*words)[field]
 
 
 def test_slime_and_xps_own_decoding_compare_probabilities_before_the_cut() -> None:

@@ -55,38 +55,6 @@ def test_a_run_that_fails_ends_the_search_with_its_own_message(tmp_path: Path) -
         search(RANGES, [], tmp_path, 3, objective)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["seed=1"], "nothing to search"),
-        (["training.learning_rat=interval(1e-4,1e-3)"], "learning_rate"),
-        (["training.learning_rate=interval(-1,1)"], "training.learning_rate"),
-        (["training.learning_rate=interval(1e-4,inf)"], "training.learning_rate"),
-        (["model=choice(tiny,bar)", "seed=choice(1,2)"], "model=bar: no such option"),
-        (["seed=choice(1,x)", "training.group_size=choice(4,1)"], "seed.*\n.*group_size"),
-        (["training.group_size=range(4,1)"], r"group_size=range\(4,1\): the lower bound is first; write range\(1,4\)"),
-        (
-            ["training.learning_rate=interval(1e-3,1e-4)"],
-            r"=interval\(1e-3,1e-4\): the lower bound is first; write interval\(0.0001,0.001\)",
-        ),
-        (["seed=range(3,3)"], "the range has no value"),
-        (["seed=range(1,5,-1)"], "the range has no value"),
-        (["training.learning_rate=tag(log,interval(0,1))"], "needs a lower bound above 0; got 0"),
-        (["model=glob(q*)"], r"a search does not support globs; name the options, model=choice\(A,B\)"),
-        (["model.lora=choice({rank: 4},{rank: 8})"], "a searched value is a text, a number, true, false or null"),
-        (["seed=range(x,5)"], "seed"),
-        (["seed="], "seed"),
-    ],
-)
-def test_a_faulty_search_starts_no_run_and_leaves_no_file(tmp_path: Path, overrides: list[str], message: str) -> None:
-    def objective(_: Point) -> float:
-        raise AssertionError("a run was started")
-
-    with pytest.raises(XpError, match=message):
-        search(overrides, [], tmp_path / "search", 3, objective)
-    assert not (tmp_path / "search").exists()
-
-
 def test_the_upper_bound_of_a_range_is_checked_since_optuna_draws_it(tmp_path: Path) -> None:
     with pytest.raises(XpError, match="seed"):
         search([f"seed=range({2**31 - 3},{2**31})"], [], tmp_path / "search", 1, lambda _: 0.0)

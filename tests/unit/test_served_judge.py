@@ -95,13 +95,6 @@ def test_directories_of_a_judge_and_a_draft_are_read_from_where_the_user_is(
     assert {spec.served_judge.serve, spec.backend.engine.speculative.model} == {str(tmp_path / "small")}
 
 
-def test_two_judges_in_one_run_are_refused() -> None:
-    judge = "env.members.{}.judge={{rubric: r, model: {{serve: ORG/{}}}}}"
-    words = ["env=[multiply,sums]", judge.format("multiply", "A"), judge.format("sums", "B")]
-    with pytest.raises(XpError, match="name ORG/A on 1 and ORG/B on 1 accelerators: give them the same"):
-        compose(words)
-
-
 @pytest.mark.parametrize(
     ("words", "engine", "reason"),
     [

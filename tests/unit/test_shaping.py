@@ -193,18 +193,3 @@ def test_a_list_with_weights_reaches_the_episodes_of_every_backend(backend: Back
     assert rendered
     for text in rendered:
         assert [one.reward_fn for one in EpisodeConfig.from_json(text).members.values()] == [(ONE, TWO)]
-
-
-@pytest.mark.parametrize(
-    ("written", "fault"),
-    [
-        ("[]", "list of those"),
-        ("[my_rewards]", "should be package.module:function"),
-        ("[{fn: my_rewards:one}]", r"reward_fn.0.weight: has no value"),
-        ("[{fn: my_rewards:one, weight: .inf}]", r"reward_fn.0.weight"),
-        ("[mine:score, theirs:score]", "two functions are called score"),
-    ],
-)
-def test_a_list_that_cannot_be_meant_is_refused_with_its_key(written: str, fault: str) -> None:
-    with pytest.raises(XpError, match=fault):
-        compose([f"env.reward_fn={written}"])

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 
 from tests.support.recipes import recipes_of
@@ -51,133 +50,10 @@ def test_the_readmes_command_plans_without_gpu_and_trainer() -> None:
 
 
 TOKENS = "training.max_tokens_per_micro_batch"
-DETERMINISTIC = ("--deterministic-mode", "--sglang-enable-deterministic-inference")
 TENSOR = ("--tensor-model-parallel-size", "--expert-tensor-parallel-size")
 AHEAD = "training.max_staleness"
 OPD = ("algorithm=opd", "algorithm.distill.teacher=a/b")
 MEAN = "algorithm.loss_aggregation=sequence_mean"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "flags"),
-    [
-        (["training.kl_coef=0.25"], {"--use-kl-loss": (), "--kl-loss-coef": ("0.25",), "--kl-coef": ("0.0",)}),
-        (["training.kl_coef=0"], {"--use-kl-loss": None, "--kl-coef": ("0.0",)}),
-        (["training.top_k=20"], {"--rollout-top-k": ("20",)}),
-        (["training.top_k=null"], {"--rollout-top-k": ("-1",)}),
-        (["training.stop=[x,y]"], {"--rollout-stop": ("x", "y")}),
-        (["training.stop=[]"], {"--rollout-stop": None}),
-        (["training.deterministic=true"], dict.fromkeys(DETERMINISTIC, ())),
-        (["training.deterministic=false"], {"--deterministic-mode": None}),
-        (
-            ["backend.parallel.tensor=2"],
-            {"--sequence-parallel": (), **dict.fromkeys(TENSOR, ("2",))},
-        ),
-        (["backend.parallel.tensor=1"], {"--sequence-parallel": None, "--expert-tensor-parallel-size": ("1",)}),
-        (["backend.engine.prefix_caching=false"], {"--sglang-disable-radix-cache": ()}),
-        (["backend.engine.prefix_caching=true"], {"--sglang-disable-radix-cache": None}),
-        (["backend.engine.kv_cache_dtype=fp8"], {"--sglang-kv-cache-dtype": ("fp8_e4m3",)}),
-        (["backend.engine.kv_cache_dtype=null"], {"--sglang-kv-cache-dtype": None}),
-        (
-            ["backend.engine.placement=separate", "backend.engine.accelerators=4"],
-            {
-                "--colocate": None,
-                "--rollout-num-gpus": ("4",),
-                "--num-gpus-per-node": ("8",),
-                "--actor-num-gpus-per-node": ("4",),
-            },
-        ),
-        ([], {"--colocate": (), "--actor-num-gpus-per-node": ("8",), "--num-gpus-per-node": ("8",)}),
-        (["training.warmup_updates=5"], {"--lr-warmup-iters": ("4",)}),
-        (["algorithm=grpo"], {"--advantage-estimator": ("grpo",), "--num-critic-only-steps": None, "--gamma": None}),
-        (["algorithm=gspo"], {"--advantage-estimator": ("gspo",)}),
-        (["algorithm=cispo"], {"--advantage-estimator": ("cispo",)}),
-        (
-            ["algorithm=ppo", "algorithm.critic.discount=0.9"],
-            {
-                "--advantage-estimator": ("ppo",),
-                "--num-critic-only-steps": ("0",),
-                "--gamma": ("0.9",),
-                "--normalize-advantages": (),
-                "--value-clip": ("0.2",),
-                "--lambd": ("0.95",),
-            },
-        ),
-        (["algorithm.advantage_scale=none"], {"--disable-grpo-std-normalization": (), "--normalize-advantages": None}),
-        (["algorithm.advantage_scale=group_std"], {"--disable-grpo-std-normalization": None}),
-        (["algorithm.loss_aggregation=token_mean"], {"--calculate-per-token-loss": ()}),
-        ([MEAN], {"--calculate-per-token-loss": None}),
-        (
-            ["algorithm.importance_correction=token_mask"],
-            {"--use-tis": (), "--custom-tis-function-path": ("xp.backends.slime.worker.importance.token_mask",)},
-        ),
-        (["algorithm.importance_correction=none"], {"--use-tis": None, "--custom-tis-function-path": None}),
-        (["algorithm.ratio_from=engine"], {"--use-rollout-logprobs": ()}),
-        ([], {"--use-rollout-logprobs": None, "--dynamic-sampling-filter-path": None, "--use-opd": None}),
-        (
-            [*OPD, "backend.convert_model=true", "algorithm.distill.coef=0.5"],
-            {"--use-opd": (), "--opd-type": ("megatron",), "--opd-kl-coef": ("0.5",)},
-        ),
-        (["training.warmup_updates=1"], {"--lr-warmup-iters": ("0",)}),
-        (["training.warmup_updates=0"], {"--lr-warmup-iters": ("0",)}),
-        (
-            ["training.micro_batch_size=2", f"{TOKENS}=null"],
-            {"--micro-batch-size": ("2",), "--use-dynamic-batch-size": None, "--max-tokens-per-gpu": None},
-        ),
-        (
-            ["training.micro_batch_size=2", f"{TOKENS}=12000"],
-            {"--micro-batch-size": ("1",), "--use-dynamic-batch-size": (), "--max-tokens-per-gpu": ("12000",)},
-        ),
-    ],
-)
-def test_a_field_is_its_flags(overrides: list[str], flags: dict[str, tuple[str, ...] | None]) -> None:
-    written = train_flags(compose([*SLIME, *overrides]), PLACES)
-    assert {name: written.get(name) for name in flags} == flags
-
-
-@pytest.mark.parametrize(
-    ("overrides", "field", "has_note"),
-    [
-        (["training.top_k=20"], "training.top_k", True),
-        (["training.top_k=null"], "training.top_k", False),
-        (["training.min_p=0.1"], "training.min_p", True),
-        (["training.min_p=0"], "training.min_p", False),
-        (["training.entropy_coef=0.1", MEAN], "training.entropy_coef", True),
-        (["training.entropy_coef=0.1"], "training.entropy_coef", False),
-        (["training.entropy_coef=0", MEAN], "training.entropy_coef", False),
-        (["training.max_staleness=1"], "training.max_staleness", True),
-        ([], "training.max_staleness", False),
-    ],
-)
-def test_a_difference_is_noted_where_there_is_one(overrides: list[str], field: str, has_note: bool) -> None:
-    separate = ["backend.engine.placement=separate", "backend.engine.accelerators=4"]
-    corrected = ["algorithm.importance_correction=token_truncate"]
-    assert bool(meanings(compose([*SLIME, *separate, *corrected, *overrides]))[field].note) is has_note
-
-
-@pytest.mark.parametrize(
-    ("overrides", "field", "reason"),
-    [
-        (["training.num_steps=3", "training.warmup_updates=3"], "training.warmup_updates", None),
-        (["training.num_steps=3", "training.warmup_updates=4"], "training.warmup_updates", ""),
-        (["training.max_staleness=1"], "training.max_staleness", None),
-        (["training.max_staleness=2"], "training.max_staleness", "Slime's train_async.py samples at most one step"),
-        ([f"{AHEAD}=1", "algorithm.dynamic_sampling=true"], AHEAD, "with algorithm.dynamic_sampling"),
-        (["algorithm.dynamic_sampling=true"], "training.max_staleness", None),
-        (["training.top_p=0.9"], "training.top_p", "Slime would need each token's nucleus"),
-        (["training.stop=['-x']"], "training.stop", "Slime's command line would read '-x' as a flag"),
-        (["training.stop=['x-']"], "training.stop", None),
-        (["training.passes_per_step=2"], "training.passes_per_step", "Slime uses a step's episodes once"),
-    ],
-)
-def test_a_value_is_refused_only_where_slime_cannot_take_it(
-    overrides: list[str], field: str, reason: str | None
-) -> None:
-    separate = ["backend.engine.placement=separate", "backend.engine.accelerators=4"]
-    corrected = ["algorithm.importance_correction=token_truncate"]
-    given = [one.reason for one in refusals(compose([*SLIME, *separate, *corrected, *overrides])) if one.field == field]
-    assert len(given) == (reason is not None)
-    assert all(one.startswith(reason or "") for one in given)
 
 
 def test_every_leaf_has_a_meaning_and_every_row_a_leaf() -> None:
@@ -312,15 +188,6 @@ def test_what_megatron_would_add_of_its_own_is_always_set() -> None:
     assert (found["seed"], found["rollout_seed"]) == (1, 1)
 
 
-def test_engines_of_their_own_leave_the_rest_to_training() -> None:
-    apart = ["backend.engine.placement=separate", "backend.engine.accelerators=4"]
-    found = line(compose([*SLIME, *apart]))
-    assert not is_on(found, "--colocate")
-    assert (found["actor_num_nodes"], found["actor_num_gpus_per_node"], found["rollout_num_gpus"]) == (1, 4, 4)
-    found = line(compose([*SLIME, "hardware.num_nodes=2", "backend.engine.accelerators=8", apart[0]]))
-    assert (found["actor_num_nodes"], found["actor_num_gpus_per_node"], found["rollout_num_gpus"]) == (1, 8, 8)
-
-
 def test_a_run_resumes_from_checkpoints_and_starts_from_the_model() -> None:
     spec = compose(SLIME)
     found, config = line(spec), SlimeTrainConfig.from_json(configs(*SLIME)["train"])
@@ -387,21 +254,6 @@ def test_an_evaluation_has_no_critic() -> None:
     assert {"gamma", "lambd", "megatron_config_path", "custom_advantage_function_path"}.isdisjoint(found)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "path", "receives"),
-    [
-        (["algorithm=gspo"], "algorithm.ratio_level", "--advantage-estimator gspo"),
-        (["algorithm=cispo"], "algorithm.policy_loss", "--advantage-estimator cispo"),
-        (PPO[-2:], "algorithm.critic.discount", "--gamma 1.0"),
-        (PPO[-2:], "algorithm.critic.gae_lambda", "--lambd 0.95"),
-        (PPO[-2:], "algorithm.critic.value_clip", "--value-clip 0.2"),
-        ([], "algorithm.critic", "nothing: the flag is left out"),
-    ],
-)
-def test_a_field_of_the_algorithm_says_which_flag_it_became(overrides: list[str], path: str, receives: str) -> None:
-    assert receives in meanings(compose([*SLIME, *overrides]))[path].receives
-
-
 def test_a_users_own_advantages_are_loaded_by_the_rollout_and_broadcast() -> None:
     spec = [*SLIME, "algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:mine"]
     assert line(compose(spec))["advantage_estimator"] == "grpo"
@@ -414,11 +266,3 @@ def test_secrets_stay_names() -> None:
     for stage in stages:
         assert set(stage.job.secrets) == {"OPENREWARD_API_KEY"}
         assert "OPENREWARD_API_KEY" not in " ".join([*stage.job.argv, *stage.job.files.values()])
-
-
-def test_a_cut_of_the_likeliest_tokens_is_not_called_exact() -> None:
-    slime = ["backend=slime", "hardware=h100x8", "env=whodunit", "model=qwen3-4b"]
-    supports = [
-        meanings(compose([*slime, f"training.top_k={top_k}"]))["training.top_k"].support for top_k in ("null", "50")
-    ]
-    assert supports == [Support.EXACT, Support.EMULATED]

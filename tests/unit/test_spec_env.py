@@ -48,28 +48,6 @@ def test_a_published_openenv_environment_plans_with_a_url_or_an_image(name: str)
         assert build_plan(compose([f"env={name}", address]), "x").stages
 
 
-@pytest.mark.parametrize(
-    ("overrides", "fault"),
-    [
-        (["env=openreward", "env.target=Org/Name", "env.serve=a:B"], "exactly one of target"),
-        (["env=graded", "env.grader=a:b", "env.env_class=gsm8k"], "exactly one of grader"),
-        (["env=multiply", "env.target=http://x.y"], "target belongs to"),
-        (["env=echo", "env.grader=a:b"], "grader belongs to provider=local"),
-        (["env=echo", "env.rows=a:b"], "rows belongs to"),
-        (["env=openenv", "env.target=Org/Name", "env.rows=a:b"], "is not an http or https URL"),
-        (["env=openenv_atari", "env.target=http://x.y", "env.python=python3"], "and serve is null"),
-        (["env=multiply", "env.rows=../rows.jsonl"], "rows"),
-        (["env=echo", "env.python=venv/bin/python"], "whole path"),
-        (["env=openenv_atari", "env.image=--privileged"], "the first one a letter or a digit"),
-        (["env=openenv_atari", "env.image='games -v /:/host'"], "cannot name a container image"),
-        (["backend.runtime.image=-v/:/host"], "the first one a letter or a digit"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_with_the_field(overrides: list[str], fault: str) -> None:
-    with pytest.raises(XpError, match=fault):
-        compose(overrides)
-
-
 def test_a_mix_keeps_each_members_own_turns_reward_weight_and_provider() -> None:
     spec = compose(["env=whodunit_mini_multiply", "env.members.multiply.weight=2.0"])
     members = episode_config(spec).members

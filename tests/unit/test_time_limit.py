@@ -14,7 +14,6 @@ from tests.unit.slime_config import worker_config
 from xp.backends.slime.worker.rollout_process import Worker
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.plan import build_plan
 from xp.planning.stages import time_limit
 from xp.worker.time_limit import TimeLimit
 
@@ -75,12 +74,6 @@ def test_the_stricter_of_time_and_money_is_the_limit() -> None:
     assert limit("training.max_hours=2", "training.budget_usd=10", price) == TimeLimit(
         2 * HOUR, "training.max_hours=2", 7
     )
-
-
-def test_a_budget_without_a_price_is_refused() -> None:
-    with pytest.raises(XpError, match=r"training\.budget_usd.*set hardware\.usd_per_hour=N") as caught:
-        build_plan(compose(["training.budget_usd=10"]), "r")
-    assert caught.value.code is ExitCode.PLAN
 
 
 def test_slime_ends_at_the_rollout_after_a_checkpoint(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.support.launching import DEADLINE_S, eventually
-from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.tracking.base import Opener, TrackedRun, check_trackers, tracked_places
 from xp.tracking.mirror import MetricsLine, Mirror, parse_line
@@ -200,18 +199,6 @@ def test_wandb_needs_a_key_unless_it_is_offline_or_logged_in(monkeypatch: pytest
     assert check_trackers(["wandb"]) == {"WANDB_API_KEY": "x" * 40}
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert check_trackers(["wandb"]) == {}
-
-
-@pytest.mark.parametrize(
-    ("override", "expected"),
-    [
-        ("tracking=wndb", "did you mean wandb"),
-        ("tracking=3", r"a tracker or a list of them \(wandb, tensorboard\); \[\] is none"),
-    ],
-)
-def test_what_is_no_tracker_is_refused_with_those_that_are(override: str, expected: str) -> None:
-    with pytest.raises(XpError, match=expected):
-        compose([override])
 
 
 def test_the_end_of_a_run_says_where_files_are(tmp_path: Path) -> None:
