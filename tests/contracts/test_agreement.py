@@ -30,7 +30,7 @@ from xp.envs.config import (
 )
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.episode.rewards import Overlong
+from xp.episode.rewards import Overlong, RewardSteps
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
 from xp.tasks.config import Purpose
@@ -253,9 +253,9 @@ def rollout_of(script: Script, mix: Any, max_tokens_per_turn: int = 200, overlon
 
 def resettled(record: Trajectory, script: Script) -> EpisodeResult:
     """The outcome of a written record by the script's own rule."""
-    from xp.replay.rescore import outcome_by
+    from xp.replay.rescore import settled_again
 
-    return outcome_by(script.rules, json.loads(record.to_line()))
+    return settled_again(RewardSteps(script.rules.reward), json.loads(record.to_line()))
 
 
 def under_trl(script: Script) -> EpisodeFacts:

@@ -91,6 +91,7 @@ def test_a_click_on_the_curve_opens_step_group_and_episode(watched: Watched) -> 
     page.locator(".chip:not(.bare)").first.click()
     assert "in train step 1, sample 0." in page.inner_text(".message.assistant")
     assert "reward 1" in page.inner_text(".row-head")
+    assert page.inner_text(".reward-steps").split() == ["reward", "step", "reward", "reduce", "1"]
     page.get_by_role("button", name="its group of 4").click()
     page.wait_for_selector(".side-part")
     assert [part.inner_text().split("\n")[0] for part in page.locator(".side-part").all()] == [

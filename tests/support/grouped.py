@@ -95,6 +95,8 @@ def check_group(outcomes: Sequence[EpisodeResult], rewards: Sequence[float | Non
     for one in outcomes:
         if one.ungrouped is not None:
             assert one.reward == pytest.approx(EXPECTED[one.ungrouped])
+            assert [*one.reward_steps] == ["reduce", "score_group", "group_reward_fn"]
+            assert [*one.reward_steps.values()] == [one.ungrouped, 3 * one.ungrouped, one.reward]
             assert one.group["environment"] == 4 * one.ungrouped
             assert one.group["rank"] == sorted(EXPECTED).index(one.ungrouped)
 

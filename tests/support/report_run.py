@@ -40,7 +40,7 @@ GROUP = 4
 def outcome(reward: float | None, status: EpisodeStatus = EpisodeStatus.FINISHED) -> EpisodeResult:
     if reward is None:
         return EpisodeResult(EpisodeStatus.VOID, None, (), 0, 0, 0, "the server was gone")
-    return EpisodeResult(status, reward, (reward,), 1, 1, 0)
+    return EpisodeResult(status, reward, (reward,), 1, 1, 0, reward_steps={"reduce": reward})
 
 
 def episode(

@@ -111,7 +111,7 @@ class Mix:
 
     def episode(self, row: TaskRow) -> Episode:
         game = GameOfActions if self._rules.dialect is Dialect.ACTION else Game
-        return Episode(Task(row.env, row.split, row.index), lambda: game(steady), self._rules, (), row.messages)
+        return Episode(Task(row.env, row.split, row.index), lambda: game(steady), self._rules, prepared=row.messages)
 
     def max_sessions(self) -> int:
         return 32

@@ -17,6 +17,7 @@ from xp.envs.base import Message, ResponseLost, SessionLost, ToolResult, UnsafeO
 from xp.envs.config import MAX_REWARD, PromptSource
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
+from xp.episode.rewards import RewardSteps
 from xp.episode.shaping import Shape
 from xp.episode.tokens import ChatTokens
 from xp.worker.played import live_prompt
@@ -83,7 +84,7 @@ def test_a_sum_beyond_the_bound_voids_and_one_within_it_counts() -> None:
 
 def test_a_reward_function_beyond_the_bound_voids() -> None:
     huge = Shape("my_rewards:huge", lambda _: 1e30, None)
-    episode = Episode(TASK, Sessions(FakeSession(steady)), RULES, [huge])
+    episode = Episode(TASK, Sessions(FakeSession(steady)), RULES, RewardSteps(RULES.reward, [huge]))
     episode.step(call("win"))
     assert (episode.settle().status, episode.settle().reward) == (EpisodeStatus.VOID, None)
 
@@ -228,7 +229,7 @@ def test_the_dialogue_of_a_live_episode_begins_with_its_sessions_own_prompt() ->
     shown: list[Message] = []
     shape = Shape("my_rewards:look", lambda messages: shown.extend(messages) or 1.0, ("messages",))
     rules = replace(LIVE, system_prompt="Be brief.")
-    episode = Episode(TASK, Sessions(Begins("think")), rules, [shape], PREPARED)
+    episode = Episode(TASK, Sessions(Begins("think")), rules, RewardSteps(rules.reward, [shape]), PREPARED)
     assert list(episode.opening) == PREPARED  # until its session is open
     episode.start()
     assert [message["content"] for message in episode.opening] == ["Be brief.", "think"]

@@ -19,10 +19,11 @@ from xp.composition.points import to_yaml
 from xp.envs.base import Message
 from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
-from xp.episode.group import dialogue, group_rules, load_group_fn
+from xp.episode.group import dialogue, load_group_fn
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
+from xp.episode.rewards import reward_steps
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
 from xp.planning.episode import episode_config, user_modules
@@ -109,7 +110,7 @@ def test_a_function_that_cannot_score_is_refused_when_it_is_loaded(name: str, re
 def test_a_provider_without_group_scores_is_refused() -> None:
     rules = replace(RULES, provider="tests.openenv_like:Plain", group_score_weight=1.0)
     with pytest.raises(XpError, match=r"provider tests.openenv_like:Plain scores no groups"):
-        group_rules(rules, cast("Any", object()), lambda _: {})
+        reward_steps(rules, cast("Any", object()), lambda _: {})
     with pytest.raises(XpError, match="group_score_weight belongs to provider=openreward"):
         compose(["env=graded", "env.group_score_weight=1.0"])
 

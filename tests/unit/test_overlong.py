@@ -14,7 +14,7 @@ from xp.envs.base import Message, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
-from xp.episode.rewards import Overlong
+from xp.episode.rewards import Overlong, RewardSteps
 from xp.episode.shaping import Shape, load_shape
 from xp.episode.trajectory import trajectory
 from xp.planning.backend import RunPaths, backend_of
@@ -41,7 +41,9 @@ def by_tokens(tokens: Tokens | None) -> float:
 
 def played(overlong: Overlong | None, tokens: Tokens | None, *shapes: Shape) -> Episode:
     won = ToolResult("won", 1.0, finished=True)
-    episode = Episode(TASK, lambda: FakeSession(lambda _name, _done: won), RULES, shapes, OPENING)
+    episode = Episode(
+        TASK, lambda: FakeSession(lambda _name, _done: won), RULES, RewardSteps(RULES.reward, shapes), OPENING
+    )
     episode.count_by(lambda: tokens, overlong)
     episode.step(call("win"))
     return episode
@@ -54,6 +56,7 @@ def test_the_record_has_both_rewards_and_a_held_out_episode_one() -> None:
     assert (held_out.reward, held_out.unpenalized, held_out.task_reward) == (1.0, None, 1.0)
     line = json.loads(trajectory(played(DAPO, tokens), run="", phase="train", step=0, sample=0, tools="[]").to_line())
     assert (line["outcome"]["reward"], line["outcome"]["unpenalized"]) == (0.5, 1.0)
+    assert [*line["outcome"]["reward_steps"].items()] == [("reduce", 1.0), ("length", 0.5)]
     assert _recorded(line["outcome"]).reward == 1.0, "a rule scores the task"
 
 
@@ -65,7 +68,7 @@ def test_the_groups_reward_comes_before_the_penalty() -> None:
 
 
 def test_a_void_episode_has_no_penalty() -> None:
-    episode = Episode(TASK, lambda: FakeSession(lambda *_: ToolResult("", 0.0)), RULES, (), OPENING)
+    episode = Episode(TASK, lambda: FakeSession(lambda *_: ToolResult("", 0.0)), RULES, prepared=OPENING)
     episode.count_by(lambda: Tokens(1, 20_480, 0), DAPO)
     episode.give_up("down")
     assert episode.settle().reward is None

@@ -16,7 +16,8 @@ from xp.envs.config import EpisodeConfig, WeightedFn
 from xp.episode.episode import Episode
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.episode.shaping import Shape, load_shape, numbers_of, shaped
+from xp.episode.rewards import RewardSteps
+from xp.episode.shaping import RewardFnFault, Shape, load_shape, numbers_of, shaped_reward
 from xp.errors import XpError
 from xp.planning.episode import episode_config, user_modules
 from xp.planning.plan import build_plan
@@ -62,7 +63,9 @@ def episode(function: str, result: ToolResult | Exception) -> Episode:
 
 
 def episode_of(shapes: list[Shape], result: ToolResult | Exception) -> Episode:
-    return Episode(TASK, lambda: FakeSession(lambda _name, _done: result), RULES, shapes, OPENING)
+    return Episode(
+        TASK, lambda: FakeSession(lambda _name, _done: result), RULES, RewardSteps(RULES.reward, shapes), OPENING
+    )
 
 
 def test_the_function_sees_the_settled_outcome() -> None:
@@ -70,6 +73,7 @@ def test_the_function_sees_the_settled_outcome() -> None:
     one.step(call("win"))
     assert one.settle().reward == pytest.approx(0.9)
     assert one.settle().step_rewards == (1.0,)
+    assert [*one.settle().reward_steps.items()] == [("reduce", 1.0), ("reward_fn", pytest.approx(0.9))]
 
 
 def test_a_function_gets_what_its_parameters_name_and_returns_metrics() -> None:
@@ -93,7 +97,14 @@ def test_a_function_may_be_asynchronous_also_where_an_event_loop_runs() -> None:
 
 def test_a_tasks_metadata_is_asked_for_when_a_function_wants_it() -> None:
     shapes = [load_shape("tests.unit.test_shaping:by_level")]
-    one = Episode(TASK, lambda: FakeSession(lambda *_: WON), RULES, shapes, OPENING, lambda: {"level": 3})
+    one = Episode(
+        TASK,
+        lambda: FakeSession(lambda *_: WON),
+        RULES,
+        RewardSteps(RULES.reward, shapes),
+        OPENING,
+        lambda: {"level": 3},
+    )
     one.step(call("win"))
     assert one.settle().reward == 3.0
 
@@ -102,7 +113,14 @@ def test_an_episode_is_void_where_the_environment_does_not_tell_the_metadata() -
     def gone() -> dict[str, Any]:
         raise EnvUnavailable("gone")
 
-    one = Episode(TASK, lambda: FakeSession(lambda *_: WON), RULES, [load_shape(f"{__name__}:by_level")], (), gone)
+    one = Episode(
+        TASK,
+        lambda: FakeSession(lambda *_: WON),
+        RULES,
+        RewardSteps(RULES.reward, [load_shape(f"{__name__}:by_level")]),
+        (),
+        gone,
+    )
     one.step(call("win"))
     assert (one.settle().reward, one.settle().void_reason) == (None, "EnvUnavailable: gone")
 
@@ -112,15 +130,15 @@ def test_a_function_that_raises_makes_the_episode_void_and_is_named() -> None:
     one.step(call("win"))
     outcome = one.settle()
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert outcome.reward_steps == {"reduce": 1.0}, "the steps before the fault"
     assert outcome.void_reason == f"reward_fn tests.unit.test_shaping:broken: ZeroDivisionError: 1.0 {TASK.split}"
 
 
 @pytest.mark.parametrize("given", [float("nan"), float("inf"), "1.0", True, None, {}, {"reward": 1.0, "x": "y"}])
-def test_what_is_no_finite_number_makes_the_episode_void(given: Any) -> None:
+def test_what_is_no_finite_number_is_a_fault_of_the_function(given: Any) -> None:
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
-    found = shaped(outcome, [Shape("a:b", lambda _: given, None)], {})
-    assert (found.status, found.reward) == (EpisodeStatus.VOID, None)
-    assert "reward_fn a:b: ValueError: it gave" in (found.void_reason or "")
+    with pytest.raises(RewardFnFault, match="reward_fn a:b: ValueError: it gave"):
+        shaped_reward(outcome, [Shape("a:b", lambda _: given, None)], {})
 
 
 def test_a_number_may_be_numpys() -> None:

@@ -115,7 +115,10 @@ def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for call in (one for one in shown_record["calls"] if one["turn"] == message.get("turn", -1)):
             yield "dim", _call(call)
     rewards = ", ".join("none" if one is None else f"{one:g}" for one in shown_record["step_rewards"])
-    yield "dim", f"\nreward of each step: {rewards or 'none'}"
+    yield "dim", f"\nrewards of the environment, call by call: {rewards or 'none'}"
+    if shown_record["reward_steps"]:
+        steps = ", ".join(f"{step} {reward:g}" for step, reward in shown_record["reward_steps"])
+        yield "dim", f"reward after each step: {steps}"
     if shown_record["void_reason"]:
         yield "red", f"void: {shown_record['void_reason']}"
 

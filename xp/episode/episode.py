@@ -14,8 +14,7 @@ from xp.envs.judges import total_usage
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Tokens, Turn
 from xp.episode.replay import Attempt, Call, call_name
-from xp.episode.rewards import Overlong, check_bound, reduce_rewards
-from xp.episode.shaping import Shape, arguments_of, shaped
+from xp.episode.rewards import EndedEpisode, Overlong, RewardSteps, check_bound, penalized
 from xp.episode.tool_calls import MalformedCall, ParsedCall, ToolCall
 from xp.lib.text import valid_text
 
@@ -31,10 +30,9 @@ class Episode:
         task: the task.
         open_session: opens a new session on it; called again for each retry.
         rules: rules of turns, limits and rewards.
-        shapes: the user's reward functions, from the rules' `reward_fn`.
+        rewards: steps of the reward; None: those of the rules' `reward` alone.
         prepared: the prepared first messages of the dialogue; none: they are the session's.
-        describe: fetches the environment's own description of the task, for those functions; None: not needed.
-        judge: adds to the result of the scored episode alone; None: no judge does.
+        describe: fetches the environment's own description of the task, for reward functions; None: not needed.
     """
 
     def __init__(
@@ -42,18 +40,17 @@ class Episode:
         task: Task,
         open_session: Callable[[], Session],
         rules: EnvConfig,
-        shapes: Sequence[Shape] = (),
+        rewards: RewardSteps | None = None,
         prepared: Sequence[Message] = (),
         describe: Callable[[], Mapping[str, Any]] | None = None,
-        judge: Callable[[Task, Sequence[GroupEpisode]], list[EpisodeResult]] | None = None,
     ) -> None:
         self.task = task
         self._rules = rules
-        self._shapes = shapes
+        self._rewards = rewards or RewardSteps(rules.reward)
         self._prepared = prepared
         self.is_live = rules.prompt is PromptSource.LIVE
         """True if the model must read the session's own prompt, after `start`."""
-        self._describe, self._judge = describe, judge
+        self._describe = describe
         self._metadata: Mapping[str, Any] = {}
         expected = None if self.is_live or not prepared else prepared
         self._attempt = Attempt(open_session, rules.limits.retries_per_episode, rules.system_prompt, expected)
@@ -148,14 +145,8 @@ class Episode:
                 self._attempt.close()
                 self._tokens = self._count()
                 self.elapsed_s = time.monotonic() - self._began
-                outcome = self._score()
-                if self._shapes:
-                    outcome = shaped(outcome, self._shapes, self._about())
-                self._outcome = self._bounded(outcome)
-                if self._judge is not None:
-                    episode = GroupEpisode(self._outcome, *self._dialogue())
-                    (self._outcome,) = self._judge(self.task, [episode])
-            return self._penalized(self._outcome)
+                self._outcome = self._rewards.settle(self._ended())
+            return penalized(self._outcome, self._overlong, self._tokens)
 
     def in_group(self) -> GroupEpisode:
         """The settled episode, for the rewards of its group."""
@@ -277,28 +268,6 @@ class Episode:
         self._status = EpisodeStatus.VOID
         self._void_reason = valid_text(f"{type(fault).__name__}: {fault}")
 
-    def _bounded(self, outcome: EpisodeResult) -> EpisodeResult:
-        """The result, made void if its reward is out of bounds."""
-        if outcome.reward is None:
-            return outcome
-        try:
-            check_bound(outcome.reward, "the episode")
-        except EnvFault as fault:
-            self._void(fault)
-            return replace(outcome, status=self._status, reward=None, void_reason=self._void_reason)
-        return outcome
-
-    def _penalized(self, outcome: EpisodeResult) -> EpisodeResult:
-        """The result with the penalty for length, which comes last: the group's rewards may replace the others."""
-        if self._overlong is None or self._tokens is None or outcome.reward is None:
-            return outcome
-        penalty = self._overlong.penalty(self._tokens.response)
-        return replace(outcome, reward=outcome.reward + penalty, unpenalized=outcome.reward)
-
-    def _about(self) -> dict[str, Any]:
-        """Arguments that a reward function's parameters may name, in addition to the outcome."""
-        return arguments_of(self.task, self._metadata, *self._dialogue(), self._tokens)
-
     def _dialogue(self) -> tuple[list[Message], list[dict[str, Any]]]:
         """All messages, and the executed calls with their results."""
         messages = list(self.opening)
@@ -310,19 +279,12 @@ class Episode:
                 calls.append({"name": call.name, "arguments": dict(call.arguments), "result": result})
         return messages, calls
 
-    def _score(self) -> EpisodeResult:
+    def _ended(self) -> EndedEpisode:
         results = [result for turn in self._turns for result in turn.results]
-        rewards = tuple(result.reward for result in results if result.reward is not None)
-        reward: float | None = None
-        if self._status is not EpisodeStatus.VOID:
-            try:
-                reward = reduce_rewards(rewards, self._is_finished, self._rules.reward)
-            except OverflowError as error:
-                self._status, self._void_reason = EpisodeStatus.VOID, f"OverflowError: {error}"
-        return EpisodeResult(
+        result = EpisodeResult(
             status=self._status,
-            reward=reward,
-            step_rewards=rewards,
+            reward=None,
+            step_rewards=tuple(result.reward for result in results if result.reward is not None),
             num_turns=len(self._turns),
             num_tool_calls=self._num_tool_calls,
             num_malformed=self._num_malformed,
@@ -330,3 +292,4 @@ class Episode:
             judges=total_usage([result.judges for result in results]),
             grader={name: value for result in results for name, value in result.metrics.items()},
         )
+        return EndedEpisode(self.task, result, self._is_finished, *self._dialogue(), self._tokens, self._metadata)

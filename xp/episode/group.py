@@ -5,19 +5,16 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from xp.envs.base import GroupScorer, Message, Provider, Task
-from xp.envs.config import Dialect, EnvConfig, JudgeScoring
-from xp.envs.judges import JudgeFault, total_usage
+from xp.envs.config import Dialect, EnvConfig
 from xp.episode.dialects import syntax_of
-from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode
-from xp.episode.rewards import check_bound
+from xp.episode.outcome import GroupEpisode
 from xp.episode.shaping import finished_value, numbers_of
 from xp.errors import XpError
 from xp.lib.load import load_object
-from xp.lib.text import valid_text
 
 Describe = Callable[[Task], Mapping[str, Any]]
 """Fetches the environment's own description of a task; raises EnvFault."""
@@ -47,105 +44,7 @@ class GroupSource:
     """Raises any exception if it cannot score."""
 
 
-class GroupRule:
-    """The group rewards of one environment.
-
-    Args:
-        config: the environment.
-        sources: its sources, in order; a later one reads the rewards of the earlier ones.
-        least: smallest number of valid episodes that are scored.
-    """
-
-    def __init__(self, config: EnvConfig, sources: Sequence[GroupSource], least: int = 2) -> None:
-        self._config, self._sources, self._least = config, sources, least
-
-    def outcomes(self, task: Task, episodes: Sequence[GroupEpisode]) -> list[EpisodeResult]:
-        """The results of a group's episodes with its rewards; all are void, with the reason, if a source fails.
-
-        Void episodes are not shown to the sources. Fewer valid ones than `least` keep their own rewards: there is
-        nothing to compare.
-        """
-        results = [one.outcome for one in episodes]
-        valid = [at for at, one in enumerate(episodes) if one.outcome.reward is not None]
-        if len(valid) >= self._least:
-            for at, result in zip(valid, self._scored(task, [episodes[at] for at in valid]), strict=True):
-                results[at] = result
-        return results
-
-    def _scored(self, task: Task, episodes: Sequence[GroupEpisode]) -> list[EpisodeResult]:
-        episodes = [replace(one, outcome=_with_own(one.outcome)) for one in episodes]
-        for source in self._sources:
-            try:
-                scores = source.score(task, episodes)
-                share = {name: value / len(episodes) for name, value in scores.judges.items()}
-                outcomes = [
-                    self._with_score(source, share, *one)
-                    for one in zip((one.outcome for one in episodes), scores.values, scores.entries, strict=True)
-                ]
-            except Exception as error:
-                reason = valid_text(f"{source.name}: {type(error).__name__}: {error}")
-                used = error.usage if isinstance(error, JudgeFault) else {}
-                share = {name: value / len(episodes) for name, value in used.items()}
-                return [
-                    replace(
-                        one.outcome,
-                        status=EpisodeStatus.VOID,
-                        reward=None,
-                        void_reason=reason,
-                        judges=total_usage([one.outcome.judges, share]),
-                    )
-                    for one in episodes
-                ]
-            episodes = [replace(one, outcome=outcome) for one, outcome in zip(episodes, outcomes, strict=True)]
-        return [one.outcome for one in episodes]
-
-    def _with_score(
-        self,
-        source: GroupSource,
-        judges: Mapping[str, float],
-        outcome: EpisodeResult,
-        value: float,
-        entries: Mapping[str, float],
-    ) -> EpisodeResult:
-        assert outcome.reward is not None  # valid episodes only
-        reward = value if source.weight is None else outcome.reward + source.weight * value
-        check_bound(reward, source.name)
-        judges = total_usage([outcome.judges, judges])
-        return replace(outcome, reward=reward, group={**outcome.group, **entries}, judges=judges)
-
-
-def _with_own(outcome: EpisodeResult) -> EpisodeResult:
-    """The outcome with its own reward on record; a judge may have been before the group."""
-    return replace(outcome, ungrouped=outcome.reward if outcome.ungrouped is None else outcome.ungrouped)
-
-
-def group_rules(
-    config: EnvConfig, provider: Provider | None, describe: Describe, judge: GroupSource | None = None
-) -> tuple[GroupRule | None, GroupRule | None]:
-    """The judge of each episode alone, and the rewards of groups; None: the environment has none.
-
-    Args:
-        provider: the environment's provider; None: an environment without group scores of its own.
-        describe: for functions with a parameter `task`.
-        judge: the judge of `config.judge`.
-
-    Raises:
-        XpError: a function cannot be loaded, or the provider scores no groups.
-    """
-    sources: list[GroupSource] = []
-    alone = None
-    if judge is not None and config.judge is not None and config.judge.scoring is JudgeScoring.POINTWISE:
-        alone, judge = GroupRule(config, [judge], least=1), None
-    if config.group_score_weight is not None:
-        sources.append(_of_environment(config, provider))
-    if judge is not None:
-        sources.append(judge)
-    if config.group_reward_fn is not None:
-        sources.append(_of_function(config.group_reward_fn, describe))
-    return alone, GroupRule(config, sources) if sources else None
-
-
-def _of_environment(config: EnvConfig, provider: Provider | None) -> GroupSource:
+def environment_source(config: EnvConfig, provider: Provider | None) -> GroupSource:
     """The environment's own comparison (ORS `score_group`), on a session of its own."""
     if not isinstance(provider, GroupScorer):
         raise XpError(f"env.group_score_weight: provider {config.provider} scores no groups; set null")
@@ -157,7 +56,7 @@ def _of_environment(config: EnvConfig, provider: Provider | None) -> GroupSource
     return GroupSource("score_group", config.group_score_weight, score)
 
 
-def _of_function(name: str, describe: Describe) -> GroupSource:
+def function_source(name: str, describe: Describe) -> GroupSource:
     """The user's `group_reward_fn`: called with a list of GroupEpisode, and with `task` if it has this parameter."""
     function, wants_task = load_group_fn(name)
 

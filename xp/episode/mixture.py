@@ -13,9 +13,9 @@ from xp.envs.config import Dialect, EnvConfig, EpisodeConfig
 from xp.envs.load import load_provider
 from xp.episode.auto_dialect import resolved
 from xp.episode.episode import Episode
-from xp.episode.group import GroupSource, group_rules
+from xp.episode.group import GroupSource
 from xp.episode.judge import JUDGE, Judge, JudgeLog
-from xp.episode.shaping import load_shape
+from xp.episode.rewards import RewardSteps, reward_steps
 from xp.lib.reading import config_of
 
 MAX_GROUPS: Final = 32
@@ -49,22 +49,14 @@ class EnvironmentMixture:
         self._providers: dict[str, Provider] = {
             name: load_provider(member, without_judge_key(member, environ)) for name, member in config.members.items()
         }
-        self._shapes = {
-            name: tuple(load_shape(one.fn, one.weight) for one in member.reward_fn or ())
-            for name, member in config.members.items()
-        }
         self._judges: dict[str, Judge] = {}
-        self._alone, self._groups = {}, {}
+        self._rewards: dict[str, RewardSteps] = {}
         for name, member in config.members.items():
             describe, source = partial(description, self._providers[name]), None
             if member.judge is not None:
                 judge = Judge(member.judge, environ, describe, log or JudgeLog(), member.dialect)
                 self._judges[name], source = judge, GroupSource("judge", member.judge.weight, judge.score)
-            alone, group = group_rules(member, self._providers[name], describe, source)
-            if alone is not None:
-                self._alone[name] = alone
-            if group is not None:
-                self._groups[name] = group
+            self._rewards[name] = reward_steps(member, self._providers[name], describe, source)
         # Not the threads of episodes: these may wait for a session that the environment's scores need, and hold one.
         self._scoring = ThreadPoolExecutor(MAX_GROUPS, thread_name_prefix="xp-group")
 
@@ -79,15 +71,14 @@ class EnvironmentMixture:
         """A new episode on a task; its session opens with `start()` or the first step."""
         provider = self._providers[row.env]
         task = Task(row.env, row.split, row.index)
-        rules, shapes = self._config.members[row.env], self._shapes[row.env]
+        rules, rewards = self._config.members[row.env], self._rewards[row.env]
         # Not from the task set: a description may include the answer, which trainers' datasets never have.
-        describe = partial(description, provider, task) if any(shape.wants("task") for shape in shapes) else None
-        judge = self._alone[row.env].outcomes if row.env in self._alone else None
-        return Episode(task, lambda: provider.open(task), rules, shapes, row.messages, describe, judge)
+        describe = partial(description, provider, task) if rewards.wants_task else None
+        return Episode(task, lambda: provider.open(task), rules, rewards, row.messages, describe)
 
     def scores_groups(self, env: str) -> bool:
         """Returns whether an episode of this member has its reward only when its group is scored."""
-        return env in self._groups
+        return self._rewards[env].has_group_steps
 
     def score_group(self, episodes: Sequence[Episode]) -> Future[None]:
         """Settles the episodes of one group and gives them its rewards, in another thread; never raises for a fault
@@ -100,7 +91,7 @@ class EnvironmentMixture:
 
     def _score(self, episodes: Sequence[Episode]) -> None:
         task, group = episodes[0].task, [episode.in_group() for episode in episodes]
-        for episode, outcome in zip(episodes, self._groups[task.env].outcomes(task, group), strict=True):
+        for episode, outcome in zip(episodes, self._rewards[task.env].settle_group(task, group), strict=True):
             episode.settle_in_group(outcome)
 
     def dialect(self, env: str) -> Dialect | str:

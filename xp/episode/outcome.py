@@ -92,6 +92,9 @@ class EpisodeResult:
     """Scores of the judge and the group, by source and before their weights, and a group function's other numbers."""
     unpenalized: float | None = None
     """Reward before the penalty for length of a training; None: there is no penalty, or the episode is void."""
+    reward_steps: Mapping[str, float] = field(default_factory=dict)
+    """Reward after each step of its computation (xp.episode.rewards.RewardStep), in order; a void episode has those
+    before the fault."""
 
     @property
     def task_reward(self) -> float | None:

@@ -7,15 +7,13 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final
 
-from xp.envs.base import Message, Task
-from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
+from xp.episode.outcome import EpisodeResult
 from xp.errors import XpError
 from xp.lib.load import load_object
-from xp.lib.text import valid_text
 
 REWARD: Final = "reward"
 """Key of the reward in a dictionary that a function returns; every other entry is a metric."""
@@ -47,27 +45,33 @@ def load_shape(name: str, weight: float = 1.0) -> Shape:
     return Shape(name, function, _parameters(name, function), weight)
 
 
-def shaped(outcome: EpisodeResult, shapes: Sequence[Shape], about: Mapping[str, Any]) -> EpisodeResult:
-    """The outcome with the weighted sum of the functions' rewards; void, with the function's name, if one fails.
+class RewardFnFault(Exception):
+    """A reward function of the user raised an exception, or returned no number."""
+
+
+def shaped_reward(
+    outcome: EpisodeResult, shapes: Sequence[Shape], about: Mapping[str, Any]
+) -> tuple[float, dict[str, float]]:
+    """The weighted sum of the functions' rewards, and their metrics.
 
     Args:
-        outcome: argument of each function; a void one is returned unchanged.
+        outcome: argument of each function.
         shapes: the functions. If there are several, each one's reward is a metric, and its other metrics have its name.
         about: data of the episode, by the keywords in ABOUT.
+
+    Raises:
+        RewardFnFault: a function fails; the message has its name.
     """
-    if outcome.reward is None:
-        return outcome
     reward = 0.0
     metrics: dict[str, float] = {}
     for shape in shapes:
         try:
             value, entries = numbers_of(_called(shape, {"outcome": outcome, **about}))
         except Exception as error:
-            reason = valid_text(f"reward_fn {shape.name}: {type(error).__name__}: {error}")
-            return replace(outcome, status=EpisodeStatus.VOID, reward=None, void_reason=reason)
+            raise RewardFnFault(f"reward_fn {shape.name}: {type(error).__name__}: {error}") from error
         reward += shape.weight * value
         metrics |= entries if len(shapes) == 1 else _under(shape.name.partition(":")[2], value, entries)
-    return replace(outcome, reward=reward, metrics=metrics, unshaped=outcome.reward)
+    return reward, metrics
 
 
 def _under(function: str, reward: float, entries: Mapping[str, float]) -> dict[str, float]:
@@ -76,27 +80,6 @@ def _under(function: str, reward: float, entries: Mapping[str, float]) -> dict[s
 
 ABOUT: Final = ("outcome", "env", "split", "index", "task", "messages", "tool_calls", "tokens")
 """Names of parameters that a function may have."""
-
-
-def arguments_of(
-    task: Task,
-    metadata: Mapping[str, Any],
-    messages: Sequence[Message],
-    tool_calls: Sequence[Mapping[str, Any]],
-    tokens: Tokens | None,
-) -> dict[str, Any]:
-    """Arguments that a reward function may have, in addition to the outcome.
-
-    Args:
-        task: the episode's task.
-        metadata: the environment's description of the task; empty if no function has a parameter `task`.
-        messages: all messages, from the first one.
-        tool_calls: name, arguments and ToolResult of each executed call.
-        tokens: counts of the episode; None: an API or a check that counts none.
-    """
-    named = {"env": task.env, "split": task.split, "index": task.index}
-    whole = {"id": task.id, **named, "metadata": dict(metadata)}
-    return {**named, "task": whole, "messages": messages, "tool_calls": tool_calls, "tokens": tokens}
 
 
 def _parameters(name: str, function: Any) -> tuple[str, ...] | None:

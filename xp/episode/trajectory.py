@@ -20,7 +20,7 @@ from xp.lib.atomic import write_atomically
 from xp.lib.digest import text_digest
 from xp.lib.reading import lines_of
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 TOOLS: Final = "tools"
 """Name of the field with the digest of the tools, and of the tools' directory beside the trajectories."""
 PROMPT: Final = "prompt"

@@ -16,6 +16,7 @@ from typing import Any, Final
 from xp.episode.auto_dialect import resolved
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus, Tokens
+from xp.episode.rewards import RewardStep
 from xp.episode.trajectory import trajectory
 from xp.errors import ExitCode, XpError
 from xp.evaluation.results import compare_named, of_run
@@ -193,9 +194,12 @@ def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
     fields = {f"message {number}": message for number, message in enumerate(record["messages"])}
     fields |= {f"result {number}": call.get("result") for number, call in enumerate(record["tool_calls"])}
     outcome = record["outcome"]
-    if outcome.get("unpenalized") is not None:
-        outcome = {**outcome, "reward": outcome["unpenalized"]}
-    return fields | {key: outcome[key] for key in ("void_reason", "reward", "step_rewards", "metrics")}
+    fields |= {key: outcome[key] for key in ("void_reason", "step_rewards", "metrics")}
+    # The steps of a group and of a training's length are not replayed.
+    return fields | {
+        f"reward after {step}": outcome["reward_steps"].get(step)
+        for step in (RewardStep.REDUCE, RewardStep.REWARD_FN, RewardStep.JUDGE)
+    }
 
 
 def _difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:

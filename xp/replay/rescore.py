@@ -20,13 +20,12 @@ from xp.composition.points import from_container
 from xp.envs.base import EnvFault, Provider, Task, ToolResult
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
-from xp.episode.group import GroupSource, group_rules
+from xp.episode.group import GroupSource
 from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.mixture import description
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Tokens
-from xp.episode.rewards import check_bound, reduce_rewards
-from xp.episode.shaping import Shape, arguments_of, load_shape, shaped
+from xp.episode.rewards import EndedEpisode, RewardStep, RewardSteps, reward_steps
 from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.paired import PairedComparison, compare
 from xp.evaluation.results import check_content, of_run
@@ -100,7 +99,7 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[Rescored]:
         for number, record in zip(numbers, index.records(numbers), strict=True):
             row = index.rows[number]
             episodes.append(members[row.env].settled(row, record))
-            if members[row.env].rule is not None:
+            if members[row.env].rewards.has_group_steps:
                 in_group = GroupEpisode(episodes[-1].outcome, record["messages"], _executed(record))
                 groups[row.phase, row.step, row.task].append((len(episodes) - 1, in_group))
         for (phase, _, _), group in groups.items():
@@ -109,7 +108,8 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[Rescored]:
             for start in range(0, len(group), size):
                 places, in_groups = zip(*group[start : start + size], strict=True)
                 row = episodes[places[0]].row
-                for place, outcome in zip(places, members[row.env].in_group(row, in_groups), strict=True):
+                outcomes = members[row.env].rewards.settle_group(_task(row), in_groups)
+                for place, outcome in zip(places, outcomes, strict=True):
                     episodes[place] = replace(episodes[place], outcome=outcome)
         return episodes
 
@@ -215,8 +215,6 @@ class _Member:
 
     def __init__(self, config: EnvConfig, stack: ExitStack, log: JudgeLog) -> None:
         self._config, self._stack = config, stack
-        self._shapes = [load_shape(one.fn, one.weight) for one in config.reward_fn or ()]
-        self._wants_task = any(shape.wants("task") for shape in self._shapes)
         self._known: dict[Task, Mapping[str, Any]] = {}
         provider = None if config.group_score_weight is None else self._provider
         source = None
@@ -224,19 +222,11 @@ class _Member:
             judge = Judge(config.judge, {**os.environ, **_judge_key(config)}, self._description, log, config.dialect)
             stack.callback(judge.close)
             source = GroupSource("judge", config.judge.weight, judge.score)
-        self._alone, self.rule = group_rules(config, provider, self._description, source)
+        self.rewards = reward_steps(config, provider, self._description, source)
 
     def settled(self, row: EpisodeRow, record: Mapping[str, Any]) -> Rescored:
-        metadata = self._description(_task(row)) if self._wants_task else {}
-        outcome = outcome_by(self._config, record, self._shapes, metadata)
-        if self._alone is not None:
-            in_group = GroupEpisode(outcome, record["messages"], _executed(record))
-            (outcome,) = self._alone.outcomes(_task(row), [in_group])
-        return Rescored(row, _recorded(record["outcome"]), outcome)
-
-    def in_group(self, row: EpisodeRow, episodes: Sequence[GroupEpisode]) -> list[EpisodeResult]:
-        assert self.rule is not None  # asked by the caller
-        return self.rule.outcomes(_task(row), episodes)
+        metadata = self._description(_task(row)) if self.rewards.wants_task else {}
+        return Rescored(row, _recorded(record["outcome"]), settled_again(self.rewards, record, metadata))
 
     @cached_property
     def _provider(self) -> Provider:
@@ -262,38 +252,30 @@ def _task(row: EpisodeRow) -> Task:
     return Task(row.env, row.split, row.task_index)
 
 
-def outcome_by(
-    config: EnvConfig,
-    record: Mapping[str, Any],
-    shapes: Sequence[Shape] = (),
-    metadata: Mapping[str, Any] | None = None,
+def settled_again(
+    rewards: RewardSteps, record: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
 ) -> EpisodeResult:
-    """The outcome of a recorded episode by the rule of `config.reward`, then of the functions.
+    """The outcome of a recorded episode by other reward steps, before those of its group.
 
     Args:
-        config: the environment.
+        rewards: the reward steps.
         record: the trajectory, as JSON values.
-        shapes: the reward functions.
         metadata: the environment's description of the task, for functions with a parameter `task`.
     """
     recorded = _recorded(record["outcome"])
     if recorded.status is EpisodeStatus.VOID:
         return recorded
-    outcome = replace(recorded, metrics={}, unshaped=None, ungrouped=None, group={})
-    try:
-        is_finished = any(call["result"]["finished"] for call in record["tool_calls"] if "result" in call)
-        outcome = replace(outcome, reward=reduce_rewards(recorded.step_rewards, is_finished, config.reward))
-        if shapes:
-            task = Task(record["env"], record["split"], record["index"])
-            tokens = None if record["tokens"] is None else Tokens(**record["tokens"])
-            about = arguments_of(task, metadata or {}, record["messages"], _executed(record), tokens)
-            outcome = shaped(outcome, shapes, about)
-        if outcome.reward is not None:
-            check_bound(outcome.reward, "the episode")
-    except (OverflowError, EnvFault) as fault:
-        reason = f"{type(fault).__name__}: {fault}"
-        return replace(outcome, status=EpisodeStatus.VOID, reward=None, void_reason=reason)
-    return outcome
+    result = replace(recorded, reward=None, metrics={}, unshaped=None, ungrouped=None, group={}, reward_steps={})
+    ended = EndedEpisode(
+        task=Task(record["env"], record["split"], record["index"]),
+        result=result,
+        is_finished=any(call["result"]["finished"] for call in record["tool_calls"] if "result" in call),
+        messages=record["messages"],
+        tool_calls=_executed(record),
+        tokens=None if record["tokens"] is None else Tokens(**record["tokens"]),
+        metadata=metadata or {},
+    )
+    return rewards.settle(ended)
 
 
 def _executed(record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -309,4 +291,5 @@ def _recorded(outcome: Mapping[str, Any]) -> EpisodeResult:
     """The recorded result, without the penalty for length, which is the training's and not a rule's."""
     values = {**outcome, "status": EpisodeStatus(outcome["status"]), "step_rewards": tuple(outcome["step_rewards"])}
     result = EpisodeResult(**values)
-    return replace(result, reward=result.task_reward, unpenalized=None)
+    steps = {step: reward for step, reward in result.reward_steps.items() if step != RewardStep.LENGTH}
+    return replace(result, reward=result.task_reward, unpenalized=None, reward_steps=steps)

@@ -27,6 +27,7 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
         "messages": messages,
         "calls": [_call(one, record["messages"], most) for one in record["tool_calls"]],
         "step_rewards": outcome["step_rewards"],
+        "reward_steps": [[page_name(step), reward] for step, reward in outcome["reward_steps"].items()],
         "void_reason": None if void is None else page_text(void, most).text,
         "metrics": {page_name(name): value for name, value in outcome["metrics"].items()},
         **{name: record[name] for name in ("env_s", "open_s", "started_at")},

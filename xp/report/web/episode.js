@@ -42,6 +42,7 @@
 
   const head = (row, found) => {
     const rewards = found?.step_rewards.map(XP.reward).join(", ");
+    const steps = (found?.reward_steps || []).map(([step, reward]) => h("tr", {}, h("td", {}, step), h("td", { class: "number" }, XP.reward(reward))));
     const spent = found ? found.env_s.reduce((sum, value) => sum + (value || 0), 0) : null;
     const counted = found?.tokens?.generated !== undefined
       ? `${found.tokens.generated} tokens written (trained on), ${found.tokens.prompt} of the prompt and ${found.tokens.observed} of the environment (masked)` : null;
@@ -50,7 +51,9 @@
       h("p", { class: "row-head" }, h("strong", {}, `reward ${XP.reward(row.reward)}`), " ", XP.badge(row.status, row.status),
         ` sample ${row.sample}, attempt ${row.attempt}, ${row.turns} turns, ${row.calls} calls, ${XP.time(row.seconds)}`,
         spent !== null && ` (environment ${XP.time(spent)})`),
-      rewards && h("p", { class: "note" }, `reward of each step: ${rewards}`),
+      rewards && h("p", { class: "note" }, `rewards of the environment, call by call: ${rewards}`),
+      steps.length > 0 && h("table", { class: "reward-steps" },
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "reward step"), h("th", { scope: "col", class: "number" }, "reward"))), h("tbody", {}, steps)),
       counted && h("p", { class: "note" }, counted),
       metrics && h("p", { class: "note" }, metrics),
       found?.void_reason && h("p", { class: "warn" }, `void: ${found.void_reason}`),
