@@ -26,7 +26,7 @@ from xp.errors import ExitCode
 from xp.job import Stage
 from xp.planning.plan import build_evaluation, build_plan
 from xp.planning.stages import model_place, task_set_place
-from xp.run_records.kept import is_whole
+from xp.run_records.reuse import is_whole
 from xp.tasks.row import read_rows
 from xp.tasks.schedule import schedule
 from xp.worker.learning_rate import learning_rate_factor

@@ -31,7 +31,7 @@ from xp.job import Job
 from xp.launchers.files import write_files
 from xp.planning.backend import RunPaths
 from xp.planning.stages import prepare_stage, task_set_place
-from xp.run_records.kept import is_whole
+from xp.run_records.reuse import is_whole
 from xp.spec import RunSpec
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -24,7 +24,7 @@ from tests.unit.test_envs_graded import graded
 from xp.cli.environments import env_command, show_report
 from xp.cli.parser import parse
 from xp.env_check import watch
-from xp.env_check.measure import Measured, measure
+from xp.env_check.measure import measure
 from xp.env_check.policy import Draw, arguments_of, faults_of
 from xp.env_check.report import EnvReport, report
 from xp.env_check.watch import Watch
@@ -116,9 +116,8 @@ def test_a_tool_that_would_break_something_is_named(tool: ToolSpec, fault: str) 
 
 def checked(config: EnvConfig, num_tasks: int = 2, group_size: int = 3) -> EnvReport:
     provider = load_provider(config, os.environ)
-    found = Measured()
-    how = {"num_tasks": num_tasks, "group_size": group_size}
-    measure(provider, config, "train", **how, environ=os.environ, measured=found, watch=Watch("check"))
+    how: Any = {"num_tasks": num_tasks, "group_size": group_size, "environ": os.environ, "watch": Watch("check")}
+    *_, found = measure(provider, config, "train", **how)
     provider.close()
     return report(config, found, group_size=group_size, max_prompt_tokens=3, count_tokens=lambda m, t: len(m) + len(t))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from xp.composition import compose, options
 from xp.env_check.measure import Measured, measure
@@ -82,13 +82,22 @@ def _check_member(
     providers: list[Provider] = []
 
     def work() -> None:
+        nonlocal measured
         try:
             watch.doing("connecting")
             providers.append(provider := load_provider(rules, environ := episode_environ(spec)))
             split = _split(member, provider.splits())
-            how: dict[str, Any] = {"num_tasks": num_tasks, "group_size": group_size}
-            how["num_slots"] = num_slots_of(rules, num_slots)
-            measure(provider, rules, split, **how, environ=environ, measured=measured, watch=watch)
+            for measured in measure(  # noqa: B007 - the last ones are reported
+                provider,
+                rules,
+                split,
+                num_tasks=num_tasks,
+                group_size=group_size,
+                environ=environ,
+                watch=watch,
+                num_slots=num_slots_of(rules, num_slots),
+            ):
+                pass
         except BaseException as error:  # raised below, on the command's own thread
             raised.append(error)
 
@@ -96,9 +105,9 @@ def _check_member(
         is_whole = watch.run(work)
         # Exceptions after the end of the time come from the close.
         fault = raised[0] if is_whole and raised else None
-        measured = measured.until_now()
+        result = measured
         if not is_whole or (watch.is_over and fault is None):
-            measured.stopped = f"{watch.now}, which had taken {watch.seconds_of_phase:.0f} s"
+            result = replace(result, stopped=f"{watch.now}, which had taken {watch.seconds_of_phase:.0f} s")
     finally:
         for provider in providers:
             close_within(provider.close, CLOSE_S)
@@ -107,7 +116,7 @@ def _check_member(
     if fault is not None:
         raise fault
     limit = spec.training.max_prompt_tokens
-    return report(rules, measured, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
+    return report(rules, result, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
 
 
 def _split(member: EnvMember, splits: Sequence[str]) -> str:

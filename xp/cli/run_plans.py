@@ -127,7 +127,7 @@ def run_plan(
     from xp.cli.progress import screen
     from xp.launchers.choice import make_launcher
     from xp.planning.extent import row_lines
-    from xp.run_records.kept import attempt_of, finished
+    from xp.run_records.reuse import attempt_of, finished
     from xp.run_records.supervise import dispatch
 
     outputs = Path(one.spec.outputs)

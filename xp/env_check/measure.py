@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import queue
 import re
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from xp.env_check.policy import Policy, faults_of, random_policy, scripted_policy
+from xp.env_check.policy import Policy, random_policy, scripted_policy
 from xp.env_check.watch import Watch
-from xp.envs.base import AnswerChecker, EnvFault, Message, Provider, Session, Task, ToolSpec
+from xp.envs.base import AnswerChecker, EnvFault, Message, Provider, Task, ToolSpec
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import Dialect, EnvConfig, PromptSource
 from xp.envs.hosted import PROGRAM, HostedSession
@@ -33,13 +35,29 @@ MAX_WORDS: Final = 200
 
 
 @dataclass(frozen=True)
+class Visit:
+    """A session on a task that was opened, asked for its tools and its prompt, and closed."""
+
+    task_id: str
+    fault: str | None = None
+    """Reason why it failed; the fields below are then empty."""
+    tools: tuple[ToolSpec, ...] = ()
+    takes_answer: bool = False
+    prompt: tuple[Message, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Request (open, tools, close) -> its time, also of one that failed."""
+
+
+@dataclass(frozen=True)
 class Plays:
     """The episodes of one policy."""
 
-    groups: tuple[tuple[EpisodeResult, ...], ...]
+    groups: tuple[tuple[EpisodeResult, ...], ...] = ()
     """One group for each task."""
-    num_call_errors: int
+    num_call_errors: int = 0
     """Calls that the environment rejected although its schemas allow them."""
+    turn_s: tuple[float, ...] = ()
+    """Seconds that the environment took for each turn."""
 
     @property
     def outcomes(self) -> list[EpisodeResult]:
@@ -62,43 +80,91 @@ class Plays:
         scored = [group for group in scored if len(group) > 1]
         return sum(min(group) == max(group) for group in scored) / len(scored) if scored else None
 
+    def with_episode(self, number: int, episode: Episode) -> Plays:
+        """The episodes with one more, of the group with this number."""
+        groups = [*self.groups]
+        groups[number] = (*groups[number], episode.settle())
+        errors = sum(result.is_call_error for turn in episode.turns for result in turn.results)
+        times = (*self.turn_s, *(turn.elapsed_s for turn in episode.turns))
+        return Plays(tuple(groups), self.num_call_errors + errors, times)
 
-@dataclass
+
+@dataclass(frozen=True)
 class Measured:
     """Measurements of one environment."""
 
     version: str = ""
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
     """Split -> tasks."""
     split: str = ""
     """Name of the split that was played."""
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-    """Request (open, tools, call, close) -> seconds of each."""
-    faults: list[str] = field(default_factory=list)
-    """Failures while sessions were opened, as texts."""
-    num_opened: int = 0
-    tools: tuple[ToolSpec, ...] = ()
-    tool_faults: tuple[str, ...] = ()
-    takes_answer: bool = False
-    prompt_faults: list[str] = field(default_factory=list)
-    """Differences between the prompts of two sessions on one task."""
-    prompts: list[list[Message]] = field(default_factory=list)
     right_answers: str | None = None
     """Line about the right answers, which were scored themselves; None: they are not known."""
-    is_repeatable: bool | None = None
-    """True if two episodes of the scripted policy on a task get the same answers; None: it could not be played."""
-    random: Plays = Plays((), 0)
-    scripted: Plays = Plays((), 0)
+    visits: tuple[Visit, ...] = ()
+    """Two for each task."""
+    visits_after_restart: tuple[Visit, ...] = ()
+    """One for each task, in another process."""
+    random: Plays = Plays()
+    scripted: Plays = Plays()
     slots: Slots | None = None
     """Sessions that its server holds and opens at once; None: not measured."""
     stopped: str | None = None
     """The measurement that was running when the time limit was reached; None: all measurements are complete."""
 
-    def until_now(self) -> Measured:
-        """Copy of the measurements so far, which no other thread changes."""
-        seconds = {question: list(taken) for question, taken in dict(self.seconds).items()}
-        lists: dict[str, Any] = {name: list(getattr(self, name)) for name in ("faults", "prompts", "prompt_faults")}
-        return replace(self, seconds=seconds, **lists)
+    @property
+    def faults(self) -> list[str]:
+        """Failures while sessions were opened, as texts."""
+        return [visit.fault for visit in (*self.visits, *self.visits_after_restart) if visit.fault is not None]
+
+    @property
+    def num_opened(self) -> int:
+        return sum(visit.fault is None for visit in self.visits)
+
+    @property
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools of the first task that has any."""
+        return next((visit.tools for visit in self.visits if visit.tools), ())
+
+    @property
+    def takes_answer(self) -> bool:
+        return any(visit.takes_answer for visit in self.visits)
+
+    @property
+    def prompts(self) -> dict[str, tuple[Message, ...]]:
+        """Prompt of the first session of each task that could be opened."""
+        return {visit.task_id: visit.prompt for visit in reversed(self.visits) if visit.prompt}
+
+    @property
+    def prompt_differences(self) -> list[str]:
+        """Differences between the prompts of two sessions on one task."""
+        first = self.prompts
+        places = ((self.visits, "a second session"), (self.visits_after_restart, "another process"))
+        return [
+            f"{visit.task_id} in {place}: {difference}"
+            for visits, place in places
+            for visit in visits
+            if visit.prompt and visit.task_id in first
+            if (difference := first_difference(first[visit.task_id], visit.prompt)) is not None
+        ]
+
+    @property
+    def seconds(self) -> dict[str, list[float]]:
+        """Request (first open, open, tools, close, turn) -> seconds of each."""
+        seconds: dict[str, list[float]] = defaultdict(list)
+        for number, visit in enumerate(self.visits):
+            for request, taken in visit.seconds.items():
+                # The first session may start a server.
+                seconds["first open" if request == "open" and number == 0 else request].append(taken)
+        if turns := [*self.random.turn_s, *self.scripted.turn_s]:
+            seconds["turn"] = turns
+        return seconds
+
+    @property
+    def is_repeatable(self) -> bool | None:
+        """True if two episodes of the scripted policy on a task get the same answers; None: no two could be played."""
+        pairs = [group for group in self.scripted.groups if len(group) == 2]
+        pairs = [pair for pair in pairs if all(outcome.status is not EpisodeStatus.VOID for outcome in pair)]
+        return all(one == other for one, other in pairs) if pairs else None
 
     def schemas(self, dialect: Dialect | str) -> str:
         """The tools that a chat template gets; none for a dialect that writes calls as text."""
@@ -113,10 +179,9 @@ def measure(
     num_tasks: int,
     group_size: int,
     environ: Mapping[str, str],
-    measured: Measured,
     watch: Watch,
     num_slots: int | None = None,
-) -> None:
+) -> Iterator[Measured]:
     """Measures an environment; faults of sessions are counted, faults of the catalog are raised.
 
     Args:
@@ -126,9 +191,11 @@ def measure(
         num_tasks: how many tasks are looked at and played.
         group_size: episodes of the random policy on each.
         environ: variables of a second process with the environment.
-        measured: receives the measurements; another thread may read it at any time.
         watch: receives the current phase; nothing new begins after its time.
         num_slots: number of sessions that are opened on one task, to measure the server; None: not measured.
+
+    Yields:
+        All measurements so far, after each session and each episode.
 
     Raises:
         EnvFault, XpError: the environment does not list its tasks, or does not give 1 to a right answer.
@@ -136,168 +203,149 @@ def measure(
     if rules.dialect is Dialect.AUTO:
         rules = replace(rules, dialect=Dialect.HERMES)  # the check itself writes the calls: any dialect will do
     watch.doing("asking for its splits")
-    measured.version = provider.version()
+    measured = Measured(provider.version())
     if isinstance(provider, AnswerChecker):
         watch.doing("scoring the right answers")
-        measured.right_answers = provider.check_answers()
-    measured.counts = {name: provider.num_tasks(name) for name in provider.splits()}
-    measured.split = split if split in measured.counts else next(iter(measured.counts))
-    tasks = provider.tasks(measured.split, _spread(measured.counts[measured.split], num_tasks))
+        measured = replace(measured, right_answers=provider.check_answers())
+    counts = {name: provider.num_tasks(name) for name in provider.splits()}
+    split = split if split in counts else next(iter(counts))
+    yield (measured := replace(measured, counts=counts, split=split))
+    tasks = provider.tasks(split, _spread(counts[split], num_tasks))
     for number, task in enumerate(tasks):
         watch.doing("opening two sessions", f"on task {number + 1} of {len(tasks)}")
-        _visit(provider, task, rules, measured, watch)
+        # As preparation opens it, and as an episode does.
+        for one in (task, Task(task.env, task.split, task.index)):
+            if watch.is_over:
+                return
+            visit = _visit(provider, one, rules)
+            yield (measured := replace(measured, visits=(*measured.visits, visit)))
     if measured.num_opened == 0 or watch.is_over:
         return
     is_remote = rules.provider == "openreward" and rules.target is not None
     if rules.prompt is PromptSource.PREPARED and not is_remote:
-        _start_again(rules, tasks, environ, measured, watch)
-    measured.tool_faults = tuple(fault for tool in measured.tools for fault in faults_of(tool))
-    play = _Player(provider, rules, measured, watch)
-    words = [_words(prompt) for prompt in measured.prompts]
+        watch.doing("starting it again in another process")
+        yield (measured := replace(measured, visits_after_restart=_visits_after_restart(rules, tasks, environ, watch)))
+    tools, dialect = measured.tools, rules.dialect
     random = [
-        [(task, random_policy(measured.tools, rules.dialect, words[n], 1000 * n + k)) for k in range(group_size)]
+        [
+            (task, random_policy(tools, dialect, _words(measured.prompts.get(task.id, ())), 1000 * n + k))
+            for k in range(group_size)
+        ]
         for n, task in enumerate(tasks)
     ]
-    play("random", random)
-    play("scripted", [[(task, scripted_policy(measured.tools, rules.dialect)) for _ in "12"] for task in tasks])
-    if not watch.is_over:
-        measured.is_repeatable = _are_alike(measured.scripted)
+    for plays in _play(provider, rules, "random", random, watch):
+        yield (measured := replace(measured, random=plays))
+    scripted = [[(task, scripted_policy(tools, dialect)) for _ in "12"] for task in tasks]
+    for plays in _play(provider, rules, "scripted", scripted, watch):
+        yield (measured := replace(measured, scripted=plays))
     if num_slots is not None and not watch.is_over:
         watch.doing(f"opening up to {num_slots} sessions")
-        _measure_slots(rules, tasks[0], environ, num_slots, measured, watch)
-
-
-def _measure_slots(
-    rules: EnvConfig, task: Task, environ: Mapping[str, str], num_slots: int, measured: Measured, watch: Watch
-) -> None:
-    """Measures with a provider and a server of its own, which may be overloaded."""
-    provider = load_provider(replace(rules, limits=slot_limits(rules.limits, num_slots)), environ)
-    try:
-        measured.slots = measure_slots(provider, task, num_slots, lambda: watch.is_over)
-    finally:
-        provider.close()
-
-
-class _Player:
-    """Plays groups of episodes, a few at a time."""
-
-    def __init__(self, provider: Provider, rules: EnvConfig, measured: Measured, watch: Watch) -> None:
-        self._provider, self._rules, self._measured, self._watch = provider, rules, measured, watch
-
-    def __call__(self, policy: str, groups: Sequence[Sequence[tuple[Task, Policy]]]) -> None:
-        """Plays all groups on daemon threads; the measurements so far are in `measured` at any time.
-
-        Raises:
-            Exception: the first exception that is not a fault of an environment.
-        """
-        waiting = [(number, *one) for number, group in enumerate(groups) for one in group]
-        total, lock, bugs = len(waiting), threading.Lock(), list[BaseException]()
-        done: list[list[EpisodeResult]] = [[] for _ in groups]
-        errors: list[int] = []
-        waiting.reverse()
-
-        def work() -> None:
-            while not bugs and not self._watch.is_over:
-                with lock:
-                    if not waiting:
-                        return
-                    number, task, write = waiting.pop()
-                try:
-                    outcome = self._play(task, write, errors)
-                except BaseException as error:  # raised below, on the caller's thread
-                    bugs.append(error)
-                    return
-                with lock:
-                    done[number].append(outcome)
-                    setattr(self._measured, policy, Plays(tuple(map(tuple, filter(None, done))), sum(errors)))
-                    self._watch.doing(f"playing {policy} episodes", f"({len(errors)} of {total} done)")
-
-        self._watch.doing(f"playing {policy} episodes", f"(0 of {total} done)")
-        threads = [
-            threading.Thread(target=work, daemon=True) for _ in range(min(AT_ONCE, self._rules.limits.max_sessions))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if bugs:
-            raise bugs[0]
-
-    def _play(self, task: Task, policy: Policy, errors: list[int]) -> EpisodeResult:
-        episode = Episode(task, lambda: self._provider.open(task), self._rules)
-        while not episode.step(policy()).is_done:
-            pass
-        outcome = episode.settle()
-        errors.append(sum(result.is_call_error for turn in episode.turns for result in turn.results))
-        self._measured.seconds.setdefault("turn", []).extend(turn.elapsed_s for turn in episode.turns)
-        return outcome
-
-
-def _visit(provider: Provider, task: Task, rules: EnvConfig, measured: Measured, watch: Watch) -> None:
-    """Opens two sessions on a task, as preparation and as an episode: measures times, and compares their prompts."""
-    seen: list[list[Message]] = []
-    for one in (task, Task(task.env, task.split, task.index)):
-        if watch.is_over:
-            return
+        # A provider and a server of its own, which may be overloaded.
+        other = load_provider(replace(rules, limits=slot_limits(rules.limits, num_slots)), environ)
         try:
-            # The first session may start a server.
-            session = _timed(measured, "open" if measured.seconds else "first open", partial(provider.open, one))
-        except EnvFault as fault:
-            measured.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
-            continue
-        measured.num_opened += 1
-        try:
-            seen.append(_first_look(session, rules, measured))
-        except EnvFault as fault:
-            measured.faults.append(f"{task.id}: {type(fault).__name__}: {fault}")
+            yield replace(measured, slots=measure_slots(other, tasks[0], num_slots, lambda: watch.is_over))
         finally:
-            _timed(measured, "close", session.close)
-    measured.prompts.append(seen[0] if seen else [])
-    if rules.prompt is PromptSource.PREPARED and (difference := first_difference(seen[0], seen[-1]) if seen else None):
-        measured.prompt_faults.append(f"{task.id} in a second session: {difference}")
+            other.close()
 
 
-def _start_again(
-    rules: EnvConfig, tasks: Sequence[Task], environ: Mapping[str, str], measured: Measured, watch: Watch
-) -> None:
-    """Compares the prompts with those of a second process, which has its own server, hash seed and import-time state.
+def _visit(provider: Provider, task: Task, rules: EnvConfig) -> Visit:
+    """Opens a session on a task, and measures its times."""
+    seconds: dict[str, float] = {}
+    try:
+        session = _timed(seconds, "open", partial(provider.open, task))
+        try:
+            tools = _timed(seconds, "tools", session.tools)
+            prompt = tuple(session_messages(rules.system_prompt, session))
+        finally:
+            _timed(seconds, "close", session.close)
+    except EnvFault as fault:
+        return Visit(task.id, f"{task.id}: {type(fault).__name__}: {fault}", seconds=seconds)
+    return Visit(task.id, None, tools, session.takes_answer, prompt, seconds)
+
+
+def _visits_after_restart(
+    rules: EnvConfig, tasks: Sequence[Task], environ: Mapping[str, str], watch: Watch
+) -> tuple[Visit, ...]:
+    """Opens the tasks in a second process, which has its own server, hash seed and import-time state.
 
     Preparation and training are two processes, too.
     """
-    watch.doing("starting it again in another process")
+    visits: list[Visit] = []
     limit_s, process = rules.limits.create_timeout_s, ChildProcess(PROGRAM, rules, environ)
     try:
         child = process.child()
         child.ask("start", 0, BUILT_IN[Kind.PROVIDER].get(rules.provider, rules.provider), limit_s, "the second start")
-        for number, (task, prompt) in enumerate(zip(tasks, measured.prompts, strict=False)):
+        for number, task in enumerate(tasks):
             if watch.is_over:
-                return
+                break
             opened = child.ask("open", number, (task.split, task.index), limit_s, f"opening {task.id}")
             session = HostedSession(child, number, opened, rules.limits)
-            if prompt and (difference := first_difference(prompt, session_messages(rules.system_prompt, session))):
-                measured.prompt_faults.append(f"{task.id} in another process: {difference}")
+            visits.append(Visit(task.id, prompt=tuple(session_messages(rules.system_prompt, session))))
             session.close()
     except (EnvFault, XpError) as fault:
-        measured.faults.append(f"in a second process: {type(fault).__name__}: {fault}")
+        visits.append(Visit("", f"in a second process: {type(fault).__name__}: {fault}"))
     finally:
         process.close(now=False)
+    return tuple(visits)
 
 
-def _first_look(session: Session, rules: EnvConfig, measured: Measured) -> list[Message]:
-    tools = _timed(measured, "tools", session.tools)
-    if measured.tools and tools != measured.tools:
-        measured.tool_faults = ("tools differ from one task to another",)
-    measured.tools = measured.tools or tools
-    measured.takes_answer = session.takes_answer
-    return session_messages(rules.system_prompt, session)
+def _play(
+    provider: Provider, rules: EnvConfig, name: str, groups: Sequence[Sequence[tuple[Task, Policy]]], watch: Watch
+) -> Iterator[Plays]:
+    """Plays groups of episodes, a few at a time on daemon threads, until the time of `watch` is over.
+
+    Yields:
+        All ended episodes, after each one.
+
+    Raises:
+        Exception: the first exception that is not a fault of an environment.
+    """
+    waiting: queue.SimpleQueue[tuple[int, Task, Policy]] = queue.SimpleQueue()
+    for number, group in enumerate(groups):
+        for task, policy in group:
+            waiting.put((number, task, policy))
+    total, has_failed = waiting.qsize(), threading.Event()
+    ended: queue.SimpleQueue[tuple[int, Episode] | BaseException | None] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            while not watch.is_over and not has_failed.is_set():
+                number, task, policy = waiting.get_nowait()
+                episode = Episode(task, partial(provider.open, task), rules)
+                while not episode.step(policy()).is_done:
+                    pass
+                episode.settle()
+                ended.put((number, episode))
+        except queue.Empty:
+            pass
+        except BaseException as error:  # raised below, on the caller's thread
+            has_failed.set()
+            ended.put(error)
+        ended.put(None)
+
+    watch.doing(f"playing {name} episodes", f"(0 of {total} done)")
+    num_threads = min(AT_ONCE, rules.limits.max_sessions)
+    for _ in range(num_threads):
+        threading.Thread(target=work, daemon=True).start()
+    plays, num_done = Plays(((),) * len(groups)), 0
+    while num_threads:
+        event = ended.get()
+        if isinstance(event, BaseException):
+            raise event
+        if event is None:
+            num_threads -= 1
+            continue
+        plays, num_done = plays.with_episode(*event), num_done + 1
+        watch.doing(f"playing {name} episodes", f"({num_done} of {total} done)")
+        yield plays
 
 
-def _timed(measured: Measured, question: str, ask: Callable[[], T]) -> T:
+def _timed(seconds: dict[str, float], request: str, ask: Callable[[], T]) -> T:
     began = time.monotonic()
     try:
         return ask()
     finally:
-        measured.seconds.setdefault(question, []).append(time.monotonic() - began)
+        seconds[request] = time.monotonic() - began
 
 
 def _spread(size: int, most: int) -> list[int]:
@@ -310,14 +358,3 @@ def _words(prompt: Sequence[Message]) -> list[str]:
     """Distinct words of a prompt, in their order; they are often legal arguments of tools."""
     words = re.findall(r"\w+", " ".join(message["content"] for message in prompt))
     return list(dict.fromkeys(words))[:MAX_WORDS]
-
-
-def _are_alike(plays: Plays) -> bool | None:
-    pairs = [group for group in plays.groups if all(outcome.status is not EpisodeStatus.VOID for outcome in group)]
-    return all(one == other for one, other in pairs) if pairs else None
-
-
-def texts(prompts: Sequence[Sequence[Message]]) -> Iterator[int]:
-    """Number of characters of each prompt."""
-    for prompt in prompts:
-        yield sum(len(message["content"]) for message in prompt)

@@ -19,6 +19,7 @@ MAX_DEPTH: Final = 4
 """Depth of nested arguments below which only required ones are made."""
 MOST_DEPTH: Final = 32
 """Largest depth of nested arguments; a schema that requires itself has no legal arguments."""
+NO_DESCRIPTION: Final = "no description"
 SMALL: Final = 9
 """Largest random whole number where the schema has no bounds; indices and moves are small."""
 _RESPECTED: Final = frozenset(
@@ -143,7 +144,7 @@ def faults_of(tool: ToolSpec) -> Iterator[str]:
     if all("object" not in allowed_types(branch) for branch in branches(tool.parameters, tool.parameters)):
         yield f"tool {tool.name}: its parameters are no object"
     if not tool.description.strip():
-        yield f"tool {tool.name}: no description"
+        yield f"tool {tool.name}: {NO_DESCRIPTION}"
     declared = properties(tool.parameters)
     if missing := [name for name in required(tool.parameters) if name not in declared]:
         yield f"tool {tool.name}: required parameters {missing} are not declared"

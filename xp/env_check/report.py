@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median, quantiles
 from typing import Any
 
-from xp.env_check.measure import Measured, Plays, texts
+from xp.env_check.measure import Measured, Plays
+from xp.env_check.policy import NO_DESCRIPTION, faults_of
 from xp.envs.base import Message
-from xp.envs.config import Dialect, EnvConfig
+from xp.envs.config import Dialect, EnvConfig, PromptSource
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.prompt import WAY_OUT
 
@@ -49,8 +50,8 @@ def report(
         count_tokens: counts the tokens of a prompt with its tools, by the model's tokenizer; None: there is no
             tokenizer.
     """
-    prompts = [prompt for prompt in measured.prompts if prompt]
-    lengths = [count_tokens(prompt, measured.schemas(rules.dialect)) for prompt in prompts] if count_tokens else []
+    schemas, prompts = measured.schemas(rules.dialect), measured.prompts.values()
+    lengths = [count_tokens(prompt, schemas) for prompt in prompts] if count_tokens else []
     flat = measured.random.share_without_variance()
     facts = {
         "version": measured.version or "none given",
@@ -69,16 +70,15 @@ def report(
     if measured.slots is not None:
         facts["server holds"] = str(measured.slots)
     warnings = tuple(_warnings(rules, measured, lengths, max_prompt_tokens))
-    return EnvReport(rules.name, facts, tuple(_faults(measured)), warnings, measured.stopped)
+    return EnvReport(rules.name, facts, tuple(_faults(rules, measured)), warnings, measured.stopped)
 
 
-def _faults(measured: Measured) -> Sequence[str]:
+def _faults(rules: EnvConfig, measured: Measured) -> Sequence[str]:
     faults = [f"{len(measured.faults)} sessions failed: {measured.faults[0]}"] if measured.faults else []
-    faults += [fault for fault in measured.tool_faults if not fault.endswith("no description")]
-    if measured.prompt_faults:
+    faults += [fault for fault in _tool_faults(measured) if not fault.endswith(NO_DESCRIPTION)]
+    if rules.prompt is PromptSource.PREPARED and (differences := measured.prompt_differences):
         faults.append(
-            f"a task's prompt is not the same again, so that its episodes would be void ({measured.prompt_faults[0]});"
-            f" {WAY_OUT}"
+            f"a task's prompt is not the same again, so that its episodes would be void ({differences[0]}); {WAY_OUT}"
         )
     if measured.num_opened and not measured.tools and not measured.takes_answer:
         faults.append("there is neither a tool to call nor an answer to give")
@@ -91,7 +91,7 @@ def _faults(measured: Measured) -> Sequence[str]:
 
 
 def _warnings(rules: EnvConfig, measured: Measured, lengths: Sequence[int], limit: int) -> Sequence[str]:
-    warnings = [fault for fault in measured.tool_faults if fault.endswith("no description")]
+    warnings = [fault for fault in _tool_faults(measured) if fault.endswith(NO_DESCRIPTION)]
     if measured.is_repeatable is False:
         warnings.append("the same calls are answered differently: an episode that lost its server cannot be replayed")
     flat = measured.random.share_without_variance()
@@ -113,12 +113,17 @@ def _warnings(rules: EnvConfig, measured: Measured, lengths: Sequence[int], limi
     return warnings
 
 
+def _tool_faults(measured: Measured) -> list[str]:
+    return [fault for tool in measured.tools for fault in faults_of(tool)]
+
+
 def _prompt_fact(measured: Measured, dialect: Dialect | str, lengths: Sequence[int], limit: int) -> str:
     schemas = measured.schemas(dialect)
     tools = " with its tools" if measured.tools and dialect is not Dialect.ACTION else ""
     if lengths:
         return f"{min(lengths)} to {max(lengths)} tokens{tools}, of {limit} allowed"
-    characters = [count + len(schemas) * bool(tools) for count in texts(measured.prompts)] or [0]
+    counts = [sum(len(message["content"]) for message in prompt) for prompt in measured.prompts.values()]
+    characters = [count + len(schemas) * bool(tools) for count in counts] or [0]
     return f"{min(characters)} to {max(characters)} characters{tools} (tokenizer=DIR counts tokens)"
 
 

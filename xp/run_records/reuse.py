@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,7 @@ def reusable_stages(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bo
     for stage in plan.stages:
         if stage.is_shared:
             continue
-        at = _standing(stage, plan, record, outputs, is_here)
+        at = _reusable_attempt(stage, plan, record, outputs, is_here)
         if at is None or at < newest:
             break
         attempts[stage.name] = newest = at
@@ -104,7 +104,7 @@ def attempt_of(record: RunRecord, name: str) -> int | None:
     return ran[-1] if ran else None
 
 
-def _standing(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_here: bool) -> int | None:
+def _reusable_attempt(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_here: bool) -> int | None:
     """The last attempt in which the same job succeeded and whose outputs still exist."""
     run = f"runs/{plan.run_id}"
     for attempt in reversed(record.attempts[: plan.attempt - 1]):
@@ -140,15 +140,35 @@ def _recorded(file: Path, name: str) -> dict[str, Any] | None:
     return None
 
 
-def _content(stage: Mapping[str, Any]) -> str:
-    """A stage as text without its attempt's number, which is part of paths and of the program's files.
+def _content(stage: Mapping[str, Any]) -> Any:
+    """A stage without its attempt's number, which is part of paths and of the program's files.
 
     Files in another stage's directory do not count: the training's result does not depend on its evaluations.
     """
-    job, pattern = stage["job"], re.compile(rf"(.*/)?attempt_\d+/(?!{stage['name']}/)")
-    files = {path: text for path, text in job["files"].items() if not pattern.match(path)}
-    text = json.dumps({**stage, "job": {**job, "files": files}}, sort_keys=True)
-    return re.sub(r'(\battempt_|\battempt\\*": ?)\d+', r"\1*", text)
+    files = {
+        path: text
+        for path, text in stage["job"]["files"].items()
+        if not any(_is_attempt(one) and name != stage["name"] for one, name in pairwise(path.split("/")))
+    }
+    return _without_attempt({**stage, "job": {**stage["job"], "files": files}})
+
+
+def _without_attempt(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_without_attempt(key): _without_attempt(one) for key, one in value.items() if key != "attempt"}
+    if isinstance(value, list | tuple):
+        return [_without_attempt(one) for one in value]
+    if not isinstance(value, str):
+        return value
+    if value.startswith("{"):  # a file of the program
+        with suppress(ValueError):
+            return _without_attempt(json.loads(value))
+    return "/".join("attempt" if _is_attempt(part) else part for part in value.split("/"))
+
+
+def _is_attempt(directory: str) -> bool:
+    name, _, number = directory.partition("_")
+    return name == "attempt" and number.isdecimal()
 
 
 def _last_step(run: Path) -> int:
