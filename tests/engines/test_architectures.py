@@ -57,11 +57,11 @@ def check_two_turns(model: Any) -> None:
     engine = TransformersEngine(model, opening, [-1], SAMPLING, "1")
     for number in range(6):
         engine.begin(number)
-    while engine.is_writing:
+    while engine.is_generating:
         engine.step(True)
     for number in (1, 4):
-        engine.go_on(number, [20 + number] * number)
-    while engine.is_writing:
+        engine.continue_with(number, [20 + number] * number)
+    while engine.is_generating:
         engine.step(True)
     assert max(len(one.prompt_ids) + len(one.completion_ids) for one in engine.conversations) == 40
     for one in engine.conversations:

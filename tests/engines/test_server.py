@@ -14,7 +14,7 @@ from tests.engines import needs_vllm
 from tests.engines.test_trl import configured
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.config import TRLTrainConfig
-from xp.engines.completions import ServerWriter
+from xp.engines.completions import CompletionClient
 from xp.engines.conversation import GenerationRequest
 from xp.engines.server import RunningServer, running
 from xp.errors import ExitCode, XpError
@@ -27,7 +27,7 @@ LENGTH = 24
 def written(served: RunningServer, log: Path, prompt: Sequence[int], max_tokens: int, *stop: str) -> list[int]:
     """Tokens that the model writes at temperature 0."""
     sampling = Sampling(600, LENGTH, 300, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=stop)
-    writer = ServerWriter(served.url, sampling, [], str(log), key=served.key)
+    writer = CompletionClient(served.url, sampling, [], str(log), key=served.key)
     turn = writer.answer(GenerationRequest(prompt, max_tokens, seed=1))
     assert len(turn.logprobs) == len(turn.ids)
     return list(turn.ids)

@@ -31,9 +31,9 @@ from xp.__main__ import main
 from xp.backends.trl.control.processes import evaluation_server
 from xp.composition import compose
 from xp.engines import server
-from xp.engines.completions import ServerWriter
+from xp.engines.completions import CompletionClient
 from xp.engines.conversation import GenerationRequest
-from xp.engines.sglang import SGLangWriter, running
+from xp.engines.sglang import SGLangClient, running
 from xp.errors import ExitCode, XpError
 from xp.evaluation.local import ON_CPU, ensure_made, sglang_arguments
 from xp.lib.loopback import HOST, free_port
@@ -178,8 +178,8 @@ def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -
     with running(sglang_arguments(spec), str(model), "", log, python) as (url, key):
         sampling = sampling_of(spec, evaluates=True)
         with pytest.raises(XpError, match="401"):
-            SGLangWriter(url, sampling, [2], str(log)).answer(GenerationRequest([7, 8], 3, 1))
-        written = SGLangWriter(url, sampling, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))
+            SGLangClient(url, sampling, [2], str(log)).answer(GenerationRequest([7, 8], 3, 1))
+        written = SGLangClient(url, sampling, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))
         assert 0 < len(written.ids) == len(written.logprobs) <= 3
         processes = psutil.Process().children(recursive=True)
         assert [one.cmdline() for one in processes if key in " ".join(one.cmdline())] == []
@@ -221,7 +221,7 @@ def test_vllm_plays_the_base_of_a_model_with_its_adapters_apart(tmp_path: Path) 
     served, model, name = server.with_adapters(evaluation_server(spec), str(tmp_path / "adapted"))
     log, prompt = tmp_path / "vllm.log", [10, 11, 12]
     with server.running(served, model, "", log, python, name) as (url, key):
-        written = ServerWriter(url, sampling_of(spec, evaluates=True), [2], str(log), key=key).answer(
+        written = CompletionClient(url, sampling_of(spec, evaluates=True), [2], str(log), key=key).answer(
             GenerationRequest(prompt, 8, 1)
         )
     with torch.no_grad():

@@ -17,8 +17,8 @@ from xp.engines.conversation import (
     GeneratedTurn,
     GenerationRequest,
     Opening,
+    RequestEngine,
     RolloutTurn,
-    WritingEngine,
 )
 from xp.engines.transformers_engine import TransformersEngine, draw
 from xp.worker.stage import Sampling
@@ -64,7 +64,7 @@ class Engine:
 
     def run(self) -> list[RolloutTurn]:
         """Run until no episode generates; returns the turns that ended, by number."""
-        while self.own.is_writing:
+        while self.own.is_generating:
             self.own.step(True)
         turns, self.delivered[:] = sorted(self.delivered, key=lambda turn: turn.number), []
         return turns
@@ -100,19 +100,19 @@ def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature:
     order, waiting, late = Random(5), [3, 4, 5], list[RolloutTurn]()
     engine.begin(0, 1, 2)
     for _ in range(400):
-        if engine.own.is_writing:
+        if engine.own.is_generating:
             engine.own.step(True)
         late += engine.delivered
         engine.delivered.clear()
-        while late and (order.random() < 0.3 or not engine.own.is_writing):
+        while late and (order.random() < 0.3 or not engine.own.is_generating):
             turn = late.pop(order.randrange(len(late)))
             if engine.conversations[turn.number].num_turns < 3:
-                engine.own.go_on(turn.number, [11 + turn.number] * (1 + turn.number % 3))
+                engine.own.continue_with(turn.number, [11 + turn.number] * (1 + turn.number % 3))
                 continue
             engine.own.end(turn.number)
             engine.begin(*waiting[:1])
             del waiting[:1]
-    assert (engine.own.is_writing, late, waiting) == (False, [], [])
+    assert (engine.own.is_generating, late, waiting) == (False, [], [])
     assert [conversation.num_turns for conversation in engine.conversations] == [3] * 6
     check_log_probabilities(engine, tokenizer_and_model()[1], temperature)
 
@@ -174,7 +174,7 @@ def test_a_mask_says_who_wrote_a_token() -> None:
     engine.begin(0, 1)
     first = {turn.number: turn.ids for turn in engine.run()}
     engine.own.end(1)
-    engine.own.go_on(0, [20, 21, 22])
+    engine.own.continue_with(0, [20, 21, 22])
     second = engine.run()
     assert [turn.number for turn in second] == [0]
     conversation = engine.conversations[0]
@@ -189,31 +189,19 @@ def test_limits_of_a_turn_and_of_the_whole_hold() -> None:
     engine.begin(0, 1)
     assert [(len(turn.ids), turn.is_cut) for turn in engine.run()] == [(5, True), (5, True)]
     for number in (0, 1):
-        engine.own.go_on(number, [20])
+        engine.own.continue_with(number, [20])
     assert [len(turn.ids) for turn in engine.run()] == [2, 2]
     assert [engine.own.room(number) for number in (0, 1)] == [0, 0]
 
 
-class CutWriter:
-    """An engine that writes a given text up to the request's limit."""
+class CutEngine(RequestEngine):
+    """An engine that generates a given text up to the request's limit."""
 
-    is_writing = False
-
-    def __init__(self, ids: Sequence[int]) -> None:
-        self._ids = ids
+    ids: Sequence[int]
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
-        ids = self._ids[: request.max_tokens]
+        ids = self.ids[: request.max_tokens]
         done(GeneratedTurn(ids, [0.0] * len(ids)))
-
-    def step(self, is_live: bool) -> None:
-        raise AssertionError(is_live)
-
-    def should_continue(self, is_live: bool) -> bool:
-        return is_live
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize(
@@ -226,22 +214,25 @@ def test_a_server_of_whole_turns_reports_a_turn_that_a_limit_cut(ids: list[int],
     turns: list[Any] = []
     opening = Opening(prompts(1), ["task/0"], 1, turns.append)
     sampling = replace(SAMPLING, max_response_tokens=limit)
-    engine = WritingEngine(CutWriter(ids), opening, [1, 2], sampling, "1", lambda own: own[-1] == 5)
+    engine = CutEngine(opening, [1, 2], sampling, "1", lambda own: own[-1] == 5)
+    engine.ids = ids
     engine.begin(0)
     assert [turn.is_cut for turn in turns] == [is_limits]
 
 
 def test_a_server_of_whole_turns_gets_the_sessions_own_prompt() -> None:
-    class Asked(CutWriter):
+    class Asked(CutEngine):
+        ids = (7, 2)
+
         def submit(self, request: GenerationRequest, done: Done) -> None:
             asked.append(request.ids)
             super().submit(request, done)
 
     asked: list[Sequence[int]] = []
-    engine = WritingEngine(Asked([7, 2]), Opening([[3], [4]], ["a", "b"], 2, lambda _: None), [2], SAMPLING, "1")
+    engine = Asked(Opening([[3], [4]], ["a", "b"], 2, lambda _: None), [2], SAMPLING, "1")
     engine.begin(0, [5, 6])
     engine.begin(1)
-    engine.go_on(0, [8])
+    engine.continue_with(0, [8])
     assert asked == [[5, 6], [4], [5, 6, 7, 2, 8]]
     assert engine.conversations[0].prompt_ids == [5, 6]
 
@@ -282,7 +273,7 @@ def test_a_cache_with_slots_serves_windows_and_other_attention(kind: str) -> Non
     engine.begin(*range(4))
     engine.run()
     for number in (0, 3):
-        engine.own.go_on(number, [20 + number] * (1 + number))
+        engine.own.continue_with(number, [20 + number] * (1 + number))
     engine.run()
     check_log_probabilities(engine, model, 1.0)
 

@@ -47,7 +47,7 @@ SAMPLING = Sampling(
 class Script:
     """An engine that generates the same texts in every conversation; a further request fails the test."""
 
-    is_writing = False
+    is_generating = False
 
     def __init__(self, opening: Opening, texts: Sequence[str]) -> None:
         self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
@@ -65,11 +65,11 @@ class Script:
         text = self._texts[conversation.num_turns]
         ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         conversation.num_turns += 1
-        conversation.write(ids, [0.0] * len(ids))
+        conversation.append_policy_tokens(ids, [0.0] * len(ids))
         self._deliver(RolloutTurn(number, ids, False))
 
-    def go_on(self, number: int, reply: Sequence[int]) -> None:
-        self.conversations[number].observe(reply)
+    def continue_with(self, number: int, reply: Sequence[int]) -> None:
+        self.conversations[number].append_env_tokens(reply)
         self.begin(number)
 
     def end(self, number: int) -> None:

@@ -18,7 +18,7 @@ from tests.support.http_server import Reply, http_server
 from tests.support.launching import is_alive
 from tests.trainers.test_trl_vllm import FAKE, SAMPLING
 from xp.backends.trl.worker.generation import let_trl_send_key
-from xp.engines.completions import ServerWriter
+from xp.engines.completions import CompletionClient
 from xp.engines.config import VLLMServer
 from xp.engines.conversation import GenerationRequest
 from xp.engines.server import running, split_devices
@@ -37,7 +37,7 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
 ) -> None:
     log = tmp_path / "vllm.log"
     with served(monkeypatch, "some/model", log) as (url, key):
-        writer = ServerWriter(url, SAMPLING, [2], str(log), key=key)
+        writer = CompletionClient(url, SAMPLING, [2], str(log), key=key)
         assert list(writer.answer(GenerationRequest([7, 8], 3, 1)).ids) == [8, 2]
     told = json.loads(log.read_text().splitlines()[0])
     assert told["devices"] == "2,3"
@@ -45,7 +45,7 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
     assert key not in log.read_text()
     assert told["argv"][-2:] == ["--max-num-seqs", "4"]
     with pytest.raises(XpError, match="the vLLM server failed"):
-        ServerWriter(url, SAMPLING, [2], str(log)).answer(GenerationRequest([7], 3, 1))
+        CompletionClient(url, SAMPLING, [2], str(log)).answer(GenerationRequest([7], 3, 1))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
         with served(monkeypatch, "some/model", log, deadline_s=deadline_s) as (url, key):
             lost.extend(servers())
             lost[0].send_signal(sent)
-            ServerWriter(url, SAMPLING, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))
+            CompletionClient(url, SAMPLING, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))
 
     with pytest.raises(XpError, match=told) as caught:
         lose()
@@ -113,7 +113,7 @@ def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tm
         assert key not in " ".join(told["argv"])
         for wrong in (None, "", key[:-1]):
             with pytest.raises(XpError, match="401"):
-                ServerWriter(url, SAMPLING, [2], str(log), key=wrong).answer(GenerationRequest([7], 3, 1))
+                CompletionClient(url, SAMPLING, [2], str(log), key=wrong).answer(GenerationRequest([7], 3, 1))
 
 
 def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,8 @@ from xp.backends.trl.control.render import stages
 from xp.backends.trl.worker.colocated import choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
-from xp.engines.completions import ServerWriter
-from xp.engines.conversation import GenerationRequest, Opening, WritingEngine
+from xp.engines.completions import CompletionClient, ServerEngine
+from xp.engines.conversation import GenerationRequest, Opening
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
 from xp.worker.stage import Sampling
@@ -134,14 +134,12 @@ def server() -> Iterator[HttpServer]:
 
 
 @pytest.fixture
-def writer(server: HttpServer) -> Iterator[ServerWriter]:
-    own = ServerWriter(server.url, SAMPLING, [2], "vllm.log")
-    yield own
-    own.close()
+def client(server: HttpServer) -> CompletionClient:
+    return CompletionClient(server.url, SAMPLING, [2], "vllm.log")
 
 
-def test_a_server_gets_token_ids_and_says_all_of_the_sampling(server: HttpServer, writer: ServerWriter) -> None:
-    first, second = (writer.answer(GenerationRequest(ids, limit, 41)) for ids, limit in (([7, 8], 3), ([9], 4)))
+def test_a_server_gets_token_ids_and_says_all_of_the_sampling(server: HttpServer, client: CompletionClient) -> None:
+    first, second = (client.answer(GenerationRequest(ids, limit, 41)) for ids, limit in (([7, 8], 3), ([9], 4)))
     assert (list(first.ids), list(first.logprobs)) == ([8, 2], [-0.25, -0.5])
     assert list(second.ids) == [9, 2]
     asked = next(one.json for one in server.requests if one.json["prompt"] == [7, 8])
@@ -163,17 +161,17 @@ def test_a_server_gets_token_ids_and_says_all_of_the_sampling(server: HttpServer
 
 
 def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(
-    server: HttpServer, writer: ServerWriter
+    server: HttpServer, client: CompletionClient
 ) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    engine = WritingEngine(writer, Opening([[5], [6]], ["a/0", "a/1"], 2, inbox.put), [2], SAMPLING, "1")
-    assert not engine.is_writing
+    engine = ServerEngine(client, Opening([[5], [6]], ["a/0", "a/1"], 2, inbox.put), "1", lambda _: False)
+    assert not engine.is_generating
     for number in (0, 1):
         engine.begin(number)
     turns = sorted((inbox.get(timeout=200), inbox.get(timeout=200)), key=lambda turn: turn.number)
     assert [(turn.number, turn.ids, turn.is_cut) for turn in turns] == [(0, [5, 2], False), (1, [6, 2], False)]
     engine.end(0)
-    engine.go_on(1, [30, 31])
+    engine.continue_with(1, [30, 31])
     assert inbox.get(timeout=200).number == 1
     conversation = engine.conversations[1]
     assert conversation.completion_ids == [6, 2, 30, 31, 31, 2]
@@ -188,24 +186,24 @@ def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(
 
 def test_what_makes_the_server_fail_reaches_the_rollout() -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    dead = ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log")
-    WritingEngine(dead, Opening([[5]], ["a/0"], 1, inbox.put), [2], SAMPLING, "1").begin(0)
+    dead = CompletionClient("http://127.0.0.1:9", SAMPLING, [2], "vllm.log")
+    engine = ServerEngine(dead, Opening([[5]], ["a/0"], 1, inbox.put), "1", lambda _: False)
+    engine.begin(0)
     error = inbox.get(timeout=200)
-    dead.close()
+    engine.close()
     assert isinstance(error, XpError)
     assert "the vLLM server failed" in str(error)
 
 
 def test_a_refused_request_is_not_repeated_and_a_dead_server_ends() -> None:
     with http_server(lambda _: Reply({"message": "too long"}, status=400)) as server:
-        writer = ServerWriter(server.url, SAMPLING, [2], "vllm.log")
+        client = CompletionClient(server.url, SAMPLING, [2], "vllm.log")
         with pytest.raises(XpError, match=r"400.*too long.*its log is vllm.log") as caught:
-            writer.answer(GenerationRequest([7], 3, 1))
-        writer.close()
+            client.answer(GenerationRequest([7], 3, 1))
     assert caught.value.code is ExitCode.STAGE_FAILED
     assert len(server.requests) == 1
     with pytest.raises(XpError, match="the vLLM server failed"):
-        ServerWriter("http://127.0.0.1:9", SAMPLING, [2], "vllm.log").answer(GenerationRequest([7], 3, 1))
+        CompletionClient("http://127.0.0.1:9", SAMPLING, [2], "vllm.log").answer(GenerationRequest([7], 3, 1))
 
 
 def test_a_single_process_meets_its_engine_at_a_free_port() -> None:

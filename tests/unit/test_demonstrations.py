@@ -74,13 +74,13 @@ class Scripted(EpisodeEngine):
         self._turns = [iter(one) for one in turns]
         self._tokenizer = tokenizer
 
-    is_writing = False
+    is_generating = False
 
     def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:  # noqa: ARG002
         self._write(number)
 
-    def go_on(self, number: int, reply: Sequence[int]) -> None:
-        self.conversations[number].observe(list(reply))
+    def continue_with(self, number: int, reply: Sequence[int]) -> None:
+        self.conversations[number].append_env_tokens(reply)
         self._write(number)
 
     def step(self, is_live: bool) -> None:  # noqa: ARG002
@@ -89,7 +89,7 @@ class Scripted(EpisodeEngine):
     def _write(self, number: int) -> None:
         text, end = next(self._turns[number])
         ids = [*self._tokenizer(text, add_special_tokens=False)["input_ids"], end]
-        self.conversations[number].write(ids, [-0.5] * len(ids))
+        self.conversations[number].append_policy_tokens(ids, [-0.5] * len(ids))
         self._opening.deliver(RolloutTurn(number, ids, is_cut=False))
 
 

@@ -11,7 +11,7 @@ from tests.support.http_server import Reply, http_server
 from xp.backends.slime.control.flags import catalog
 from xp.composition import compose
 from xp.engines.conversation import GenerationRequest
-from xp.engines.sglang import AdapterWriter, SGLangWriter
+from xp.engines.sglang import AdapterClient, SGLangClient
 from xp.evaluation.local import sglang_arguments
 from xp.planning.episode import sampling_of
 
@@ -61,8 +61,8 @@ def test_a_turn_is_token_ids_with_the_log_probability_of_each(tmp_path: Path) ->
     turn = {"text": "", "meta_info": {"output_token_logprobs": [[-0.5, 8, None], [-1.25, 2, None]]}}
     with http_server(lambda _: Reply(turn)) as server:
         request = GenerationRequest([7, 9], 3, 1)
-        written = SGLangWriter(server.url, sampling, [2], str(tmp_path), key="the-key").answer(request)
-        AdapterWriter(server.url, sampling, [2], str(tmp_path)).answer(request)
+        written = SGLangClient(server.url, sampling, [2], str(tmp_path), key="the-key").answer(request)
+        AdapterClient(server.url, sampling, [2], str(tmp_path)).answer(request)
     assert (written.ids, written.logprobs) == ([8, 2], [-0.5, -1.25])
     whole, adapter = server.requests
     body = whole.json

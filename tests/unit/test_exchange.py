@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.http_server import Reply, Request, http_server
-from xp.engines.completions import ServerWriter
+from xp.engines.completions import CompletionClient
 from xp.engines.conversation import GenerationRequest
 from xp.engines.probe import is_answering
 from xp.envs.base import ProtocolError
@@ -53,7 +53,7 @@ def test_an_engine_that_redirects_does_not_answer(redirecting: str) -> None:
     assert not is_answering(f"{redirecting}/health", "key", DEADLINE_S)
     sampling = Sampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
     with pytest.raises(XpError, match="302"):
-        ServerWriter(redirecting, sampling, [], "log", key="key").answer(GenerationRequest([1], 8, seed=1))
+        CompletionClient(redirecting, sampling, [], "log", key="key").answer(GenerationRequest([1], 8, seed=1))
 
 
 def test_every_opener_of_xp_follows_no_redirect() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.stubs.raw_server import raw_server, whole
-from xp.engines.completions import ServerWriter
+from xp.engines.completions import CompletionClient
 from xp.engines.conversation import GenerationRequest
 from xp.envs.chat_api import Answer, Api, Unavailable
 from xp.errors import ExitCode, XpError
@@ -113,11 +113,11 @@ def test_an_engine_that_answers_badly_is_lost() -> None:
         raw_server(lambda: [b"nonsense\r\n\r\n"]) as url,
         pytest.raises(XpError, match="the vLLM server failed") as caught,
     ):
-        ServerWriter(url, SAMPLING, [], "log").answer(GenerationRequest([1], 8, seed=1))
+        CompletionClient(url, SAMPLING, [], "log").answer(GenerationRequest([1], 8, seed=1))
     assert caught.value.code is ExitCode.ENGINE
 
 
 def test_a_vllm_server_that_writes_too_much_has_failed() -> None:
     answer = {"choices": [{"token_ids": [1] * 5, "logprobs": {"token_logprobs": [-1.0] * 5}}]}
     with raw_server(lambda: whole(json.dumps(answer).encode())) as url, pytest.raises(XpError, match="5 token ids"):
-        ServerWriter(url, SAMPLING, [2], "vllm.log").answer(GenerationRequest([5, 6], 4, seed=1))
+        CompletionClient(url, SAMPLING, [2], "vllm.log").answer(GenerationRequest([5, 6], 4, seed=1))

@@ -16,7 +16,6 @@ from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.lib.verified import DIGESTS
 from xp.planning.plan import Plan, build_again, build_evaluation, build_model_evaluation, build_plan, build_sft
-from xp.run_records.reuse import attempt_of, finished, has_every_stage, reusable_stages
 from xp.run_records.record import (
     Provenance,
     RunRecord,
@@ -27,6 +26,7 @@ from xp.run_records.record import (
     update_stage,
     write_record,
 )
+from xp.run_records.reuse import attempt_of, finished, has_every_stage, reusable_stages
 from xp.spec.recorded import recorded_spec
 from xp.tasks.training_length import FILE as LENGTH_FILE
 

@@ -94,7 +94,7 @@ class LockStepPlay(EpisodePlay):
     def run(self) -> Any:
         self._begin_next()
         while self._is_live:
-            if self.engine.is_writing:
+            if self.engine.is_generating:
                 self.engine.step(True)
             self._take_all()
         return iter(())

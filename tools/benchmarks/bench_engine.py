@@ -27,10 +27,10 @@ from typing import Any
 from tools.benchmarks import Clock, Rate
 from tools.benchmarks.bench_rollout import rows_of
 from xp.backends.trl.control.render import stages
-from xp.backends.trl.worker.colocated import ColocatedWriter, choose_port
+from xp.backends.trl.worker.colocated import ColocatedEngine, choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
-from xp.engines.conversation import Done, GenerationRequest, Opening, WritingEngine
+from xp.engines.conversation import Done, GenerationRequest, Opening
 from xp.engines.play import play_each
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
@@ -53,11 +53,11 @@ class EpisodeFacts:
     alone: Rate
 
 
-class KeptRequests(ColocatedWriter):
-    """The writer of a run, which keeps what it was asked."""
+class RecordingEngine(ColocatedEngine):
+    """The engine of a run, which records its requests."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self.requests: list[GenerationRequest] = []
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
@@ -129,21 +129,22 @@ class Bench:
     def rollout(self, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, seed: str) -> EpisodeFacts:
         """Play these episodes, then generate the same turns by the engine alone."""
         generation = SimpleNamespace(llm=self.llm, tensor_parallel_size=1)
-        writer = KeptRequests(generation, self.sampling, self.chat.end_ids)
+        engines: list[RecordingEngine] = []
 
-        def opened(opening: Opening) -> WritingEngine:
-            return WritingEngine(writer, opening, self.chat.end_ids, self.sampling, seed)
+        def opened(opening: Opening) -> RecordingEngine:
+            engines.append(RecordingEngine(generation, opening, self.chat.end_ids, self.sampling, seed))
+            return engines[0]
 
         self.llm.reset_prefix_cache()
         clock = Clock()
         rollouts = list(play_each(opened, self.chat, numbered, mix))
         ours = clock.rate(sum(sum(one.conversation.mask) for one in rollouts))
         assert all(one.outcome.reward is not None for one in rollouts)
-        return EpisodeFacts(len(writer.requests), ours, self._alone(writer))
+        return EpisodeFacts(len(engines[0].requests), ours, self._alone(engines[0]))
 
-    def _alone(self, writer: KeptRequests) -> Rate:
-        prompts = [{"prompt_token_ids": list(request.ids)} for request in writer.requests]
-        parameters = [writer._parameters(request) for request in writer.requests]
+    def _alone(self, engine: RecordingEngine) -> Rate:
+        prompts = [{"prompt_token_ids": list(request.ids)} for request in engine.requests]
+        parameters = [engine._parameters(request) for request in engine.requests]
         self.llm.reset_prefix_cache()
         clock = Clock()
         outputs = self.llm.generate(prompts, parameters, use_tqdm=False)

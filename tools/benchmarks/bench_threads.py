@@ -69,7 +69,7 @@ def step_ms(model: Any, num_threads: int, episodes: int, tokens: int) -> float:
             writing.begin(number)
         writing.step(True)
         began, steps = time.perf_counter(), 0
-        while writing.is_writing:
+        while writing.is_generating:
             writing.step(True)
             steps += 1
         return 1000 * (time.perf_counter() - began) / max(1, steps)

@@ -6,11 +6,11 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ClassVar
 
-from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest
+from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
 from xp.errors import ExitCode, XpError
 from xp.lib.exchange import direct_opener
 from xp.worker.stage import Sampling
@@ -22,8 +22,8 @@ MAX_REQUESTS = 256
 TIMEOUT_S = 1800.0
 
 
-class ServerWriter:
-    """A client of `/v1/completions` (vLLM 0.22 to 0.31); each process has its own.
+class CompletionClient:
+    """A client of `/v1/completions` (vLLM 0.22 to 0.31).
 
     Args:
         url: URL of the server, without a path.
@@ -33,58 +33,35 @@ class ServerWriter:
         key: the server's key; None: it has none.
     """
 
+    engine: ClassVar[str] = "vLLM"
+    path: ClassVar[str] = "/v1/completions"
+
     def __init__(
         self, url: str, sampling: Sampling, end_ids: Sequence[int], log: str, *, key: str | None = None
     ) -> None:
-        self._url, self._sampling, self._log = url, sampling, log
-        self._end_ids = list(end_ids)
+        self._url, self.sampling, self._log = url, sampling, log
+        self.end_ids = list(end_ids)
         self._headers = {"Content-Type": "application/json"}
         self._headers |= {"Authorization": f"Bearer {key}"} if key is not None else {}
-        self._pool = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="xp-completion")
         # The server is on this machine, so proxies in the environment are ignored.
         self._opener = direct_opener()
-
-    engine: ClassVar[str] = "vLLM"
-    path: ClassVar[str] = "/v1/completions"
-    is_writing = False
-    """False, since the server generates in another process."""
-
-    def submit(self, request: GenerationRequest, done: Done) -> None:
-        """Sends one HTTP request; `done` gets the result or the exception of `answer`."""
-
-        def ended(future: Future[GeneratedTurn]) -> None:
-            if not future.cancelled():
-                done(future.exception() or future.result())
-
-        self._pool.submit(self.answer, request).add_done_callback(ended)
-
-    def step(self, is_live: bool) -> None:
-        """Does nothing: the server generates by itself."""
-
-    def should_continue(self, is_live: bool) -> bool:
-        """Returns `is_live`: no other process waits for this one."""
-        return is_live
-
-    def close(self) -> None:
-        """Ends the use; requests that are not sent yet are dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def answer(self, request: GenerationRequest) -> GeneratedTurn:
         """Sends the request and waits for the turn; raises XpError: (ENGINE) the server does not answer; (STAGE_FAILED)
         it refuses."""
         answer = self._post(request)
         try:
-            written = self._turn(answer)
+            turn = self._turn(answer)
         except (LookupError, TypeError, ValueError) as error:
             fault = f"its answer has no token ids and log-probabilities ({error!r})"
             raise self._fault(fault, ExitCode.STAGE_FAILED) from None
-        if len(written.ids) != len(written.logprobs) or not 0 < len(written.ids) <= request.max_tokens:
-            lengths = f"{len(written.ids)} token ids with {len(written.logprobs)} log-probabilities"
+        if len(turn.ids) != len(turn.logprobs) or not 0 < len(turn.ids) <= request.max_tokens:
+            lengths = f"{len(turn.ids)} token ids with {len(turn.logprobs)} log-probabilities"
             raise self._fault(f"{lengths}, for at most {request.max_tokens} tokens", ExitCode.STAGE_FAILED)
-        return written
+        return turn
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
-        sampling = self._sampling
+        sampling = self.sampling
         return {
             "model": MODEL,
             "prompt": list(request.ids),
@@ -97,7 +74,7 @@ class ServerWriter:
             "min_p": sampling.min_p,
             "repetition_penalty": sampling.repetition_penalty,
             "logprobs": 0,
-            "stop_token_ids": self._end_ids,
+            "stop_token_ids": self.end_ids,
             **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
             "return_token_ids": True,
         }
@@ -122,3 +99,32 @@ class ServerWriter:
 
     def _fault(self, fault: str, code: ExitCode = ExitCode.ENGINE) -> XpError:
         return XpError(f"the {self.engine} server failed: {fault}; its log is {self._log}", code)
+
+
+class ServerEngine(RequestEngine):
+    """The engine of a server, which batches the requests by itself.
+
+    Args:
+        client: client of the server.
+        opening, seed, is_stop: see EpisodeEngine.
+    """
+
+    def __init__(
+        self, client: CompletionClient, opening: Opening, seed: str, is_stop: Callable[[Sequence[int]], bool]
+    ) -> None:
+        super().__init__(opening, client.end_ids, client.sampling, seed, is_stop)
+        self._client = client
+        self._pool = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="xp-completion")
+
+    def submit(self, request: GenerationRequest, done: Done) -> None:
+        """Sends one HTTP request; `done` gets the result or the exception of the client."""
+
+        def ended(future: Future[GeneratedTurn]) -> None:
+            if not future.cancelled():
+                done(future.exception() or future.result())
+
+        self._pool.submit(self._client.answer, request).add_done_callback(ended)
+
+    def close(self) -> None:
+        """Drops the requests that are not sent yet."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -6,9 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from xp.episode.tokens import ChatTokens
 from xp.worker.stage import Sampling
 from xp.worker.token_budget import is_cut
 
@@ -26,13 +24,13 @@ class Conversation:
     num_turns: int = 0
     """Number of turns that the policy has begun."""
 
-    def write(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
+    def append_policy_tokens(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
         """Appends the policy's tokens."""
         self.completion_ids += ids
         self.logprobs += logprobs
         self.mask += [1] * len(ids)
 
-    def observe(self, ids: Sequence[int]) -> None:
+    def append_env_tokens(self, ids: Sequence[int]) -> None:
         """Appends the environment's tokens."""
         self.completion_ids += ids
         self.logprobs += [0.0] * len(ids)
@@ -88,7 +86,7 @@ class EpisodeEngine(ABC):
         end_ids: Sequence[int],
         sampling: Sampling,
         seed: str,
-        is_stop: Callable[[Sequence[int]], bool],
+        is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
         self._opening, self._end_ids, self._sampling = opening, frozenset(end_ids), sampling
         self._seed, self._is_stop = seed, is_stop
@@ -96,9 +94,9 @@ class EpisodeEngine(ABC):
         """Conversations by the episodes' numbers; a finished one may be replaced."""
 
     @property
-    @abstractmethod
-    def is_writing(self) -> bool:
-        """Returns whether `step()` must be called again before other events."""
+    def is_generating(self) -> bool:
+        """Returns whether `step()` must be called again before other events; never for a server."""
+        return False
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -109,7 +107,7 @@ class EpisodeEngine(ABC):
         """Begins the first turn of a conversation, with a prompt of its session's own in place of the opening's."""
 
     @abstractmethod
-    def go_on(self, number: int, reply: Sequence[int]) -> None:
+    def continue_with(self, number: int, reply: Sequence[int]) -> None:
         """Appends the reply, up to the next turn's beginning, and begins the next turn."""
 
     def end(self, number: int) -> None:  # noqa: B027 - not every engine has places
@@ -119,13 +117,13 @@ class EpisodeEngine(ABC):
         """Number of tokens left for a conversation."""
         return self._sampling.room(len(self.conversations[number].completion_ids))
 
-    @abstractmethod
     def step(self, is_live: bool) -> None:
         """Decodes one token in every conversation with a turn of the policy; delivers finished turns.
 
         Args:
             is_live: whether this process has an unfinished episode.
         """
+        raise NotImplementedError
 
     def should_continue(self, is_live: bool) -> bool:
         """Returns whether to continue, for an episode of this process or of a process that shares the engine."""
@@ -168,82 +166,35 @@ Done = Callable[[GeneratedTurn | BaseException], None]
 """Function that receives the result of one request, in any thread."""
 
 
-class Writer(Protocol):
-    """An inference engine with the policy's current weights."""
+class RequestEngine(EpisodeEngine):
+    """An engine that gets each turn as a separate request, with all tokens of the conversation."""
 
-    @property
-    def is_writing(self) -> bool:
-        """Returns whether `step()` must be called again, even if only another process needs it."""
-
+    @abstractmethod
     def submit(self, request: GenerationRequest, done: Done) -> None:
         """Generates an answer, concurrently with other requests."""
-
-    def step(self, is_live: bool) -> None:
-        """Generates a token of every answer, for an engine in this process."""
-
-    def should_continue(self, is_live: bool) -> bool:
-        """Returns whether this process must continue, even if only another process needs it."""
-
-    def close(self) -> None:
-        """Ends the use of the engine; no request follows."""
-
-
-class WritingEngine(EpisodeEngine):
-    """An EpisodeEngine over a Writer, which gets each turn as a separate request."""
-
-    def __init__(
-        self,
-        writer: Writer,
-        opening: Opening,
-        end_ids: Sequence[int],
-        sampling: Sampling,
-        seed: str,
-        is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
-    ) -> None:
-        super().__init__(opening, end_ids, sampling, seed, is_stop)
-        self._writer = writer
-
-    @property
-    def is_writing(self) -> bool:
-        return self._writer.is_writing
 
     def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
         """Requests the first turn."""
         if prompt is not None:
             self.conversations[number] = Conversation(list(prompt))
-        self._write(number)
+        self._request_turn(number)
 
-    def go_on(self, number: int, reply: Sequence[int]) -> None:
+    def continue_with(self, number: int, reply: Sequence[int]) -> None:
         """Requests the next turn."""
-        self.conversations[number].observe(list(reply))
-        self._write(number)
+        self.conversations[number].append_env_tokens(reply)
+        self._request_turn(number)
 
-    def step(self, is_live: bool) -> None:
-        self._writer.step(is_live)
-
-    def should_continue(self, is_live: bool) -> bool:
-        return self._writer.should_continue(is_live)
-
-    def close(self) -> None:
-        self._writer.close()
-
-    def _write(self, number: int) -> None:
+    def _request_turn(self, number: int) -> None:
         conversation, (words, limit) = self.conversations[number], self._next_turn(number)
         seed = int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
         ids = [*conversation.prompt_ids, *conversation.completion_ids]
 
-        def done(written: GeneratedTurn | BaseException) -> None:
-            if isinstance(written, BaseException):
-                self._opening.deliver(written)
+        def done(turn: GeneratedTurn | BaseException) -> None:
+            if isinstance(turn, BaseException):
+                self._opening.deliver(turn)
                 return
-            conversation.write(written.ids, written.logprobs)
-            by_limit = is_cut(written.ids, limit, self._end_ids, self._is_stop)
-            self._opening.deliver(RolloutTurn(number, list(written.ids), by_limit))
+            conversation.append_policy_tokens(turn.ids, turn.logprobs)
+            by_limit = is_cut(turn.ids, limit, self._end_ids, self._is_stop)
+            self._opening.deliver(RolloutTurn(number, list(turn.ids), by_limit))
 
-        self._writer.submit(GenerationRequest(ids, limit, seed), done)
-
-
-def over_writers(writer: Callable[[], Writer], chat: ChatTokens, sampling: Sampling, seed: str) -> OpenEngine:
-    """Opens a WritingEngine over a new writer for each group of episodes."""
-    is_stop = chat.holds_one_of(sampling.stop)
-    return lambda opening: WritingEngine(writer(), opening, chat.end_ids, sampling, seed, is_stop)
+        self.submit(GenerationRequest(ids, limit, seed), done)

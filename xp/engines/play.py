@@ -171,7 +171,7 @@ class EpisodePlay:
             self._begin_next()
         num_ended = 0
         while self.engine.should_continue(self._is_live):
-            if self.engine.is_writing:
+            if self.engine.is_generating:
                 self.engine.step(self._is_live)
             self._take_all()
             while num_ended in self._outcomes:
@@ -199,7 +199,7 @@ class EpisodePlay:
 
     def _take_all(self) -> None:
         """Processes all events; waits for one if this thread is idle."""
-        must_wait = not self.engine.is_writing and self._is_live
+        must_wait = not self.engine.is_generating and self._is_live
         while must_wait or not self._inbox.empty():
             event = self._next_event()
             must_wait = False
@@ -260,7 +260,7 @@ class EpisodePlay:
             episode, room = self._episodes[turn.number], self.engine.room(turn.number)
             ids = reply_ids(self._chat, episode, reply, room, turn.last_id)
         if ids is not None:
-            self.engine.go_on(turn.number, ids)
+            self.engine.continue_with(turn.number, ids)
             return
         # If the reply leaves no room, settle() records the episode as truncated.
         self.engine.end(turn.number)

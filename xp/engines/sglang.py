@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.engines import key_check
-from xp.engines.completions import MODEL, ServerWriter
+from xp.engines.completions import MODEL, CompletionClient
 from xp.engines.conversation import GeneratedTurn, GenerationRequest
 from xp.engines.probe import START_TIMEOUT_S
 from xp.engines.server import Program, RunningServer, serving
@@ -18,7 +18,7 @@ DEADLINE_S = 120.0
 """Seconds to wait for an answer to a health check; SGLang's HTTP process does not generate, so it answers at once."""
 
 
-class SGLangWriter(ServerWriter):
+class SGLangClient(CompletionClient):
     """A client of `/generate` (SGLang 0.5.15). Its samples are not reproducible: SGLang has seeds of requests only in
     its deterministic mode, which not every attention kernel has."""
 
@@ -26,7 +26,7 @@ class SGLangWriter(ServerWriter):
     path = "/generate"
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
-        sampling = self._sampling
+        sampling = self.sampling
         return {
             "input_ids": list(request.ids),
             "sampling_params": {
@@ -36,7 +36,7 @@ class SGLangWriter(ServerWriter):
                 "top_k": sampling.top_k or -1,
                 "min_p": 0.0,
                 "repetition_penalty": 1.0,
-                "stop_token_ids": self._end_ids,
+                "stop_token_ids": self.end_ids,
                 **({"stop": list(sampling.stop), "no_stop_trim": True} if sampling.stop else {}),
                 "skip_special_tokens": False,
             },
@@ -48,7 +48,7 @@ class SGLangWriter(ServerWriter):
         return GeneratedTurn([int(row[1]) for row in rows], [float(row[0]) for row in rows])
 
 
-class AdapterWriter(SGLangWriter):
+class AdapterClient(SGLangClient):
     """The same for the adapters of a model, by their name on the server."""
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:

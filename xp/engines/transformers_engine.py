@@ -39,7 +39,7 @@ _CHECKED: Final = WeakSet[Any]()
 
 
 @dataclass
-class Writing:
+class ActiveTurn:
     """A turn that is being generated."""
 
     number: int
@@ -80,11 +80,11 @@ class TransformersEngine(EpisodeEngine):
         self._slots: dict[int, int] = {}
         self._begins: list[int] = []
         self._replies: dict[int, list[int]] = {}
-        self._writing: list[Writing] = []
+        self._active: list[ActiveTurn] = []
 
     @property
-    def is_writing(self) -> bool:
-        return bool(self._writing or self._begins or self._replies)
+    def is_generating(self) -> bool:
+        return bool(self._active or self._begins or self._replies)
 
     def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
         """Joins the next step."""
@@ -93,12 +93,12 @@ class TransformersEngine(EpisodeEngine):
         self._slots[number] = heapq.heappop(self._free)
         self._begins.append(number)
 
-    def go_on(self, number: int, reply: Sequence[int]) -> None:
+    def continue_with(self, number: int, reply: Sequence[int]) -> None:
         """Joins the next step."""
         conversation = self.conversations[number]
         # The last token that the policy wrote was sampled, but not fed yet.
         self._replies[number] = [conversation.completion_ids[-1], *reply]
-        conversation.observe(list(reply))
+        conversation.append_env_tokens(reply)
 
     def end(self, number: int) -> None:
         """Frees its slot."""
@@ -120,26 +120,26 @@ class TransformersEngine(EpisodeEngine):
         parts = [self._decoded(), self._replied(), self._begun()]
         logits = torch.cat([part for part in parts if part is not None])
         penalizes = self._sampling.repetition_penalty != 1
-        rows = [self.conversations[one.number] for one in self._writing if penalizes]
+        rows = [self.conversations[one.number] for one in self._active if penalizes]
         contexts = [[*one.prompt_ids, *one.completion_ids] for one in rows]
-        tokens, logprobs = draw(logits, self._sampling, [one.random for one in self._writing], contexts)
-        should_continue = []
-        for one, token, logprob in zip(self._writing, tokens.tolist(), logprobs.tolist(), strict=True):
+        tokens, logprobs = draw(logits, self._sampling, [one.random for one in self._active], contexts)
+        unfinished = []
+        for one, token, logprob in zip(self._active, tokens.tolist(), logprobs.tolist(), strict=True):
             one.ids.append(token)
-            self.conversations[one.number].write([token], [logprob])
+            self.conversations[one.number].append_policy_tokens([token], [logprob])
             if token in self._end_ids or len(one.ids) >= one.limit or self._is_stop(one.ids):
                 by_limit = is_cut(one.ids, one.limit, self._end_ids, self._is_stop)
                 self._opening.deliver(RolloutTurn(one.number, one.ids, by_limit))
             else:
-                should_continue.append(one)
-        self._writing = should_continue
+                unfinished.append(one)
+        self._active = unfinished
 
     def _decoded(self) -> torch.Tensor | None:
         """Logits after the tokens of the last step."""
-        if not self._writing:
+        if not self._active:
             return None
-        slots = torch.tensor([one.slot for one in self._writing])
-        tokens = torch.tensor([[one.ids[-1]] for one in self._writing])
+        slots = torch.tensor([one.slot for one in self._active])
+        tokens = torch.tensor([[one.ids[-1]] for one in self._active])
         count = int(slots.max()) + 1
         if 2 * len(slots) <= count:
             return self._forward(slots, tokens)
@@ -207,7 +207,7 @@ class TransformersEngine(EpisodeEngine):
     def _begin_turns(self, numbers: Sequence[int] | dict[int, list[int]]) -> None:
         for number in numbers:
             seed, limit = self._next_turn(number)
-            self._writing.append(Writing(number, self._slots[number], limit, Random(seed)))
+            self._active.append(ActiveTurn(number, self._slots[number], limit, Random(seed)))
 
     def _fed(self, slots: Sequence[int], chunks: Sequence[Sequence[int]]) -> torch.Tensor:
         """Feeds each slot its chunk, padded on the right; returns the logits after each slot's last token."""
@@ -267,10 +267,10 @@ def check_decoding(model: Any) -> None:
     opening, gaps = Opening([[*range(5, 12)], [7, 8, 9]], ["a", "b"], 2, lambda _: None), []
     try:
         engine = TransformersEngine(model, opening, [-1], sampling, "check")
-        for act in (engine.begin, lambda number: engine.go_on(number, [6] * (number + 1))):
+        for act in (engine.begin, lambda number: engine.continue_with(number, [6] * (number + 1))):
             act(0)
             act(1)
-            while engine.is_writing:
+            while engine.is_generating:
                 engine.step(is_live=True)
         for one in engine.conversations:
             ids, mask = torch.tensor([*one.prompt_ids, *one.completion_ids]), torch.tensor(one.mask) > 0

@@ -134,33 +134,30 @@ def _served(
     place: Path,
 ) -> Iterator[OpenEngine]:
     from xp.engines import server, sglang
-    from xp.engines.completions import ServerWriter
-    from xp.engines.conversation import WritingEngine
+    from xp.engines.completions import CompletionClient, ServerEngine
 
     program, log = _python_with(engine, python), place / f"{engine.value}.log"
-    writer: type[ServerWriter] | type[sglang.SGLangWriter]
+    kind: type[CompletionClient]
     if engine is Engine.VLLM:
         settings, model, name = server.with_adapters(evaluation_server(spec), directory)
         devices, _ = server.split_devices(settings.num_accelerators, 0)
-        running, writer = server.running(settings, model, devices, log, program, name), ServerWriter
+        running, kind = server.running(settings, model, devices, log, program, name), CompletionClient
     else:
         is_on_cpu = spec.hardware.accelerator == "cpu"
         devices, _ = server.split_devices(0 if is_on_cpu else spec.trainer_accelerators, 0)
         arguments, adapters = sglang_arguments(spec), adapters_of(directory)
-        writer = sglang.SGLangWriter
+        kind = sglang.SGLangClient
         if adapters is not None and is_on_cpu:  # it would pin their memory
             reason = "SGLang takes a model's adapters on accelerators alone; leave it out"
             raise XpError(f"eval.engine={engine}: {reason}", ExitCode.PLAN)
         if adapters is not None:
             arguments, directory = (*arguments, "--lora-paths", f"{MODEL}={adapters}"), base_of(adapters)
-            writer = sglang.AdapterWriter
+            kind = sglang.AdapterClient
         running = sglang.running(arguments, directory, devices, log, program)
     is_stop, seed = chat.holds_one_of(sampling.stop), f"{sampling.seed}/eval"
     with running as served:
-        yield lambda opening: WritingEngine(
-            writer(served.url, sampling, chat.end_ids, str(log), key=served.key),
-            opening, chat.end_ids, sampling, seed, is_stop,
-        )  # fmt: skip
+        client = kind(served.url, sampling, chat.end_ids, str(log), key=served.key)
+        yield lambda opening: ServerEngine(client, opening, seed, is_stop)
 
 
 ENGINES: Final[Mapping[Engine, Callable[..., AbstractContextManager[OpenEngine]]]] = {

@@ -20,11 +20,11 @@ from xp.lib.atomic import write_atomically
 from xp.lib.signals import Signals
 from xp.lib.terminal import is_one_output, write_to_screen
 from xp.run_records.detached import record_before
-from xp.run_records.reuse import has_every_stage, is_whole, reusable_stages
 from xp.run_records.lock import FILE as LOCK_FILE
 from xp.run_records.lock import Lock, check_resumed, complete_lock, planned_facts
 from xp.run_records.ready import Ready, context_of, make_ready, provenance
 from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, read_record, update_stage
+from xp.run_records.reuse import has_every_stage, is_whole, reusable_stages
 from xp.run_records.run_directory import SPEC, hold, resource_errors, resume_command, save_record
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest
+from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
 from xp.lib.loopback import HOST, free_port
 from xp.worker.stage import Sampling
 
@@ -16,29 +16,37 @@ IDLE_S = 0.002
 """Seconds between two checks of the group, while all its episodes wait for their environments."""
 
 
-class ColocatedWriter:
+class ColocatedEngine(RequestEngine):
     """The engine of a process, or of a tensor-parallel group of ranks.
 
     The ranks of a group compute every token together, so their engines must get the same requests in the same order:
     the ranks exchange new requests before each step. A single process has nothing to exchange.
 
     Args:
-        generation: trl.generation.vllm_generation.VLLMGeneration in mode `colocate` (TRL 1.16.0).
-        sampling: temperature, top-p and top-k.
-        end_ids: tokens that end a turn.
+        generation: trl.generation.vllm_generation.VLLMGeneration in mode `colocate` (TRL 1.16.0). Its engine is kept
+            for the next rollout.
+        opening, end_ids, sampling, seed, is_stop: see EpisodeEngine.
     """
 
-    def __init__(self, generation: Any, sampling: Sampling, end_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        generation: Any,
+        opening: Opening,
+        end_ids: Sequence[int],
+        sampling: Sampling,
+        seed: str,
+        is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
+    ) -> None:
+        super().__init__(opening, end_ids, sampling, seed, is_stop)
         self._engine = generation.llm.llm_engine
         self._group = generation.tp_group if generation.tensor_parallel_size > 1 else None
-        self._sampling, self._end_ids = sampling, list(end_ids)
         self._new: list[tuple[GenerationRequest, Done]] = []
         self._pending: dict[str, Done] = {}
         self._num_added = 0
         self._is_group_live = True
 
     @property
-    def is_writing(self) -> bool:
+    def is_generating(self) -> bool:
         """Always true in a group, since every rank takes part until all are done."""
         return self._group is not None or bool(self._new or self._pending)
 
@@ -65,14 +73,11 @@ class ColocatedWriter:
         for output in self._engine.step():
             done = self._pending.pop(output.request_id, None) if output.finished else None
             if done is not None:
-                done(_written(output.outputs[0]))
+                done(_turn(output.outputs[0]))
 
     def should_continue(self, is_live: bool) -> bool:
         """Returns whether a rank of the group has an episode left."""
         return is_live if self._group is None else self._is_group_live
-
-    def close(self) -> None:
-        """Does nothing: the engine is kept for the next rollout."""
 
     def _parameters(self, request: GenerationRequest) -> Any:
         from vllm import SamplingParams
@@ -89,7 +94,7 @@ class ColocatedWriter:
             max_tokens=request.max_tokens,
             seed=request.seed,
             logprobs=0,
-            stop_token_ids=self._end_ids,
+            stop_token_ids=sorted(self._end_ids),
             output_kind=RequestOutputKind.FINAL_ONLY,
             # The text is decoded from the ids at the end of the turn; vLLM's text is only for stop strings.
             detokenize=bool(sampling.stop),
@@ -138,6 +143,6 @@ def awake(generation: Any) -> Iterator[None]:
         generation._llm_weights_sleeping = True
 
 
-def _written(output: Any) -> GeneratedTurn:
+def _turn(output: Any) -> GeneratedTurn:
     ids = list(output.token_ids)
     return GeneratedTurn(ids, [position[token].logprob for token, position in zip(ids, output.logprobs, strict=True)])

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from xp.backends.trl.worker.config import TRLEvaluateConfig
@@ -82,16 +81,15 @@ def _engine(config: TRLEvaluateConfig, directory: str, chat: ChatTokens) -> Iter
 
         yield over_model(load_policy(directory, common.dtype).eval(), chat, common.sampling, seed)
         return
-    from xp.engines.completions import ServerWriter
-    from xp.engines.conversation import over_writers
+    from xp.engines.completions import CompletionClient, ServerEngine
     from xp.engines.server import running, split_devices, with_adapters
 
     log, sampling = Path(common.stage_dir) / "vllm.log", common.sampling
     devices, _ = split_devices(common.server.num_accelerators, 0)
     server, model, name = with_adapters(common.server, directory)
     with running(server, model, devices, log, name=name) as served:
-        writer = partial(ServerWriter, served.url, sampling, chat.end_ids, str(log), key=served.key)
-        yield over_writers(writer, chat, sampling, seed)
+        client = CompletionClient(served.url, sampling, chat.end_ids, str(log), key=served.key)
+        yield lambda opening: ServerEngine(client, opening, seed, chat.holds_one_of(sampling.stop))
 
 
 if __name__ == "__main__":

@@ -80,19 +80,20 @@ class Generation:
 
     @contextmanager
     def _vllm(self, trainer: Any) -> Iterator[EngineOf]:
-        from xp.backends.trl.worker.colocated import ColocatedWriter, awake
-        from xp.engines.completions import ServerWriter
-        from xp.engines.conversation import Writer, over_writers
+        from xp.backends.trl.worker.colocated import ColocatedEngine, awake
+        from xp.engines.completions import CompletionClient, ServerEngine
 
         vllm, end_ids, key = trainer.vllm_generation, self._chat.end_ids, os.environ.get(KEY)
 
-        def writer(sampling: Sampling) -> Writer:
+        def engine_of(sampling: Sampling, seed: str) -> OpenEngine:
+            is_stop = self._chat.holds_one_of(sampling.stop)
             if vllm.mode != "server":
-                return ColocatedWriter(vllm, sampling, end_ids)
-            return ServerWriter(vllm.server_base_url, sampling, end_ids, self._log, key=key)
+                return lambda opening: ColocatedEngine(vllm, opening, end_ids, sampling, seed, is_stop)
+            client = CompletionClient(vllm.server_base_url, sampling, end_ids, self._log, key=key)
+            return lambda opening: ServerEngine(client, opening, seed, is_stop)
 
         with awake(vllm):
-            yield lambda sampling, seed: over_writers(partial(writer, sampling), self._chat, sampling, seed)
+            yield engine_of
 
 
 def let_trl_send_key(key: str) -> None:

@@ -113,7 +113,7 @@ class Rollouts:
         for rollout in rollouts:
             # TRL refuses an empty completion, as of an episode whose first turn was lost.
             if not rollout.conversation.completion_ids:
-                rollout.conversation.observe(list(process.chat.end_ids)[:1])
+                rollout.conversation.append_env_tokens(list(process.chat.end_ids)[:1])
         episodes = (rollout.record for rollout in rollouts)
         played = record(episodes, process.recorder, self._config.common.run, "train", step)
         return StepSamples(

@@ -94,7 +94,7 @@ class Sampler:
         engine = TransformersEngine(self._model, opening, end_ids, sampling, "rehearsal", is_stop)
         for number in range(len(requests)):
             engine.begin(number)
-        while engine.is_writing:
+        while engine.is_generating:
             engine.step(is_live=True)
         for request, turn in zip(requests, engine.conversations, strict=True):
             limit = request.sampling.max_tokens_per_turn
