@@ -14,7 +14,7 @@ from xp.launchers.follow import Tail
 from xp.launchers.node.log import MAX_LINE, PROGRESS_EVERY_S, RESTORE, LogStream
 from xp.lib.terminal import plain, redrawn
 from xp.secrets.redaction import Redactor
-from xp.secrets.shapes import PREFIXES
+from xp.secrets.shapes import TOKENS as PREFIXES
 
 SECRET = "XPCANARY_0123456789"
 

@@ -179,6 +179,7 @@ def test_a_pointwise_judge_adds_to_each_episode_when_it_ends() -> None:
             outcomes = [episode.settle() for episode in play(mix, *grouped.WINS * 4)]
         assert len(server.requests) == 3, "a void episode is not shown"
     assert [one.reward for one in outcomes] == [0.75, None, 3.0, 1.5]
+    assert outcomes[0].reward_steps == {"reduce": 0.25, "judge": 0.75}
     assert [one.ungrouped for one in outcomes] == list(grouped.OWN)
     assert outcomes[0].judges[COST] == pytest.approx(PRICE)
 
@@ -191,6 +192,7 @@ def test_a_relative_judge_adds_to_the_episodes_of_a_group(scoring: str, values: 
         cost = PRICE * len(server.requests)
     valid = [one for one in outcomes if one.reward is not None]
     assert [one.group["judge"] for one in valid] == values
+    assert [*valid[0].reward_steps] == ["reduce", "group_judge"]
     assert [one.reward for one in valid] == [own + value for own, value in zip((0.25, 1.0, 0.5), values, strict=True)]
     assert sum(one.judges[COST] for one in valid) == pytest.approx(cost)
 

@@ -9,18 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from xp.secrets.shapes import looks_like_secret, looks_like_secret_value
+from xp.secrets.shapes import looks_like_secret, looks_like_secret_value, word_list
 
 PASS: Final = "XP_PASS_ENV"
 STAGE_TOKENS: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "RAY_AUTH_TOKEN")
 """Tokens of stages, for gated models and for their Ray cluster; a served environment gets none of them."""
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
-_NAMES: Final = _words("""
+_NAMES: Final = word_list("""
     PATH HOME USER LOGNAME SHELL HOSTNAME PWD TERM COLORTERM COLUMNS LINES NO_COLOR FORCE_COLOR TTY_COMPATIBLE
     TTY_INTERACTIVE TZ LANG LANGUAGE TMPDIR TMP TEMP LD_LIBRARY_PATH LD_PRELOAD LIBRARY_PATH CPATH CC CXX CFLAGS
     VIRTUAL_ENV PYTHONPATH PYTHONHASHSEED PYTHONUNBUFFERED PYTHONUTF8 PYTHONIOENCODING PYTHONWARNINGS
@@ -29,7 +25,7 @@ _NAMES: Final = _words("""
     RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT
     OPENREWARD_URL OPENREWARD_API_URL OPENREWARD_SESSION_URL
 """)
-_PREFIXES: Final = _words("""
+_PREFIXES: Final = word_list("""
     LC_ XDG_ CONDA_ OMP_ KMP_ MKL_ OPENBLAS_ NUMEXPR_ RAYON_ CUDA_ CUBLAS_ CUDNN_ NVIDIA_ NVTE_ NCCL_ GLOO_ UCX_ FI_
     HSA_ HIP_ ROCR_ ROCM_ OMPI_ PMI_ PMIX_ TORCH_ TORCHINDUCTOR_ TORCHELASTIC_ PYTORCH_ TRITON_ ACCELERATE_ FSDP_ HF_
     TRANSFORMERS_ DATASETS_ VLLM_ SGLANG_ SGL_ FLASHINFER_ MEGATRON_ SKYRL_ SLIME_ WANDB_ RAY_ SLURM_ SBATCH_ SQUEUE_

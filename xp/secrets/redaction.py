@@ -18,8 +18,8 @@ from xp.secrets.shapes import (
     MIN_LENGTH,
     SHAPE,
     URL_PASSWORD,
+    is_secret_variable,
     parts_of,
-    telling,
     unfinished_token,
 )
 
@@ -56,7 +56,8 @@ def resolve(
 
 def secret_values(environ: Mapping[str, str]) -> list[str]:
     """Values of variables that look like secrets (`HF_TOKEN`, ...) though not declared, for the redactor."""
-    return list(dict.fromkeys(part for value in telling(environ).values() for part in parts_of(value)))
+    values = [value for name, value in environ.items() if is_secret_variable(name, value)]
+    return list(dict.fromkeys(part for value in values for part in parts_of(value)))
 
 
 def known_values(names: Iterable[str]) -> list[str]:
