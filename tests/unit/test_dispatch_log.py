@@ -123,15 +123,15 @@ def test_rich_progress_draws_through_it() -> None:
 
 
 def test_an_unfinished_line_is_shown_to_who_watches_and_not_twice() -> None:
-    logged = Logged(on_screen=True).feed("loading")
+    logged = Logged(on_screen=True).feed("loading (1 of 2)")
     assert logged.screen == ""
     logged.stream.idle()
     logged.stream.idle()
-    assert logged.screen == "loading"
+    assert logged.screen == "loading (1 of 2)"
     assert logged.file == ""
     logged.feed(" done\n")
-    assert logged.screen == "loading done\n"
-    assert logged.file == "loading done\n"
+    assert logged.screen == "loading (1 of 2) done\n"
+    assert logged.file == "loading (1 of 2) done\n"
 
 
 @pytest.mark.parametrize("cut", range(1, len(SECRET)))
@@ -266,6 +266,7 @@ def test_every_shape_of_a_token_has_its_beginning() -> None:
         assert Redactor().redact(token).startswith(("[REDACTED]", "https://[REDACTED]@")), token
 
 
-def test_a_text_without_a_token_is_not_held_back() -> None:
-    for text in ("loading", "step 10: 50%", "loss 0.5", "https://host/path", "x" * 99):
-        assert Redactor().safe_length(text) == len(text)
+def test_only_the_last_word_of_an_unfinished_text_is_held_back() -> None:
+    bar = " 50%|##   | 1/2 [00:01<00:01,  1.00s/it]"
+    for text, end in (("step 10: 50%", ""), ("loss 0.5", "0.5"), (bar, ""), ("x" * 99, "x" * 99)):
+        assert Redactor().safe_length(text) == len(text) - len(end)

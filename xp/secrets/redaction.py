@@ -8,22 +8,26 @@ import json
 import os
 import re
 import shlex
+import string
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 from urllib.parse import quote, quote_plus
 
 from xp.errors import ExitCode, XpError
 from xp.secrets.shapes import (
-    MAX_TOKEN,
     MIN_LENGTH,
     SHAPE,
     URL_PASSWORD,
     is_secret_variable,
     parts_of,
-    unfinished_token,
 )
 
 MASK = "[REDACTED]"
+WORD: Final = f"{string.ascii_letters}{string.digits}_.:/@+=-"
+"""Characters of tokens, and of the password in a URL."""
+MAX_TOKEN: Final = 16 * 1024
+"""Largest length of a token."""
 
 
 def resolve(
@@ -83,30 +87,12 @@ class Redactor:
         return URL_PASSWORD.sub(MASK, SHAPE.sub(MASK, known))
 
     def safe_length(self, text: str) -> int:
-        """Length of the part of an unfinished text that can be shown; the rest may be the beginning of a secret."""
-        end = min(self._unfinished_form(text), unfinished_token(text))
-        patterns = [pattern for pattern in (self._pattern, SHAPE, URL_PASSWORD) if pattern is not None]
-        first = max(0, end - max(MAX_TOKEN, self._longest))
-        # A whole secret must not be cut either, where the beginning of another one lies in it.
-        while around := [
-            match.start()
-            for pattern in patterns
-            for match in pattern.finditer(text, first)
-            if match.start() < end < match.end()
-        ]:
-            end = min(around)
-        return end
-
-    @property
-    def _longest(self) -> int:
-        return len(self._forms[0]) if self._forms else 1
-
-    def _unfinished_form(self, text: str) -> int:
-        for start in range(max(0, len(text) - self._longest + 1), len(text)):
-            tail = text[start:]
-            if any(form.startswith(tail) for form in self._forms):
-                return start
-        return len(text)
+        """Length of the part of an unfinished text that can be shown: without its last word, which may be the beginning
+        of a token, and without the beginning of a known value."""
+        first = max(0, len(text) - MAX_TOKEN)
+        end = first + len(text[first:].rstrip(WORD))
+        first = max(0, len(text) - max(map(len, self._forms), default=0))
+        return next((at for at in range(first, end) if any(one.startswith(text[at:]) for one in self._forms)), end)
 
 
 def _read_dotenv(file: Path) -> dict[str, str]:

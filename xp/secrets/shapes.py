@@ -128,27 +128,3 @@ def _is_random(token: str) -> bool:
         elif not run.isdecimal():
             return True
     return False
-
-
-MAX_TOKEN: Final = 16 * 1024
-"""Number of characters at the end of a text that are searched for the beginning of a token."""
-_LAST_RUN: Final = re.compile(r"(?<![A-Za-z0-9_.-])[A-Za-z0-9_.-]+\Z")
-_LAST_URL: Final = re.compile(r":(?:/(?:/[^\s/@'\"]*)?)?\Z")
-_LONGEST_PREFIX: Final = max(map(len, TOKENS))
-
-
-def unfinished_token(text: str) -> int:
-    """The place from which a text may be the beginning of a token or of a URL's password; its length if it is not."""
-    first = max(0, len(text) - MAX_TOKEN)
-    starts = [len(text)]
-    if (url := _LAST_URL.search(text, first)) is not None:
-        starts.append(url.start())
-    if (run := _LAST_RUN.search(text, first)) is not None:
-        # A token may follow a dot.
-        places = (run.start(), *(run.start() + dot.end() for dot in re.finditer(r"\.(?!\Z)", run[0])))
-        starts += [at for at in places if _may_begin_token(text[at : at + _LONGEST_PREFIX])]
-    return min(starts)
-
-
-def _may_begin_token(text: str) -> bool:
-    return any(text.startswith(prefix) or prefix.startswith(text) for prefix in TOKENS)

@@ -80,8 +80,7 @@ class LogStream:
             self._segment(self._pending[position : match.start()], match.group())
             position = match.end()
         self._pending = self._pending[position:]
-        if len(self._pending) > MAX_LINE:
-            cut = self._redactor.safe_length(self._pending)
+        if len(self._pending) > MAX_LINE and (cut := self._redactor.safe_length(self._pending)):
             head, self._pending = self._pending[:cut], self._pending[cut:]
             self._segment(head, "\n")
 
