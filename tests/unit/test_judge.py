@@ -251,14 +251,6 @@ def test_each_request_has_a_seed_of_its_own_that_a_rerun_repeats() -> None:
     assert len(set(runs[0])) == 6, "by task, answer and attempt"
 
 
-def test_a_record_is_not_written_through_a_link(tmp_path: Path, server: ChatServer) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "judge").symlink_to("elsewhere")
-    with pytest.raises(JudgeFault, match="is a link, which xp does not write through"):
-        judged(server, JudgeScoring.POINTWISE, "a", log=JudgeLog(tmp_path / "judge"))
-    assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
 def test_the_key_goes_to_the_judge_alone(tmp_path: Path, server: ChatServer) -> None:
     own = config(server, JudgeScoring.POINTWISE, key="JUDGE_KEY")
     environ = {"JUDGE_KEY": "canary-of-the-judge", "OTHER": "1"}

@@ -27,6 +27,7 @@ from xp.envs.judges import COST, SERVER_URL, JudgeCall, JudgeFault, usage_of_jud
 from xp.episode.group import Describe, GroupScores, dialogue
 from xp.episode.outcome import GroupEpisode
 from xp.errors import ExitCode, XpError
+from xp.lib.atomic import append_line
 from xp.lib.digest import digest_of
 from xp.lib.text import valid_text
 
@@ -77,15 +78,10 @@ class JudgeLog:
     def write(self, line: Mapping[str, Any]) -> None:
         with self._lock:
             self._known[line["digest"]] = line
-            if self._directory is None:
-                return
-            if self._directory.is_symlink():
-                raise XpError(f"{self._directory} is a link, which xp does not write through", ExitCode.RUN_DIR)
-            self._directory.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            file = self._directory / f"{os.uname().nodename}-{os.getpid()}.jsonl"
-            with os.fdopen(os.open(file, flags, 0o600), "ab") as opened:
-                opened.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+            if self._directory is not None:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                file = self._directory / f"{os.uname().nodename}-{os.getpid()}.jsonl"
+                append_line(file, json.dumps(line, ensure_ascii=False), 0o600)
 
 
 def _lines(file: Path) -> Iterable[tuple[str, Mapping[str, Any]]]:

@@ -52,24 +52,25 @@ def write_atomically(path: Path, text: str) -> None:
     sync_directory(path.parent)
 
 
-def append_line(path: Path, line: str) -> None:
+def append_line(path: Path, line: str, mode: int = 0o666) -> None:
     """Appends a line to a file, or makes the file; after that the line is on the disk.
 
     If the last line was cut (its writer was killed, the disk was full), the new one begins on a line of its own.
 
+    Args:
+        path: the file.
+        line: the line, without its end.
+        mode: permissions of a new file.
+
     Raises:
         OSError: it cannot be written, or the path is a link.
     """
-    with open(path, "ab+", opener=_no_link) as file:
+    with open(path, "ab+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as file:
         size = file.seek(0, os.SEEK_END)
         is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
-        file.write(b"\n" * is_torn + line.encode() + b"\n")
+        file.write(b"\n" * is_torn + line.encode("utf-8", "backslashreplace") + b"\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def sync_directory(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
@@ -26,13 +25,12 @@ def check_below(file: Path, root: Path, code: ExitCode) -> None:
         raise XpError(f"{file} leads out of {root}, and such a link is not followed", code)
 
 
-def opened(file: Path, code: ExitCode, *, follows_link: bool = True, below: Path | None = None) -> BinaryIO:
+def opened(file: Path, code: ExitCode, *, below: Path | None = None) -> BinaryIO:
     """A regular file, open for reading; the caller closes it. Opening never waits.
 
     Args:
         file: to be read; no pipe and no device, which could be read for ever.
         code: exit code of the XpError.
-        follows_link: whether it may be a link to a regular file.
         below: directory that the file must be in, links resolved; None: it may be anywhere.
 
     Raises:
@@ -40,12 +38,9 @@ def opened(file: Path, code: ExitCode, *, follows_link: bool = True, below: Path
     """
     if below is not None:
         check_below(file, below, code)
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follows_link else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(file, flags)
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if not follows_link and error.errno == errno.ELOOP:
-            raise XpError(f"{file} is a link, which is not followed", code) from None
         raise XpError(f"{file} cannot be read: {error.strerror or error}", code) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -53,13 +48,13 @@ def opened(file: Path, code: ExitCode, *, follows_link: bool = True, below: Path
     return os.fdopen(descriptor, "rb")
 
 
-def lines_of(file: Path, code: ExitCode, *, follows_link: bool = True, below: Path | None = None) -> Iterator[bytes]:
+def lines_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Iterator[bytes]:
     """The lines of a regular file one by one, with their ends; the last one may be without.
 
     Raises:
         XpError: as `opened`, whose arguments these are.
     """
-    with opened(file, code, follows_link=follows_link, below=below) as lines:
+    with opened(file, code, below=below) as lines:
         try:
             yield from lines
         except OSError as error:

@@ -13,6 +13,7 @@ from xp.episode.trajectory import SCHEMA_VERSION
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import check_below, is_finite
 from xp.lib.reading import opened as opened_file
+from xp.run_records.record import number_of
 from xp.run_records.tool_use import ToolCount
 
 TRAIN: Final = "train"
@@ -69,9 +70,9 @@ class EpisodeIndex:
             XpError: (RUN_DIR) a link leads out of the run.
         """
         files = (*self._run.glob("attempt_*/*/trajectories/*.jsonl"), *self._run.glob("trajectories/*.jsonl"))
-        for file in sorted(files, key=lambda file: (_attempt_of(self._run, file), TRAIN not in file.parts, str(file))):
+        for file in sorted(files, key=lambda file: (self._attempt_of(file), TRAIN not in file.parts, str(file))):
             check_below(file, self._run, ExitCode.RUN_DIR)
-            if not file.is_symlink() and file.is_file():
+            if file.is_file():
                 self._read_on(file)
 
     def record(self, number: int) -> Mapping[str, Any]:
@@ -104,10 +105,13 @@ class EpisodeIndex:
             attempts[key] = max(attempts.get(key, 0), row.attempt)
         return attempts
 
+    def _attempt_of(self, file: Path) -> int:
+        return number_of(Path(file.relative_to(self._run).parts[0]))
+
     def _read_on(self, file: Path) -> None:
-        attempt, offset = _attempt_of(self._run, file), self._read_to.get(file, 0)
+        attempt, offset = self._attempt_of(file), self._read_to.get(file, 0)
         is_training = TRAIN in file.relative_to(self._run).parts
-        with opened_file(file, ExitCode.RUN_DIR, follows_link=False) as lines:
+        with opened_file(file, ExitCode.RUN_DIR) as lines:
             lines.seek(offset)
             # An incomplete line is being written.
             while (line := lines.readline()).endswith(b"\n"):
@@ -123,11 +127,6 @@ class EpisodeIndex:
                     self.num_unreadable += 1
                 offset += len(line)
         self._read_to[file] = offset
-
-
-def _attempt_of(run: Path, file: Path) -> int:
-    number = file.relative_to(run).parts[0].rpartition("_")[2]
-    return int(number) if number.isascii() and number.isdigit() else 0
 
 
 def _parsed(line: bytes) -> Any:

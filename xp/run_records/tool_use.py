@@ -69,7 +69,7 @@ def tool_use(run: Path) -> ToolUse | None:
 
 def _records(file: Path, run: Path) -> Iterator[Mapping[str, Any]]:
     """The records of a file; an incomplete line is skipped."""
-    for line in lines_of(file, ExitCode.RUN_DIR, follows_link=False, below=run):
+    for line in lines_of(file, ExitCode.RUN_DIR, below=run):
         try:
             yield json.loads(line)
         except (ValueError, RecursionError):
