@@ -213,7 +213,7 @@ def test_a_run_killed_in_its_evaluation_is_finished_when_resumed(outputs: Path, 
     done = xp(outputs, f"resume={run.name}")
     assert done.returncode == 0, done.stderr
     way_on = f"python -m xp resume={run.name} training.num_steps=N"
-    assert f"{run.name} is finished (2 of 2 steps); to go on: {way_on}" in done.stdout
+    assert f"{run.name} is finished (2 of 2 steps); to continue: {way_on}" in done.stdout
     assert (run / "run.json").read_bytes() == before
     assert not (run / f"attempt_{num_attempts + 1}").exists()
 

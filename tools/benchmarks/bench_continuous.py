@@ -99,13 +99,13 @@ class LockStepPlay(EpisodePlay):
             self._take_all()
         return iter(())
 
-    def _go_on(self, answered: TurnAnswered) -> None:
+    def _continue_episode(self, answered: TurnAnswered) -> None:
         self._held.append(answered)
         if len(self._held) == self._num_writing:
             held, self._held = self._held, []
             self._num_writing = sum(not one.reply.is_done for one in held)
             for one in held:
-                super()._go_on(one)
+                super()._continue_episode(one)
 
 
 def row(number: int) -> TaskRow:

@@ -220,7 +220,7 @@ class EpisodePlay:
             elif isinstance(event, EpisodeOpened):
                 self.engine.begin(event.number, event.prompt)
             else:
-                self._go_on(event)
+                self._continue_episode(event)
 
     def _settled(self, event: EpisodeSettled) -> None:
         """Has a group scored when its last episode is settled, while others are played."""
@@ -253,7 +253,7 @@ class EpisodePlay:
         episode, (row, _) = self._episodes[number], self._numbered[number]
         return EpisodeOpened(number, live_prompt(episode, row.tools, self._chat, self.engine.max_prompt_tokens))
 
-    def _go_on(self, answered: TurnAnswered) -> None:
+    def _continue_episode(self, answered: TurnAnswered) -> None:
         turn, reply = answered
         ids = None
         if not reply.is_done:

@@ -20,7 +20,7 @@ MAX_SPREAD: Final = 4
 
 
 BorrowedSession = Callable[[float], AbstractAsyncContextManager[str | None]]
-"""From a deadline to a session's id for one request; None: the server needs no session."""
+"""Context manager of a session's id for one request, until a deadline; None if the server needs no session."""
 
 
 class Catalog:

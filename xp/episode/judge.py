@@ -53,7 +53,8 @@ Think briefly if you must. End with one line that is this JSON object and nothin
 Read = Callable[[Mapping[str, Any]], Any]
 """Reads a verdict; raises ValueError, LookupError or TypeError for one of another form."""
 Ask = Callable[[str, str, Read, Sequence[Mapping[str, Any]]], list[Any]]
-"""From a question, the form of its verdict, its reader and the data of each request to what was read."""
+"""Function that asks a question about the data of each request; gets the form of its verdict and its reader, and
+returns what was read."""
 Scores = tuple[list[float], list[dict[str, float]]]
 """Scores between 0 and 1, and further numbers of each answer."""
 
@@ -223,7 +224,7 @@ class Judge:
     def _ask(
         self, rubric: str, about: str, calls: list[JudgeCall], question: str, form: str, read: Read, data: Any
     ) -> Any:
-        """What `read` reads of the judge's verdict on `data`; adds what was paid for to `calls`."""
+        """The result of `read` for the judge's verdict on `data`; adds the requests that were paid for to `calls`."""
         content = MARKS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(data, ensure_ascii=False))
         check = digest_of([rubric, question, content])[:8]
         texts = {"rubric": rubric, "question": question, "form": f'{{"check": "{check}", {form}}}'}

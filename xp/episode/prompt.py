@@ -61,11 +61,11 @@ def prompt_keys(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     A question is the same one with another system message or other white space. The second is for environments whose
     system messages are the questions.
     """
-    said = [
+    contents = [
         (message["role"], " ".join(message["content"].split()), message.get("tool_calls") or []) for message in messages
     ]
-    asked = [one for one in said if one[0] not in ("system", "developer")]
-    return digest_of(asked or said), digest_of(said)
+    without_system = [one for one in contents if one[0] not in ("system", "developer")]
+    return digest_of(without_system or contents), digest_of(contents)
 
 
 def _clean(message: Message) -> Message:

@@ -41,12 +41,12 @@ class _Entry:
     spec: Any
     row: RunRow
     record: RunRecord | None
-    """None: an evaluation, or an unreadable run."""
+    """The run's record; None for an evaluation or an unreadable run."""
     data: dict[str, Any]
     """The row as the page shows it; all texts are escaped."""
     version: int = 0
     is_judged: bool = True
-    """False: its verdict is not known yet."""
+    """Whether its verdict is known."""
 
 
 class Listing:

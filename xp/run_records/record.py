@@ -94,7 +94,7 @@ class SettledLength(JsonFile):
     num_steps: int
     num_tasks: int
     epochs: int | None
-    """None: the steps were given."""
+    """Passes over the training tasks; None if the steps were given."""
 
 
 @dataclass(frozen=True)

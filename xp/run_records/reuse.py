@@ -79,7 +79,7 @@ def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
         return f"{plan.run_id} is finished; {recipe}"
     return (
         f"{plan.run_id} is finished ({_last_step(run)} of {total} steps);"
-        f" to go on: {xp_command(f'resume={plan.run_id} training.num_steps=N', outputs)};"
+        f" to continue: {xp_command(f'resume={plan.run_id} training.num_steps=N', outputs)};"
         f" {recipe}"
     )
 

@@ -47,7 +47,7 @@ class _HeldOutNames:
 
     def __init__(self, config: PrepareConfig, blocks: Sequence[Block], work: WorkDirectory) -> None:
         self._members, self._environments = config.members, identities(config)
-        self._telling: dict[str, set[int]] = {}
+        self._distinct: dict[str, set[int]] = {}
         first: dict[str, tuple[str, ...]] = {}
         held_out: list[tuple[str, tuple[str, ...]]] = []
         for block in blocks:
@@ -55,12 +55,12 @@ class _HeldOutNames:
                 names = self._names(block, entry)
                 if block.env in first:
                     pairs = enumerate(zip(names, first[block.env], strict=True))
-                    self._telling.setdefault(block.env, set()).update(kind for kind, (a, b) in pairs if a != b)
+                    self._distinct.setdefault(block.env, set()).update(kind for kind, (a, b) in pairs if a != b)
                 first.setdefault(block.env, names)
                 rule = config.members[block.env].held_out
                 if block.purpose is Purpose.HELD_OUT and rule is not None and not rule.may_overlap:
                     held_out.append((block.env, names))
-        self._excluded = {names[kind] for env, names in held_out for kind in self._telling.get(env, range(len(names)))}
+        self._excluded = {names[kind] for env, names in held_out for kind in self._distinct.get(env, range(len(names)))}
         self.trained = set[str]()
         """Names of the tasks that are trained on."""
 
@@ -72,7 +72,7 @@ class _HeldOutNames:
     def names(self, block: Block, entry: ShardEntry) -> Sequence[str]:
         """Identity of a task."""
         names = self._names(block, entry)
-        return [names[kind] for kind in self._telling.get(block.env) or (0,)]
+        return [names[kind] for kind in self._distinct.get(block.env) or (0,)]
 
     def is_left_out(self, block: Block, entry: ShardEntry) -> bool:
         """Returns whether a task is for training, and held out."""

@@ -28,7 +28,7 @@ class Selection:
     indices: tuple[int, ...] | None = None
     """Positions of the tasks within the one split, in this order; excludes num_tasks."""
     shuffle: bool = False
-    """True draws num_tasks at random (by `seed`); False takes the first ones."""
+    """Whether num_tasks tasks are drawn at random (by `seed`); otherwise the first ones are taken."""
     seed: int = 0
     profile: str | None = None
     """Source of the pass rates that selected `indices`; for the record only."""
@@ -48,7 +48,7 @@ class HeldOut:
     indices: tuple[int, ...] | None = None
     """Positions of the tasks within the split, in this order; excludes num_tasks."""
     shuffle: bool = False
-    """True draws num_tasks of a split of its own at random (by `seed`); False takes the first ones."""
+    """Whether num_tasks tasks of a split of its own are drawn at random (by `seed`), instead of the first ones."""
     seed: int = 0
     """Seed of that draw, and of the hash of a share."""
     may_overlap: bool = False

@@ -117,7 +117,7 @@ class _NodePart:
             )
 
     def is_alive(self) -> bool:
-        """True; raises XpError(RUNTIME) with Ray's output if its processes have ended."""
+        """Returns True; raises XpError(RUNTIME) with Ray's output if its processes have ended."""
         if self._process.poll() is not None:
             output = self._log.read_text(errors="replace")[-2000:]
             raise XpError(f"Ray ended on this node:\n{output}", ExitCode.RUNTIME)
