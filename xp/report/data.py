@@ -120,7 +120,7 @@ class EvaluationPage(RunPage):
         return value
 
     def data(self, rows_from: int = 0, chunk_of: Mapping[int, int] | None = None) -> dict[str, Any]:
-        """The same keys as for a run; `metrics`, `stages` and `plan` are empty, `held_out` has the result as `after`."""
+        """The keys of a run; `metrics`, `stages` and `plan` are empty, `held_out` has its result as `after`."""
         evaluation = listed(self.run)
         summary = evaluation.summary
         status = "unreadable" if evaluation.fault else "stopped" if summary is None else summary["status"]
