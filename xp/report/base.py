@@ -12,6 +12,7 @@ from xp.composition.mixes import MIXED, env_name, general_option, mix_name
 from xp.errors import XpError
 from xp.hardware import machine_of
 from xp.lib.names import is_name
+from xp.lib.nested import leaves
 from xp.report.foreign import page_name, page_text
 
 MISSING: Final = "(absent)"
@@ -31,15 +32,10 @@ def difference(base: Mapping[str, str], values: Mapping[str, str]) -> list[tuple
     return [(key, one, other) for key, one, other in pairs if one != other]
 
 
-def flat(value: Any, path: str = "") -> dict[str, str]:
+def flat(spec: Mapping[str, Any]) -> dict[str, str]:
     """Dotted keys of a nested mapping with their values as text for a page."""
-    if isinstance(value, Mapping) and value:
-        leaves: dict[str, str] = {}
-        for key, below in value.items():
-            leaves |= flat(below, f"{path}.{page_name(key)}" if path else page_name(key))
-        return leaves
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return {path: page_text(text, MAX_VALUE).text}
+    texts = {key: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for key, one in leaves(spec)}
+    return {page_name(key): page_text(text, MAX_VALUE).text for key, text in texts.items()}
 
 
 def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

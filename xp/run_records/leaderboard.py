@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
+from xp.lib.nested import leaves
 from xp.lib.reading import json_of
 from xp.lib.terminal import csv_cell, markdown_cell
 from xp.run_records.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
@@ -213,7 +214,7 @@ def _has(row: RunRow, spec: Any, word: str) -> bool:
     if key in ("tag", "tags"):
         return any(fnmatchcase(tag, expected) for tag in row.tags.split())
     values = [getattr(row, key)] if key in PLAIN else []
-    values += [value for path, value in _leaves(spec) if path == key or path.endswith(f".{key}")]
+    values += [value for path, value in leaves(spec) if path == key or path.endswith(f".{key}")]
     for section in ("env", "model", "hardware"):
         values += [_at(spec, (section, "name"))] if key == section else []
     return any(_equals(value, expected) for value in values)
@@ -224,15 +225,6 @@ def _equals(value: Any, expected: str) -> bool:
         with suppress(ValueError):
             return value == float(expected)
     return fnmatchcase(text(value).lower(), expected.lower())
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys of a spec with their values."""
-    if not isinstance(value, Mapping) or not value:
-        yield path, value
-        return
-    for key, below in value.items():
-        yield from _leaves(below, f"{path}.{key}" if path else str(key))
 
 
 INCIDENTAL: Final = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")

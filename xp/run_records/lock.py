@@ -18,6 +18,7 @@ from xp.lib.codec import JsonFile, from_value
 from xp.lib.digest import digest_of, file_digest
 from xp.lib.loaded_code import FILE as LOADED
 from xp.lib.loaded_code import loaded
+from xp.lib.nested import leaves
 from xp.lib.reading import config_of, json_of
 from xp.run_records.record import number_of
 from xp.run_records.run_directory import xp_command
@@ -205,12 +206,9 @@ def accept(directory: Path, names: Sequence[str]) -> None:
     write_atomically(directory / FILE, replace(lock, accepted=accepted).to_json())
 
 
-def _values(node: Any, path: str = "") -> dict[str, Any]:
+def _values(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Key path -> value of a spec, without what differs from place to place."""
-    if not isinstance(node, Mapping) or not node:
-        return {path: node}
-    below = [_values(value, f"{path}.{key}" if path else str(key)) for key, value in node.items()]
-    return {key: value for one in below for key, value in one.items() if key not in _HERE}
+    return {key: value for key, value in leaves(spec) if key not in _HERE}
 
 
 def changed_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[str]:
