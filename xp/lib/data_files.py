@@ -16,6 +16,7 @@ from typing import Any, Final
 from xp.errors import ExitCode, XpError
 from xp.lib.code_files import find_module
 from xp.lib.digest import text_digest
+from xp.lib.nested import leaves
 from xp.lib.packages import require
 from xp.lib.reading import opened, text_of
 
@@ -154,12 +155,9 @@ def value_at(row: Row, column: str) -> Any:
     return value
 
 
-def columns_of(row: Row, above: str = "") -> list[str]:
+def columns_of(row: Row) -> list[str]:
     """Names of a row's columns; those in structs are written with dots."""
-    names = []
-    for name, value in row.items():
-        names += columns_of(value, f"{above}{name}.") if isinstance(value, Mapping) else [f"{above}{name}"]
-    return names
+    return [name for name, _ in leaves(row)]
 
 
 def named_columns(rows: Sequence[Row]) -> str:
