@@ -155,14 +155,9 @@ def value_at(row: Row, column: str) -> Any:
     return value
 
 
-def columns_of(row: Row) -> list[str]:
-    """Names of a row's columns; those in structs are written with dots."""
-    return [name for name, _ in leaves(row)]
-
-
 def named_columns(rows: Sequence[Row]) -> str:
-    """Names of the columns of the first row, for a message."""
-    names = columns_of(rows[0]) if rows else []
+    """Names of the columns of the first row, for a message; those in structs are written with dots."""
+    names = [name for name, _ in leaves(rows[0])] if rows else []
     return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 
