@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import queue
 import re
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from multiprocessing.pool import ThreadPool
 from typing import Final, TypeVar
 
 from xp.env_check.policy import Policy, random_policy, scripted_policy
@@ -292,7 +291,7 @@ def _visits_after_restart(
 def _play(
     provider: Provider, rules: EnvConfig, name: str, groups: Sequence[Sequence[tuple[Task, Policy]]], watch: Watch
 ) -> Iterator[Plays]:
-    """Plays groups of episodes, a few at a time on daemon threads, until the time of `watch` is over.
+    """Plays groups of episodes, a few at a time, until the time of `watch` is over.
 
     Yields:
         All ended episodes, after each one.
@@ -300,44 +299,27 @@ def _play(
     Raises:
         Exception: the first exception that is not a fault of an environment.
     """
-    waiting: queue.SimpleQueue[tuple[int, Task, Policy]] = queue.SimpleQueue()
-    for number, group in enumerate(groups):
-        for task, policy in group:
-            waiting.put((number, task, policy))
-    total, has_failed = waiting.qsize(), threading.Event()
-    ended: queue.SimpleQueue[tuple[int, Episode] | BaseException | None] = queue.SimpleQueue()
 
-    def work() -> None:
-        try:
-            while not watch.is_over and not has_failed.is_set():
-                number, task, policy = waiting.get_nowait()
-                episode = Episode(task, partial(provider.open, task), rules)
-                while not episode.step(policy()).is_done:
-                    pass
-                episode.settle()
-                ended.put((number, episode))
-        except queue.Empty:
+    def play(job: tuple[int, Task, Policy]) -> tuple[int, Episode] | None:
+        number, task, policy = job
+        if watch.is_over:
+            return None
+        episode = Episode(task, partial(provider.open, task), rules)
+        while not episode.step(policy()).is_done:
             pass
-        except BaseException as error:  # raised below, on the caller's thread
-            has_failed.set()
-            ended.put(error)
-        ended.put(None)
+        episode.settle()
+        return number, episode
 
-    watch.doing(f"playing {name} episodes", f"(0 of {total} done)")
-    num_threads = min(AT_ONCE, rules.limits.max_sessions)
-    for _ in range(num_threads):
-        threading.Thread(target=work, daemon=True).start()
-    plays, num_done = Plays(((),) * len(groups)), 0
-    while num_threads:
-        event = ended.get()
-        if isinstance(event, BaseException):
-            raise event
-        if event is None:
-            num_threads -= 1
-            continue
-        plays, num_done = plays.with_episode(*event), num_done + 1
-        watch.doing(f"playing {name} episodes", f"({num_done} of {total} done)")
-        yield plays
+    jobs = [(number, *one) for number, group in enumerate(groups) for one in group]
+    plays = Plays(((),) * len(groups))
+    watch.doing(f"playing {name} episodes", f"(0 of {len(jobs)} done)")
+    # Unlike an executor's, its threads are daemons: a session that hangs does not keep the command alive.
+    with ThreadPool(min(AT_ONCE, rules.limits.max_sessions)) as pool:
+        for num_done, played in enumerate(pool.imap_unordered(play, jobs), start=1):
+            if played is not None:
+                plays = plays.with_episode(*played)
+                watch.doing(f"playing {name} episodes", f"({num_done} of {len(jobs)} done)")
+                yield plays
 
 
 def _timed(seconds: dict[str, float], request: str, ask: Callable[[], T]) -> T:
