@@ -255,11 +255,11 @@ def _visit(provider: Provider, task: Task, rules: EnvConfig) -> Visit:
         try:
             tools = _timed(seconds, "tools", session.tools)
             prompt = tuple(session_messages(rules.system_prompt, session))
+            return Visit(task.id, None, tools, session.takes_answer, prompt, seconds)
         finally:
             _timed(seconds, "close", session.close)
     except EnvFault as fault:
         return Visit(task.id, f"{task.id}: {type(fault).__name__}: {fault}", seconds=seconds)
-    return Visit(task.id, None, tools, session.takes_answer, prompt, seconds)
 
 
 def _visits_after_restart(
