@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 
+from tests.support.evaluations import evaluated
+
 REWARDS = """
 def by_length(outcome, messages):
     words = [len(message["content"] or "") for message in messages if message["role"] == "assistant"]
@@ -157,7 +159,8 @@ class Place:
         """Results that no fault may change: weights, held-out results, the reward and loss of every step."""
         run = self.run()
         assert run is not None
-        results = max(run.glob("attempt_*/evaluate/evaluation.json"), key=lambda file: int(file.parts[-3][8:]))
+        stage = max(run.glob("attempt_*/evaluate"), key=lambda place: int(place.parent.name[8:]))
+        results = {name: (one["summary"], one["tasks"]) for name, one in evaluated(stage).items()}
         steps: dict[int, dict[str, Any]] = {}
         for line in (run / "metrics.jsonl").read_text().splitlines():
             values = json.loads(line)
@@ -165,7 +168,7 @@ class Place:
                 steps[values["step"]] = {name: value for name, value in values.items() if not name.startswith(CHANGES)}
         return {
             "weights": hashlib.sha256((run / "model/model.safetensors").read_bytes()).hexdigest(),
-            "held out": json.loads(results.read_text())["results"],
+            "held out": results,
             "steps": steps,
         }
 

@@ -5,7 +5,6 @@ What of it is real: tests/engines/slime_on_cpu/stage.py.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines.test_slime import needs_server
+from tests.support.evaluations import evaluated
 from tests.support.resuming import lose_once, process_with
 from tests.trainers.slime_setup import needs_slime
 from tools.benchmarks.equivalence import ON_GPUS, shipped_model, sweep_words
@@ -48,7 +48,7 @@ def evaluated_in_training(run: Path, attempt: int) -> list[str]:
     """The models that an attempt evaluated, without a program of the evaluate stage."""
     stage = run / f"attempt_{attempt}/evaluate"
     assert not (stage / "log.txt").exists()
-    return list(json.loads((stage / "evaluation.json").read_text())["results"])
+    return list(evaluated(stage))
 
 
 def test_slime_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:

@@ -182,5 +182,5 @@ def test_two_training_steps_on_trl_and_the_evaluations_are_played(tmp_path: Path
     steps = [line for line in lines if line["stage"] == "train"]
     assert [line["episodes/num"] for line in steps] == [8.0, 8.0]
     assert all(line.get("episodes/void", 0.0) == 0.0 for line in steps)
-    found = json.loads((run / "attempt_1/evaluate/evaluation.json").read_text())
+    found = json.loads((run / "attempt_1/evaluate/after/eval.json").read_text())
     assert found

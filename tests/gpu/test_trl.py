@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.evaluations import evaluated
 from xp.hardware import visible_gpus
 
 pytestmark = [
@@ -49,7 +50,7 @@ def ran(directory: Path, gpus: int, *overrides: str) -> list[dict[str, Any]]:
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     (run,) = (directory / "runs").iterdir()
     assert (run / "model/model.safetensors").is_file()
-    assert json.loads((run / "attempt_1/evaluate/evaluation.json").read_text())["results"]["after"]["num_scored"] == 16
+    assert evaluated(run / "attempt_1/evaluate")["after"]["summary"]["num_episodes"] == 16
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if line["stage"] == "train"]
 

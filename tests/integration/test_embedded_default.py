@@ -14,6 +14,7 @@ import pytest
 
 from tests.chaos.place import REWARDS, Place
 from tests.chaos.sample import Sample, played
+from tests.support.evaluations import evaluated
 from xp import api
 from xp.errors import ExitCode
 
@@ -113,8 +114,7 @@ def test_the_evaluation_after_training_has_the_last_rollout_step(outputs: Path) 
 
 
 def test_the_evaluation_records_what_decides_its_rewards(outputs: Path) -> None:
-    evaluation = json.loads((the_run(outputs) / "attempt_1/evaluate/evaluation.json").read_text())
-    scored_by = evaluation["scoring"]["whodunit_mini"]
+    scored_by = evaluated(the_run(outputs) / "attempt_1/evaluate")["after"]["scoring"]["whodunit_mini"]
     assert scored_by["env.reward_fn"] == {"my_rewards:by_length": 1.0}
     assert scored_by["env.reward.reduction"] == "sum"
     for name in ("my_rewards:by_length", "xp.builtin.whodunit_mini:WhodunitMini"):
@@ -220,22 +220,29 @@ def test_a_run_killed_in_its_evaluation_is_finished_when_resumed(outputs: Path, 
 
 def test_the_last_checkpoint_is_evaluated_to_the_figures_and_episodes_of_the_train_stage(outputs: Path) -> None:
     run = the_run(outputs)
-    assert xp(outputs, "evaluate", f"run={run.name}", "checkpoint=77").returncode == ExitCode.RUN_DIR
-    done = xp(outputs, "evaluate", f"run={run.name}", "checkpoint=2")
+    assert xp(outputs, "eval", f"run={run.name}@77").returncode == ExitCode.RUN_DIR
+    done = xp(outputs, "eval", f"run={run.name}@2")
     assert done.returncode == 0, done.stderr
-    own = run / f"attempt_{len(json.loads((run / 'run.json').read_text())['attempts'])}"
-    assert (own / "evaluate/log.txt").is_file()
-    results, episodes = zip(*(evaluated(attempt / "evaluate") for attempt in (run / "attempt_1", own)), strict=True)
-    assert results[0] == results[1]
-    assert episodes[0] == episodes[1]
+    (place,) = (outputs / "outputs/evaluations").glob(f"*-{run.name}-2-*")
+    stage = run / "attempt_1/evaluate"
+    of_run, of_eval = evaluated(stage)["after"], json.loads((place / "eval.json").read_text())
+    assert of_eval["tasks"] == of_run["tasks"]
+    for name in ("scoring", "num_played", "usage"):
+        assert of_eval[name] == of_run[name]
+    own = {name: one for name, one in of_run["summary"].items() if name not in ("reward", "passes")}
+    assert own.items() <= of_eval["summary"].items()
+    for name in ("reward", "passes"):
+        assert of_run["summary"][name].items() <= of_eval["summary"][name].items()
+    differ = {name for name, value in of_run["playing"].items() if of_eval["playing"][name] != value}
+    assert differ == set()
+    assert episodes(place / "trajectories/episodes.jsonl") == episodes(stage / "trajectories/after.jsonl")
 
 
-def evaluated(stage: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The result of the trained model, and its episodes without the times."""
-    times = ("started_at", "elapsed_s", "open_s", "env_s")
-    lines = map(json.loads, (stage / "trajectories/after.jsonl").read_text().splitlines())
-    episodes = [{key: value for key, value in line.items() if key not in times} for line in lines]
-    return json.loads((stage / "evaluation.json").read_text())["results"]["after"], episodes
+def episodes(file: Path) -> list[dict[str, Any]]:
+    """The episodes of a file, without the times and the names of the evaluation."""
+    left_out = ("started_at", "elapsed_s", "open_s", "env_s", "run", "phase")
+    lines = map(json.loads, file.read_text().splitlines())
+    return [{key: value for key, value in line.items() if key not in left_out} for line in lines]
 
 
 FAILING = f"""
@@ -258,9 +265,9 @@ def test_a_failing_environment_after_training_costs_its_evaluation_alone(outputs
     done = xp(tmp_path, f"resume={run.name}")
     assert done.returncode == 0, done.stderr
     assert [line["step"] for line in metrics(run, "train")] == [1, 2]
-    first = json.loads((the_run(outputs) / "attempt_1/evaluate/evaluation.json").read_text())["results"]
-    second = json.loads((run / "attempt_2/evaluate/evaluation.json").read_text())["results"]
-    assert second == first
+    first, second = evaluated(the_run(outputs) / "attempt_1/evaluate"), evaluated(run / "attempt_2/evaluate")
+    for name, one in first.items():
+        assert (second[name]["summary"], second[name]["tasks"]) == (one["summary"], one["tasks"])
     assert not (run / "attempt_2/evaluate/trajectories/before.jsonl").exists()
 
 

@@ -81,7 +81,7 @@ def test_a_missing_engine_is_named_before_anything_is_played(
     words = ["eval", "env=multiply", *TASKS, f"model={directory}", f"outputs={outputs}", "evaluation.num_tasks=3"]
     words += [*PLAY, "eval.engine=vllm", "eval.python=/nowhere/python"]
     assert main(words) == ExitCode.RUNTIME
-    assert "/nowhere/python has no vLLM; give eval.python=PATH" in capsys.readouterr().err
+    assert "/nowhere/python lacks it; give eval.python=PATH" in capsys.readouterr().err
     assert not any('"engine": "vllm"' in one.read_text() for one in (outputs / "evaluations").glob("*/request.json"))
 
 

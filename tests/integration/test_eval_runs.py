@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.evaluations import leave_evaluation
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose, to_yaml
@@ -39,30 +40,16 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run.mkdir(parents=True)
     (run / "spec.yaml").write_text(to_yaml(spec))
     record = RunRecord("R", RunStatus.PENDING, ())
-    for stages in (["prepare", "train", "evaluate"], ["prepare", "evaluate"]):
-        record = close_attempt(begin_attempt(record, stages, HERE), RunStatus.SUCCEEDED)
+    record = close_attempt(begin_attempt(record, ["prepare", "train", "evaluate"], HERE), RunStatus.SUCCEEDED)
     write_record(run, record)
     updates = spec.training.updates_per_step * spec.training.passes_per_step
     for place in (run / "model", run / "checkpoints" / f"checkpoint-{5 * updates}"):
         shutil.copytree(base, place)
-    leave_evaluation(run, 1, {"before": 0.2, "after": 0.8})
+    before, after = (
+        {f"multiply/test/{number}": [float(number < 10 * share)] for number in range(10)} for share in (0.2, 0.8)
+    )
+    leave_evaluation(run, before=before, after=after)
     return root
-
-
-def leave_evaluation(run: Path, attempt: int, shares: dict[str, float]) -> None:
-    """An evaluation.json as a stage leaves it: of ten tasks, the first ones are right."""
-    file = run / f"attempt_{attempt}" / "evaluate" / "evaluation.json"
-    file.parent.mkdir(parents=True)
-    results = {
-        name: {
-            "reward_mean": share,
-            "reward_stderr": 0.1,
-            "pass_threshold": 1.0,
-            "tasks": {f"multiply/test/{number}": [float(number < 10 * share)] for number in range(10)},
-        }
-        for name, share in shares.items()
-    }
-    file.write_text(json.dumps({"schema_version": 1, "models": {}, "results": results, "held_out": {}}))
 
 
 def results_in(outputs: Path) -> dict[str, Any]:
@@ -115,14 +102,6 @@ def test_what_a_run_does_not_have_is_refused_with_what_it_has(
 ) -> None:
     assert main(["eval", *words, f"outputs={outputs}"]) == code
     assert told in capsys.readouterr().err
-
-
-def test_the_older_command_names_the_newer_one(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = f"outputs={outputs}"
-    assert main(["evaluate", "run=R", "checkpoint=5", "env.held_out.seed=7", root]) == ExitCode.CONFIG
-    assert "python -m xp eval run=R@5 env.held_out.seed=7" in capsys.readouterr().err
-    assert main(["evaluate", "run=R", "checkpoint=0", root]) == ExitCode.CONFIG
-    assert "for the model before training, python -m xp eval run=R@0" in capsys.readouterr().err
 
 
 def test_a_run_is_compared_with_its_own_beginning_task_by_task(

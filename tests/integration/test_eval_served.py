@@ -28,15 +28,15 @@ from tests.support.listeners import listeners, off_loopback
 from tests.support.smollm2 import smollm2
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
-from xp.backends.trl.control.processes import evaluation_server
 from xp.composition import compose
 from xp.engines import server
 from xp.engines.completions import CompletionClient
 from xp.engines.conversation import GenerationRequest
 from xp.engines.sglang import SGLangClient, running
 from xp.errors import ExitCode, XpError
-from xp.evaluation.local import ON_CPU, ensure_made, sglang_arguments
+from xp.evaluation.local import ensure_made
 from xp.lib.loopback import HOST, free_port
+from xp.planning.engine import ON_CPU, sglang_arguments, vllm_server
 from xp.planning.episode import sampling_of
 from xp.planning.stages import model_place
 from xp.worker.adapters import load_policy
@@ -218,7 +218,7 @@ def test_vllm_plays_the_base_of_a_model_with_its_adapters_apart(tmp_path: Path) 
     new = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
     get_peft_model(base, new).save_pretrained(tmp_path / "adapted")
     spec = compose(["model=tiny", "hardware=cpu", "evaluation.temperature=1.0"])
-    served, model, name = server.with_adapters(evaluation_server(spec), str(tmp_path / "adapted"))
+    served, model, name = server.with_adapters(vllm_server(spec, 0, takes_weights=False), str(tmp_path / "adapted"))
     log, prompt = tmp_path / "vllm.log", [10, 11, 12]
     with server.running(served, model, "", log, python, name) as (url, key):
         written = CompletionClient(url, sampling_of(spec, evaluates=True), [2], str(log), key=key).answer(

@@ -35,5 +35,5 @@ def test_two_steps_on_trl_train_and_evaluate_without_a_void_episode(
     steps = [line for line in lines if line["stage"] == "train"]
     assert [line["episodes/num"] for line in steps] == [8.0, 8.0]
     assert all(line.get("episodes/void", 0.0) == 0.0 for line in steps)
-    assert json.loads((run / "attempt_1/evaluate/evaluation.json").read_text())
+    assert json.loads((run / "attempt_1/evaluate/after/eval.json").read_text())
     assert not [name for name in left_over(place) if "xp-harbor" in name or "process" in name]

@@ -196,7 +196,7 @@ def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None
 
 def test_a_node_skips_a_stage_that_an_earlier_one_made(tmp_path: Path) -> None:
     context = LauncherSuite.make_context(tmp_path)
-    result = "runs/run/attempt_1/evaluate/evaluation.json"
+    result = "runs/run/attempt_1/evaluate/after/eval.json"
     evaluate = replace(stage("evaluate", "1 / 0", outputs=(result,), done=result), made_in="train")
     spec = make_job_spec(evaluate, context, root=str(context.outputs), grace_s=1.0, secrets_file=None)
     (context.outputs / result).parent.mkdir(parents=True)

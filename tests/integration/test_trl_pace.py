@@ -163,16 +163,15 @@ def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path) -> None:
     task = ("env=graded", f"env.grader={graders}:waits_for_others", f"env.rows={graders}:held_out_rows")
     sizes = (
         "env.limits.retries_per_episode=0",
-        "evaluation.batch_size=2",
         "training.max_tokens_per_turn=4",
         "hardware=cpu",
-        "model=tiny",
     )
-    assert main(["evaluate", *task, *sizes, "env.held_out.split=test", f"outputs={tmp_path}"]) == ExitCode.OK
-    (file,) = tmp_path.glob("runs/*/attempt_1/evaluate/evaluation.json")
-    (found,) = json.loads(file.read_text())["results"].values()
-    assert (found["num_scored"], found["num_void"], found["reward_mean"]) == (9, 0, 1.0)
-    (file,) = tmp_path.glob("runs/*/attempt_1/evaluate/trajectories/*.jsonl")
+    words = ["eval", "model=tiny", *task, *sizes, "env.held_out.split=test", "eval.concurrency=2"]
+    assert main([*words, f"outputs={tmp_path}"]) == ExitCode.OK
+    (file,) = tmp_path.glob("evaluations/*/eval.json")
+    found = json.loads(file.read_text())["summary"]
+    assert (found["num_episodes"], found["num_void"], found["reward"]["value"]) == (9, 0, 1.0)
+    (file,) = tmp_path.glob("evaluations/*/trajectories/*.jsonl")
     records = read_trajectories(file).records
     assert len({record["index"] for record in records}) == 9
     assert all(record["tokens"]["generated"] > 0 for record in records)

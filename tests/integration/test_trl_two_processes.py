@@ -46,7 +46,7 @@ def test_two_processes_train_and_resume_and_checkpoints_can_be_played(strategy: 
     xp(tmp_path, f"resume={run.name}", "training.num_steps=3", "training.max_hours=0.0001", code=ExitCode.LIMIT)
     assert "the training ends after step 2" in (run / "attempt_2/train/log.txt").read_text()
     xp(tmp_path, f"resume={run.name}", "training.num_steps=3", "training.max_hours=null")
-    xp(tmp_path, "evaluate", f"run={run.name}", "checkpoint=1")
+    xp(tmp_path, "eval", f"run={run.name}@1")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [(line["attempt"], line["step"], line["episodes/num"]) for line in lines if line["stage"] == "train"]
     assert trained == [(1, 1, 16), (1, 2, 16), (3, 3, 16)]
@@ -56,5 +56,5 @@ def test_two_processes_train_and_resume_and_checkpoints_can_be_played(strategy: 
     assert "checkpoints/checkpoint-2" in log
     files = sorted(file.name for file in (run / "attempt_1/train/trajectories").glob("*.jsonl"))
     assert files == ["train.jsonl", "train.rank_1.jsonl"]
-    results = json.loads((run / "attempt_4/evaluate/evaluation.json").read_text())["results"]
-    assert sum(one["num_scored"] + one["num_void"] for one in results.values()) == 8
+    (file,) = (tmp_path / "outputs/evaluations").glob("*/eval.json")
+    assert json.loads(file.read_text())["num_played"] == 8

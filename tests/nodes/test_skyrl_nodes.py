@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
 def trained(outputs: Path) -> None:
     (attempt,) = outputs.glob("runs/*/attempt_1")
     assert json.loads((attempt.parent / "run.json").read_text())["status"] == "succeeded"
-    assert (attempt / "evaluate/evaluation.json").exists()
+    assert (attempt / "evaluate/after/eval.json").exists()
     steps = [json.loads(line) for line in (attempt.parent / "metrics.jsonl").read_text().splitlines()]
     assert max(step.get("step", 0) for step in steps) == 2
 

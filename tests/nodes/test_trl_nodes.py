@@ -23,7 +23,7 @@ def trained_on_two_nodes(outputs: Path) -> None:
     assert json.loads((attempt.parent / "run.json").read_text())["status"] == "succeeded"
     played = {path.name: len(path.read_text().splitlines()) for path in (attempt / "train/trajectories").glob("train*")}
     assert played == {"train.jsonl": 64, "train.rank_1.jsonl": 64}
-    assert (attempt / "evaluate/evaluation.json").exists()
+    assert (attempt / "evaluate/after/eval.json").exists()
 
 
 def test_the_embedded_default_on_two_nodes_of_slurm(tmp_path: Path) -> None:

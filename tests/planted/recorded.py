@@ -32,7 +32,7 @@ def record(run: Path, name: str) -> None:
         "metrics.jsonl": _table([json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]),
         EPISODES: _table([_part(json.loads(line)) for line in lines[:MOST_EPISODES]]),
     }
-    for file in (*run.glob("attempt_1/evaluate/evaluation.json"), *trajectories.parent.glob("tools/*.json")):
+    for file in (*run.glob("attempt_1/evaluate/*/eval.json"), *trajectories.parent.glob("tools/*.json")):
         files[str(file.relative_to(run))] = json.loads(file.read_text())
     texts = (f"{json.dumps(path)}: {json.dumps(_short(files[path]), separators=(',', ':'))}" for path in files)
     (RECORDED / f"{name}.json").write_text("{\n" + ",\n".join(texts) + "\n}\n")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.scorecard(43)
 SECONDS = 250
 """Longer than any command takes on a busy machine; what hangs would hang for ever."""
 METRICS, LOG = "runs/bad/metrics.jsonl", "runs/bad/attempt_1/train/log.txt"
-EVALUATION = "runs/bad/attempt_1/evaluate/evaluation.json"
+EVALUATION = "runs/bad/attempt_1/evaluate/after/eval.json"
 EPISODES = "runs/bad/attempt_1/train/trajectories/train.jsonl"
 SUMMARY, MANIFEST = "evaluations/bad/eval.json", f"tasks/{'bad0' * 5}/manifest.json"
 SPECIAL = {
@@ -73,6 +73,7 @@ FIGURES: dict[str, Any] = {
     "passes": None,
     "avg_at_k": None,
     "pass_threshold": 1.0,
+    "env_pass_share": None,
     "pass_at_k": {},
     "pass_hat_k": {},
     "bootstrap_differs": False,
@@ -80,7 +81,7 @@ FIGURES: dict[str, Any] = {
     "void_bounds": None,
 }
 SUMMARISED: dict[str, Any] = {
-    "schema_version": 1,
+    "schema_version": 2,
     "id": "bad",
     "env": "e",
     "model": {"name": "m"},
@@ -92,6 +93,7 @@ SUMMARISED: dict[str, Any] = {
     "summary": FIGURES,
     "environments": {"e": FIGURES},
     "usage": {"prompt_tokens": 1, "completion_tokens": 1, "cost_usd": None, "judges": {}},
+    "scoring": {"e": {}},
     "tasks": {"e/test/1": {"hash": "x", "rewards": [0.5]}},
 }
 
@@ -149,17 +151,14 @@ EPISODE: dict[str, Any] = {
 }
 
 
-RESULT = ["results", "before"]
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        *(([*RESULT, "reward_mean"], value) for value in (*NUMBERS, "null")),
-        *(([*RESULT, name], "1e999") for name in ("reward_stderr", "num_scored", "pass_threshold", "tasks")),
-        ([*RESULT, "tasks", "whodunit_mini/test/769"], "NaN"),
-        *((path, '"x"') for path in (RESULT, ["results"], ["held_out"], ["held_out", "x", "num_trained_on"], [])),
-        *((path, "null") for path in (RESULT, ["held_out"], [])),
+        *((["summary", "reward", "value"], value) for value in (*NUMBERS, "null")),
+        *((["summary", name], "1e999") for name in ("reward", "passes", "num_episodes", "pass_threshold")),
+        (["tasks", "whodunit_mini/test/769", "rewards"], "NaN"),
+        *((path, '"x"') for path in (["summary"], ["tasks"], ["held_out"], ["held_out", "x", "num_trained_on"], [])),
+        *((path, "null") for path in (["summary"], ["scoring"], ["scoring", "whodunit_mini"], ["held_out"], [])),
     ],
 )
 def test_a_value_of_an_evaluation_that_is_none_is_refused(
@@ -225,7 +224,7 @@ def leave_private(outputs: Path) -> None:
     "name",
     [
         *("run.json", "spec.yaml", "metrics.jsonl", "attempt_1", "attempt_1/train", "attempt_1/train/trajectories"),
-        *("attempt_1/train/log.txt", "attempt_1/evaluate", "attempt_1/evaluate/evaluation.json"),
+        *("attempt_1/train/log.txt", "attempt_1/evaluate", "attempt_1/evaluate/after/eval.json"),
     ],
 )
 def test_a_link_to_another_run_is_not_read(outputs: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:

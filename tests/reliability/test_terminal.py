@@ -139,7 +139,7 @@ RUNS = ("show", "diagnose", "logs", "fetch", "recipe", "cancel", "trust", "compa
         ["explain", ACTS],
         ["doctor", f"env.target=http://{ACTS}"],
         ["doctor", "env=openreward", "env.target=http://127.0.0.1:9", "env.variant=" + ACTS],
-        ["evaluate", f"run={ACTS}"],
+        ["eval", f"run={ACTS}"],
         ["plan", f"resume={ACTS}"],
         ["--config-dir", ACTS],
         ["-m", f"seed={ACTS}"],

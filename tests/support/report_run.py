@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
+from tests.support.evaluations import leave_evaluation
 from xp.composition import compose
 from xp.envs.base import Message
-from xp.episode.evaluation import evaluation_result, write_evaluation
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -114,7 +114,9 @@ def make_evaluation(outputs: Path, name: str, gain: float | None = None) -> Path
     """
     place = outputs / "evaluations" / name
     place.mkdir(parents=True)
-    requested = EvaluationIdentity(ENV, {"kind": "endpoint", "name": "mine"}, None, "tasks", "rules", {"samples": 1})
+    requested = EvaluationIdentity(
+        ENV, {"kind": "endpoint", "name": "mine"}, None, "tasks", "rules", {"samples": 1, "pass_threshold": 1.0}
+    )
     (place / "request.json").write_text(json.dumps({"schema_version": 1, **asdict(requested)}))
     rewards = [1.0] * 4 if gain is None else [float(index < 20 * gain) for index in range(20)]
     episodes = [episode("eval", 0, index, 0, reward) for index, reward in enumerate(rewards)]
@@ -124,8 +126,8 @@ def make_evaluation(outputs: Path, name: str, gain: float | None = None) -> Path
         tasks = [
             TaskRow(name, ENV, Purpose.HELD_OUT, "test", at, "0" * 64, (), TOOLS, 1.0) for at, name in enumerate(names)
         ]
-        value = summary_of(requested, compose([]), [(row, 0) for row in tasks], played(place), None, (None, None))
-        (place / "eval.json").write_text(json.dumps(value | {"id": name}))
+        value = summary_of(requested, compose([]), [(row, 0) for row in tasks], played(place), None, (None, None), name)
+        (place / "eval.json").write_text(json.dumps(value))
     return place
 
 
@@ -144,14 +146,11 @@ def _train(run: Path, num_steps: int) -> None:
 
 
 def _evaluate(run: Path, gain: float) -> None:
-    results = {}
     for name, share in (("before", 0.0), ("after", gain)):
         rewards = {index: float(index < 20 * share) for index in range(20)}
         episodes = [episode(f"evaluate/{name}", 0, index, 0, reward) for index, reward in rewards.items()]
         write_episodes(run / f"attempt_1/evaluate/trajectories/{name}.jsonl", episodes)
-        played = [EpisodeFacts(ENV, f"{ENV}/test/{index}", outcome(reward), 5) for index, reward in rewards.items()]
-        results[name] = evaluation_result(played, 1.0)
-    write_evaluation(run / "attempt_1/evaluate/evaluation.json", {"before": "m", "after": "n"}, results, {}, {}, {})
+        leave_evaluation(run, **{name: {f"{ENV}/test/{index}": [reward] for index, reward in rewards.items()}})
 
 
 def data_of(page: Path) -> dict[str, Any]:

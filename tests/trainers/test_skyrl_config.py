@@ -14,7 +14,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.support.recipes import recipes_of
 from tests.trainers.skyrl_parts import native
 from xp.backends.skyrl.control.render import stages
-from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.composition import compose
 from xp.planning.backend import RunPaths
@@ -90,15 +90,14 @@ def _importable() -> None:
     prepare_process()
 
 
-def stage_config(overrides: list[str], stage: str) -> Any:
-    kind = {"train": SkyRLTrainStageConfig, "evaluate": SkyRLEvaluateConfig}[stage]
-    job = {one.name: one.job for one in stages(compose(overrides), PLACES)}[stage]
-    return kind.from_json(job.files[f"runs/r/attempt_1/{stage}/config.json"])
+def train_config(overrides: list[str]) -> SkyRLTrainStageConfig:
+    job = {one.name: one.job for one in stages(compose(overrides), PLACES)}["train"]
+    return SkyRLTrainStageConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
 
 
 def read(overrides: list[str]) -> Any:
     """The training's configuration over so many tasks, through SkyRL's own parser and checks."""
-    config = stage_config(overrides, "train")
+    config = train_config(overrides)
     return native(config.with_length(config.length.over(NUM_TASKS, config.prompts_per_step)), ROOT)
 
 
@@ -159,7 +158,7 @@ def test_cheaper_sampling_reaches_the_engine() -> None:
 
 
 def test_a_checkpoint_starts_policy_and_critic_and_the_model_is_the_reference() -> None:
-    plain = stage_config(VARIANTS["ppo"], "train")
+    plain = train_config(VARIANTS["ppo"])
     config = replace(plain.with_length(plain.length.over(NUM_TASKS, plain.prompts_per_step)), initial_checkpoint="/sft")
     trainer = native(config, ROOT).trainer
     assert (trainer.policy.model.path, trainer.critic.model.path) == ("/sft", "/sft")
@@ -184,21 +183,6 @@ def test_the_critic_is_the_policys_model_without_own_fields(name: str) -> None:
     assert replace(critic.optimizer_config, lr=policy.optimizer_config.lr) == policy.optimizer_config
     assert critic.optimizer_config.lr == rate
     assert (trainer.algorithm.gamma, trainer.algorithm.lambd, trainer.algorithm.value_clip) == (1.0, 0.95, 0.2)
-
-
-@pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
-def test_skyrl_takes_the_evaluations_configuration(overrides: list[str]) -> None:
-    from skyrl.train.config import SkyRLTrainConfig
-    from skyrl.train.utils.utils import validate_generator_cfg
-
-    config = stage_config(overrides, "evaluate")
-    assert config.models
-    for model in config.models.values():
-        cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(model, ROOT))
-        validate_generator_cfg(cfg)
-        assert cfg.trainer.policy.model.path == model
-        assert cfg.trainer.policy.model.lora.rank == 0
-        assert cfg.trainer.critic.model.path is None
 
 
 def test_what_xp_refuses_skyrl_would_round_down_or_refuse_itself() -> None:

@@ -5,7 +5,6 @@ Small and short: two steps with a model that knows the answers, then the evaluat
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.envs_under_test.taught import teach
+from tests.support.evaluations import evaluated
 from tests.trainers.skyrl_parts import REHEARSAL
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
@@ -65,8 +65,7 @@ class Run:
         return read_trajectories(self.outputs / "runs/r/attempt_1/train/trajectories/train.jsonl").records
 
     def evaluation(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.outputs / "runs/r/attempt_1/evaluate/evaluation.json").read_text())
-        return found["results"]
+        return evaluated(self.outputs / "runs/r/attempt_1/evaluate")
 
 
 def run_stage(outputs: Path, name: str, overrides: Sequence[str], path: str = "") -> subprocess.CompletedProcess[str]:
@@ -105,7 +104,7 @@ def check_whole(found: Run, envs: set[str]) -> None:
     assert {record["env"] for record in records} <= envs
     assert all(record["outcome"]["void_reason"] is None for record in records)
     results = found.evaluation()
-    assert {name: (one["num_scored"], one["num_void"]) for name, one in results.items()} == {
+    assert {name: (one["num_played"], one["summary"]["num_void"]) for name, one in results.items()} == {
         "before": (HELD_OUT, 0),
         "after": (HELD_OUT, 0),
     }

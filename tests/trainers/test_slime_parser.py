@@ -12,7 +12,7 @@ import pytest
 from tests.support.recipes import recipes_of
 from tests.trainers.slime_setup import needs_slime, parsed
 from xp.backends.slime.control.render import stages
-from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, SlimeTrainConfig
+from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
 from xp.composition import compose
 from xp.models.network import KEYS
@@ -31,16 +31,13 @@ PPO = ("algorithm=ppo", "backend.convert_model=true")
 SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
 
 
-def command(spec: RunSpec, name: str) -> SlimeCommand:
-    job = next(stage.job for stage in stages(spec, PLACES) if stage.name == name)
-    text = job.files[f"runs/r/attempt_1/{name}/config.json"]
-    if name != "train":
-        return SlimeEvaluateConfig.from_json(text).command
-    config = SlimeTrainConfig.from_json(text)
+def command(spec: RunSpec) -> SlimeCommand:
+    job = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")
+    config = SlimeTrainConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
     return config.with_length(config.length.over(NUM_TASKS, config.prompts_per_step)).from_the_start().command
 
 
-def parse(spec: RunSpec, name: str, root: Path) -> Any:
+def parse(spec: RunSpec, root: Path) -> Any:
     """Slime's `parse_args` on the rendered command line, with a model directory that has no weights."""
     from slime.utils.arguments import parse_args
 
@@ -53,11 +50,10 @@ def parse(spec: RunSpec, name: str, root: Path) -> Any:
     config = {theirs[0]: fields[ours] for ours, theirs in KEYS.items() if fields.get(ours) is not None}
     config["rope_theta"] = architecture.rope_theta
     (model / "config.json").write_text(json.dumps({**config, "norm_topk_prob": True, "decoder_sparse_step": 1}))
-    for stage in ("train", "evaluate"):
-        held_out = root / f"runs/r/attempt_1/{stage}/held_out.jsonl"
-        held_out.parent.mkdir(parents=True, exist_ok=True)
-        held_out.touch()
-    flags = absolute_flags(command(spec, name), root)
+    held_out = root / "runs/r/attempt_1/train/held_out.jsonl"
+    held_out.parent.mkdir(parents=True, exist_ok=True)
+    held_out.touch()
+    flags = absolute_flags(command(spec), root)
     if spec.backend.convert_model and "--ref-load" in flags:
         Path(flags[flags.index("--ref-load") + 1]).mkdir(parents=True, exist_ok=True)
     return parsed(flags, parse_args)
@@ -66,7 +62,7 @@ def parse(spec: RunSpec, name: str, root: Path) -> Any:
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_path: Path) -> None:
     spec = compose([f"recipes={recipe}"])
-    args = parse(spec, "train", tmp_path)
+    args = parse(spec, tmp_path)
     training, algorithm, parallel = spec.training, spec.algorithm, spec.backend.parallel
     assert (args.rollout_batch_size, args.n_samples_per_prompt) == (training.prompts_per_step, training.group_size)
     assert args.global_batch_size * training.updates_per_step == training.prompts_per_step * training.group_size
@@ -112,13 +108,13 @@ def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_
 def test_a_run_starts_from_the_model_and_goes_on_from_its_checkpoint(recipe: str, tmp_path: Path) -> None:
     spec = compose([f"recipes={recipe}"])
     checkpoints = tmp_path / "runs/r/checkpoints"
-    first = parse(spec, "train", tmp_path)
+    first = parse(spec, tmp_path)
     assert first.save == str(checkpoints)
     assert first.load == first.ref_load == first.hf_checkpoint == str(tmp_path / str(spec.model.path))
     assert first.start_rollout_id == 0
     checkpoints.mkdir(parents=True)
     (checkpoints / "latest_checkpointed_iteration.txt").write_text("9")
-    again = parse(spec, "train", tmp_path)
+    again = parse(spec, tmp_path)
     assert again.load == str(checkpoints)
     assert again.start_rollout_id is None  # Megatron's checkpoint says it.
     assert (again.no_load_optim, again.finetune) in ((None, False), (False, False))
@@ -128,26 +124,13 @@ def test_a_run_starts_from_the_model_and_goes_on_from_its_checkpoint(recipe: str
 def test_a_run_starts_from_a_checkpoint_and_its_reference_is_the_model(recipe: str, tmp_path: Path) -> None:
     spec = compose([f"recipes={recipe}"])
     model, start = tmp_path / str(spec.model.path), tmp_path / "sft"
-    parse(spec, "train", tmp_path)  # makes the model's directory
+    parse(spec, tmp_path)  # makes the model's directory
     shutil.copytree(model, start)
     training = spec.training.model_copy(update={"initial_checkpoint": str(start)})
     args = parse(spec.model_copy(update={"training": training}), "train", tmp_path)
     assert args.load == args.hf_checkpoint == str(start)
     assert args.ref_load == str(model)
     assert (args.start_rollout_id, args.finetune, args.no_load_optim) == (0, True, True)
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_an_evaluation_starts_engines_and_no_trainer(recipe: str, tmp_path: Path) -> None:
-    spec = compose([f"recipes={recipe}", "evaluation.temperature=0.5"])
-    args = parse(spec, "evaluate", tmp_path)
-    assert args.debug_rollout_only is True
-    assert (args.num_rollout, args.eval_interval) == (0, 1)
-    (data,) = args.eval_datasets
-    assert (data.name, data.path) == ("held_out", str(tmp_path / "runs/r/attempt_1/evaluate/held_out.jsonl"))
-    assert (data.n_samples_per_eval_prompt, data.temperature) == (1, 0.5)
-    assert data.max_response_len == (spec.evaluation.max_tokens_per_turn or spec.training.max_tokens_per_turn)
-    assert args.rollout_num_gpus == spec.hardware.accelerators_per_node * spec.hardware.num_nodes
 
 
 def test_every_hook_is_a_function_that_slime_can_load() -> None:

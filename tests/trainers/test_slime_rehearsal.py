@@ -15,17 +15,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from tests.support.evaluations import evaluated
 from tests.support.listeners import Listener, listeners, off_loopback
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
 from xp.backends.slime.control.render import stages
-from xp.backends.slime.worker.config import SlimeCommand, SlimeEvaluateConfig, SlimeTrainConfig, WorkerConfig
+from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig, WorkerConfig
 from xp.composition import compose
 from xp.job import Job
 from xp.launchers.files import write_files
@@ -116,8 +116,7 @@ def start(job: Job, root: Path, log: Path) -> subprocess.Popen[bytes]:
 def rehearsed(job: Job, engine: FakeSglang, more: Sequence[str]) -> Job:
     """The same job, but on an engine that is there already."""
     (name,) = (word for word in job.argv if word.endswith("/config.json"))
-    kind = SlimeTrainConfig if name.endswith("train/config.json") else SlimeEvaluateConfig
-    config: Any = kind.from_json(job.files[name])
+    config = SlimeTrainConfig.from_json(job.files[name])
     command: SlimeCommand = config.command
     flags = (*command.flags, "--rollout-external-engine-addrs", engine.address, *more)
     config = replace(config, command=replace(command, flags=flags))
@@ -169,10 +168,10 @@ def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
 
 
 def _check_evaluation(stage: Path) -> None:
-    found = json.loads((stage / "evaluation.json").read_text())
-    assert list(found["results"]) == ["before", "after"]
-    for name, result in found["results"].items():
-        assert (result["num_scored"], result["num_void"], result["statuses"]) == (8, 0, {"finished": 8})
+    found = evaluated(stage)
+    assert list(found) == ["before", "after"]
+    for name, record in found.items():
+        assert (record["num_played"], record["summary"]["statuses"]) == (8, {"finished": 8})
         records = [json.loads(line) for line in (stage / f"trajectories/{name}.jsonl").read_text().splitlines()]
         assert {(one["phase"], one["step"]) for one in records} == {(f"evaluate/{name}", 0)}
         assert sorted((one["index"], one["sample"]) for one in records) == sorted(
@@ -203,17 +202,6 @@ def _check_conversion(dump: Path, root: Path, worker: Path) -> None:
     lengths = data["response_lengths"]
     assert [len(mask) for mask in data["loss_masks"]] == [len(one) for one in data["rollout_log_probs"]] == lengths
     assert all(0 < sum(mask) < length for mask, length in zip(data["loss_masks"], lengths, strict=True))
-
-
-def test_held_out_tasks_are_played_with_both_models_by_slimes_own_rollout(
-    prepared: tuple[Path, RunSpec, RunPaths], engine: FakeSglang
-) -> None:
-    root, spec, _ = prepared
-    places = RunPaths(run="runs/evaluated", attempt=1, tasks=task_set_place(spec))
-    (root / places.run).mkdir()
-    (root / places.model).symlink_to(root / "models/tiny")
-    run(rehearsed(job_of(spec, places, "evaluate"), engine, ()), root)
-    _check_evaluation(root / places.stage("evaluate"))
 
 
 def test_nothing_listens_off_loopback_and_term_closes_the_sessions(prepared: tuple[Path, RunSpec, RunPaths]) -> None:

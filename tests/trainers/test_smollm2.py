@@ -34,12 +34,12 @@ def test_smollm2_reads_of_its_tools_and_plays_whodunit(tmp_path: Path, capfd: py
     refusal = capfd.readouterr().err
     assert "set model.tools_prompt=system" in refusal
     assert all(name in refusal for name in TOOLS)
-    assert main(["evaluate", *words, "model.tools_prompt=system", "record_prompts=true"]) == ExitCode.OK
-    (stage,) = (outputs / "runs").glob("*/attempt_1/evaluate")
-    assert "tools are described by xp, in the system message" in (stage / "log.txt").read_text()
-    (result,) = json.loads((stage / "evaluation.json").read_text())["results"].values()
-    assert (result["num_scored"], result["num_void"]) == (3, 0)
-    (file,) = (stage / "trajectories").glob("*.jsonl")
+    words = ["eval", f"model={model}", f"outputs={outputs}", *LOOK_ALIKE, *PLAY]
+    assert main([*words, "model.tools_prompt=system", "record_prompts=true"]) == ExitCode.OK
+    (place,) = (outputs / "evaluations").iterdir()
+    result = json.loads((place / "eval.json").read_text())
+    assert (result["num_played"], result["summary"]["num_void"]) == (3, 0)
+    (file,) = (place / "trajectories").glob("*.jsonl")
     for record in read_trajectories(file).records:
         prompt = (file.parent / "prompts" / f"{record['prompt']}.txt").read_text()
         assert [name for name in TOOLS if f'"{name}"' not in prompt] == []

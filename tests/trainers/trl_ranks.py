@@ -16,13 +16,14 @@ from typing import Any
 from tests.contracts.test_agreement import FakeMix
 from tests.support.fake_session import RULES, with_limits
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
-from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.policy import publish_policy
 from xp.backends.trl.worker.process import Ranks, TrainingProcess, leave_group, quiet_trainer
 from xp.backends.trl.worker.rollout import TASK_ID, Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
+from xp.engines.config import EvaluateConfig
 from xp.engines.play import sample_numbers
 from xp.envs.base import EnvUnavailable, Message
 from xp.envs.config import EnvConfig, OnNoToolCall
@@ -157,7 +158,7 @@ def played(
         process = TrainingProcess(config, chat, mix, log, recorder, ranks)
         held_out = None
         if config.evaluation is not None:
-            asked = TRLEvaluateConfig.from_json(Path(config.evaluation).read_text())
+            asked = EvaluateConfig.from_json(Path(config.evaluation).read_text())
             episodes = Path(config.common.stage_dir) / "episode.json"
             held_out = HeldOutEvaluation(process, asked, episodes, ROWS[20:25])
         rollouts = Rollouts(process, ROWS, held_out)

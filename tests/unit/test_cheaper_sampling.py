@@ -10,10 +10,9 @@ import pytest
 
 from xp.backends.skyrl.control.overrides import catalog
 from xp.backends.skyrl.control.render import native
-from xp.backends.trl.control.processes import evaluation_server, server
 from xp.composition import compose
-from xp.evaluation.local import sglang_arguments
 from xp.planning.backend import RunPaths, backend_of
+from xp.planning.engine import sglang_arguments, vllm_server
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
 from xp.planning.refusals import card_refusals
@@ -53,25 +52,18 @@ def test_skyrl_gets_its_keys() -> None:
     assert known <= set(catalog()["fields"])
 
 
-def test_skyrls_evaluate_stage_has_no_heads() -> None:
-    spec = compose([*HEADS, *SKYRL, MTP])
-    (evaluate,) = [stage for stage in backend_of(spec).stages(spec, PLACES) if stage.name == "evaluate"]
-    keys = json.loads(next(iter(evaluate.job.files.values())))["common"]["overrides"]
-    assert not [key for key in keys if key.startswith("trainer.mtp.")]
-
-
 def test_trls_server_gets_its_arguments() -> None:
     words = (*EXPERTS, *SERVER, *FP8, "backend.engine.expert_parallel=4", DRAFT)
     assert refused(*words) == {}
     spec = compose([*words])
-    arguments = " ".join(server(spec, 4, takes_weights=True).arguments)
+    arguments = " ".join(vllm_server(spec, 4, takes_weights=True).arguments)
     assert "--quantization fp8 --kv-cache-dtype fp8 --enable-expert-parallel --speculative-config" in arguments
     draft = {"method": "draft_model", "model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 3}
-    assert json.dumps(draft) in server(spec, 4, takes_weights=True).arguments
-    evaluation = " ".join(evaluation_server(spec).arguments)
+    assert json.dumps(draft) in vllm_server(spec, 4, takes_weights=True).arguments
+    evaluation = " ".join(vllm_server(spec, 4, takes_weights=False).arguments)
     assert "--quantization fp8 --kv-cache-dtype fp8 --enable-expert-parallel" in evaluation
     assert "speculative" not in evaluation
-    plain = server(compose([*DENSE, *SERVER]), 4, takes_weights=True).arguments
+    plain = vllm_server(compose([*DENSE, *SERVER]), 4, takes_weights=True).arguments
     assert not {"--quantization", "--kv-cache-dtype"} & {*plain}
 
 

@@ -78,7 +78,7 @@ def test_a_refusal_names_the_point_of_the_sweep(capsys: pytest.CaptureFixture[st
     "line",
     [
         *(f"runs {action} nope" for action in ("show", "logs", "cancel", "trust", "recipe", "publish --to x")),
-        *("evaluate run=nope", "resume=nope", "plan resume=nope", "eval run=nope env=echo"),
+        *("resume=nope", "plan resume=nope", "eval run=nope env=echo"),
     ],
 )
 def test_a_run_that_does_not_exist_is_always_told_alike(

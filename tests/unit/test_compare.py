@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.evaluations import leave_evaluation
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode, XpError
@@ -31,14 +32,9 @@ def leave(outputs: Path, run: str, after: float, *words: str) -> Path:
 
 def with_tasks(run: Path, rewards: Sequence[float], contents: Sequence[str] = ()) -> None:
     """The evaluation with the reward of each of its tasks, and with the digest of its content if there is one."""
-    file = run / "attempt_1/evaluate/evaluation.json"
-    value = json.loads(file.read_text())
-    value["results"]["after"] |= {
-        "tasks": {f"e/test/{number}": [reward] for number, reward in enumerate(rewards)},
-        "pass_threshold": 1.0,
-    }
-    value["task_hashes"] = {f"e/test/{number}": content for number, content in enumerate(contents)}
-    file.write_text(json.dumps(value))
+    tasks = {f"e/test/{number}": [reward] for number, reward in enumerate(rewards)}
+    hashes = dict(zip(tasks, contents, strict=True)) if contents else None
+    leave_evaluation(run, after=tasks, hashes=hashes)
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
@@ -93,11 +89,10 @@ TWICE = {"env.reward_fn": {"rewards:twice": 1.0}, "code of rewards:twice": "b1"}
 
 def scored_by(run: Path, passes: float | None = None, **changes: Any) -> None:
     """The evaluation with a record of what decided its rewards."""
-    file = run / "attempt_1/evaluate/evaluation.json"
+    file = run / "attempt_1/evaluate/after/eval.json"
     value = json.loads(file.read_text())
     value["scoring"] = {"guess": SCORING | changes}
-    if passes is not None:
-        value["results"]["after"]["env_pass_share"] = passes
+    value["summary"]["env_pass_share"] = passes
     file.write_text(json.dumps(value))
 
 
@@ -145,10 +140,7 @@ def test_settings_are_paired_by_seed_and_adjusted_by_the_value_before_training(
     for rate, gain in (("1e-4", (0.30, 0.31, 0.29, 0.30)), ("1e-3", (0.35, 0.37, 0.34, 0.36))):
         for seed, (before, own) in enumerate(zip((0.1, 0.5, 0.3, 0.2), gain, strict=True)):
             run = leave(tmp_path, f"{rate}-{seed}", before + own, f"{RATE}={rate}", f"seed={seed}")
-            file = run / "attempt_1/evaluate/evaluation.json"
-            value = json.loads(file.read_text())
-            value["results"]["before"]["reward_mean"] = before
-            file.write_text(json.dumps(value))
+            leave_evaluation(run, before={"e/test/0": [before]})
     lines = shown(capsys, f"outputs={tmp_path}")
     assert lines[-4:-1] == [
         "setting\tmean\tstderr\tn",
@@ -268,7 +260,7 @@ def test_seeds_of_one_spec_have_an_interval(
     tmp_path: Path, rewards: tuple[float, ...], limits: tuple[float | None, float | None], interval: str
 ) -> None:
     rows = [
-        row(f"r{seed}", seed, None, after, result=HeldOutResult(after, None, None, None, None, limits=limits))
+        row(f"r{seed}", seed, None, after, result=HeldOutResult(after, None, 1, 0, 0.0, 1.0, 1, limits=limits))
         for seed, after in enumerate(rewards)
     ]
     line = f"{len(rewards)} seeds of one spec: mean held-out reward 0.500, {interval}"
@@ -285,7 +277,7 @@ def test_one_seed_is_compared_task_by_task_without_an_adjustment(
 ) -> None:
     for run, rate, after in (("low", "1e-4", 0.5), ("high", "1e-3", 0.9)):
         with_tasks(leave(tmp_path, run, after, f"{RATE}={rate}"), [after - number / 100 for number in range(6)])
-    start = f"{RATE}=0.001 is highest with 0.900. {RATE}=0.001 is better than {RATE}=0.0001 by 0.400"
+    start = f"{RATE}=0.001 is highest with 0.875. {RATE}=0.001 is better than {RATE}=0.0001 by 0.400"
     line = shown(capsys, f"outputs={tmp_path}")[-1]
     assert line.startswith(start)
     assert line.endswith(" on 6 tasks.")
@@ -314,9 +306,7 @@ def result(
     scoring: dict[str, Any] | None, passes: float | None = 0.5, tasks: str | None = "t", threshold: float = 1.0
 ) -> HeldOutResult:
     record = None if scoring is None else {"guess": SCORING | scoring}
-    return HeldOutResult(
-        0.5, None, None, None, None, pass_threshold=threshold, env_pass_share=passes, tasks=tasks, scoring=record
-    )
+    return HeldOutResult(0.5, None, 1, 0, 0.0, threshold, 1, env_pass_share=passes, tasks=tasks, scoring=record)
 
 
 REWARD_FN = 'env.reward_fn (null or {"rewards:twice": 1.0})'

@@ -71,7 +71,7 @@ def test_the_resolved_spec_survives_yaml() -> None:
 def test_all_faults_are_told_at_once() -> None:
     text = message("training.lerning_rate=1", "seed=x", "training.num_steps=0")
     assert len(text.splitlines()) == 3
-    assert "`python -m xp evaluate` plays the model untrained" in text
+    assert "`python -m xp eval` plays a model untrained" in text
 
 
 def test_a_users_option_may_live_elsewhere(tmp_path: Path) -> None:

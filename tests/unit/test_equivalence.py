@@ -24,7 +24,7 @@ def pairs_of(differences: list[float]) -> dict[int, tuple[float, float]]:
 
 
 def run_of(seed: int, rewards: tuple[float, ...], after: float) -> TrainedRun:
-    before, trained = (HeldOutResult(value, 0.01, None, 512, 0) for value in (0.4, after))
+    before, trained = (HeldOutResult(value, 0.01, 512, 0, value, 1.0, 512) for value in (0.4, after))
     return TrainedRun(f"run-{seed}", seed, rewards, before, trained)
 
 

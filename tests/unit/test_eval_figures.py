@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.evaluations import record_of
 from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
 from tests.unit.test_eval_api import row
 from xp.composition import compose
 from xp.envs.base import Task
 from xp.envs.chat_api import Answer, DialogueFails, TooLong
-from xp.envs.config import Dialect, EpisodeConfig
+from xp.envs.config import Chat, Dialect, EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
@@ -26,7 +27,7 @@ from xp.evaluation.one import EvaluationRun
 from xp.evaluation.play import Dialogue, Usage, play
 from xp.evaluation.records import EvaluationIdentity
 from xp.evaluation.settings import ToolCalls, settings
-from xp.evaluation.summary import _episodes, _figures, _mix, summary_of, usage
+from xp.evaluation.summary import summary_of, usage, with_intervals
 from xp.evaluation.tables import latex, markdown, notes, rows
 from xp.evaluation.tracked import metrics_of
 
@@ -145,13 +146,13 @@ def test_a_group_is_settled_when_all_of_it_has_ended(size: int, scores: bool, se
     assert scored == ([["b1", "b2"], ["a1", "a2"]] if (size, scores) == (2, True) else [])
 
 
-def test_a_partly_recorded_batch_is_played_whole_and_completed() -> None:
+def test_a_partly_recorded_batch_is_played_whole_and_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     batches, taken, reasons = [], [], iter([None, None, "spent", None])
     todo: list[Any] = [(SimpleNamespace(task_id=f"e/test/{index}"), sample) for sample in (0, 1) for index in range(3)]
 
-    def played(batch: Any, *_: Any) -> list[Any]:
+    def played(_: Any, __: Any, batch: Any, *___: Any) -> list[Any]:
         batches.append([(one.task_id, sample) for one, sample in batch])
-        return [played_one(one.task_id, sample) for one, sample in batch]
+        return [SimpleNamespace(record=played_one(one.task_id, sample)) for one, sample in batch]
 
     def played_one(task_id: str, sample: int) -> Any:
         episode = SimpleNamespace(task=Task("e", "test", int(task_id[-1])))
@@ -164,7 +165,8 @@ def test_a_partly_recorded_batch_is_played_whole_and_completed() -> None:
     writer = SimpleNamespace(write=lambda one: taken.append((one.index, one.sample)))
     parts: Any = {"mix": None, "rules": None, "writer": writer, "board": board, "done": done, "recorded": done}
     stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
-    model: Any = SimpleNamespace(play=played)
+    monkeypatch.setattr("xp.evaluation.driver.play_each", played)
+    model: Any = SimpleNamespace(open_engine=None, chat=None)
     assert play_local(stage, model, todo, 2, lambda _: next(reasons)) == "spent"
     assert batches == [[("e/test/2", 0), ("e/test/0", 1)], [("e/test/1", 1), ("e/test/2", 1)]]
     assert taken == [("0", 1), ("1", 1), ("2", 1)]
@@ -188,7 +190,9 @@ def test_the_dialect_is_the_models_or_what_xp_writes_for_an_endpoint(
     monkeypatch.setattr("xp.evaluation.one.episode_config", lambda _: config)
     run = EvaluationRun.__new__(EvaluationRun)
     run.entry = SimpleNamespace(spec=None)  # type: ignore[assignment]
-    model: Any = SimpleNamespace(dialect=lambda: Dialect.GLM) if has_model else None
+    monkeypatch.setattr("xp.evaluation.one.detect", lambda *_: Dialect.GLM)
+    chat = SimpleNamespace(tokenizer=None, chat=Chat())
+    model: Any = SimpleNamespace(chat=chat) if has_model else None
     assert run._rules(model).members["e"].dialect is expected
 
 
@@ -222,7 +226,14 @@ def test_an_evaluation_is_another_one_where_it_is_played_otherwise() -> None:
 def record(prompt: int | None, judges: Mapping[str, float], env: str = "e", status: str = "finished") -> dict[str, Any]:
     tokens = None if prompt is None else {"prompt": prompt, "generated": 10 * prompt, "observed": 0}
     counts = {} if prompt is None else {"prompt_tokens": prompt, "completion_tokens": 10 * prompt}
-    outcome = {"status": status, "num_turns": 2, "num_tool_calls": 1, "num_malformed": 0, "void_reason": None}
+    outcome = {
+        "status": status,
+        "num_turns": 2,
+        "num_tool_calls": 1,
+        "num_malformed": 0,
+        "void_reason": None,
+        "step_rewards": [],
+    }
     extra = {"usage": {"requests": 1, **counts}}
     return {"env": env, "outcome": {**outcome, "judges": judges}, "tokens": tokens, "elapsed_s": 3.0, "extra": extra}
 
@@ -237,11 +248,6 @@ def test_tokens_and_judges_are_summed_where_all_are_known() -> None:
     assert [usage(judged, one)["cost_usd"] for one in ((None, 3.0), (2.0, None))] == [None, None]
     unknown = dict.fromkeys(("prompt_tokens", "completion_tokens", "cost_usd"))
     assert usage([*judged, record(None, {})], (2.0, 3.0)) == usage([], (2.0, 3.0)) == unknown
-    means = _episodes([record(5, {}), record(7, {}, status="void")])
-    assert means["statuses"] == {"finished": 1, "void": 1}
-    assert (means["turns_mean"], means["tool_calls_mean"], means["malformed_mean"]) == (2.0, 1.0, 0.0)
-    assert (means["tokens_mean"], means["seconds_mean"]) == (60.0, 3.0)
-    assert _episodes([record(5, {}), record(None, {})])["tokens_mean"] is None
 
 
 def test_an_evaluation_of_one_environment_has_its_figures_and_of_several_those_of_the_mix() -> None:
@@ -249,12 +255,13 @@ def test_an_evaluation_of_one_environment_has_its_figures_and_of_several_those_o
         rows_ = [replace(row([]), task_id=f"{name}/t/{index}", env=name) for index in (0, 1) for name in names]
         episodes = [(one, 0) for one in rows_]
         records = {
-            (one.task_id, 0): record(1, {}, one.env) | {"started_at": 10.0 + number, "outcome": played_with(number % 2)}
+            (one.task_id, 0): record(1, {}, one.env)
+            | {"split": "t", "index": one.task_id[-1], "started_at": 10.0 + number, "outcome": played_with(number % 2)}
             for number, one in enumerate(rows_[:num_played])
         }
         word = names[0] if len(names) == 1 else f"[{','.join(names)}]"
-        requested = EvaluationIdentity("e", {"name": "m"}, None, "tasks", "rules", {"seed": 1})
-        return summary_of(requested, compose([f"env={word}"]), episodes, records, "spent", (1.0, 2.0))
+        requested = EvaluationIdentity("e", {"name": "m"}, None, "tasks", "rules", {"pass_threshold": 1.0})
+        return summary_of(requested, compose([f"env={word}"]), episodes, records, "spent", (1.0, 2.0), "e-m")
 
     def played_with(reward: float) -> dict[str, Any]:
         return record(1, {})["outcome"] | {"reward": float(reward)}
@@ -284,7 +291,7 @@ def test_a_sample_of_inspects_log_has_the_episodes_messages_and_its_last_answer(
     played = record(5, {}) | {"split": "t", "index": 3, "sample": 1, "messages": said, "started_at": 60.0}
     played["outcome"] |= {"reward": 0.5, "step_rewards": [0.5]}
     void = played | {"outcome": played["outcome"] | {"reward": None, "void_reason": "lost", "num_turns": 0}}
-    times = {"started": 0.0, "ended": 90.0, "task_set": "s", "playing": {}, "xp": "1", "id": "i", "run": None}
+    times = {"started": 0.0, "ended": 90.0, "id": "i", "run": None, "xp": "1"}
     log = json.loads(inspect_log(mixed() | times, [played, void]))
     sample, other = log["samples"]
     call = {"function": "look", "id": "c1", "type": "function", "arguments": {"at": "hall"}}
@@ -305,21 +312,12 @@ def mixed() -> dict[str, Any]:
     """Results of two environments: two tasks of two episodes, and three tasks of one, of which one is void."""
     rewards: dict[str, list[float | None]] = {"a/t/0": [1.0, 1.0], "a/t/1": [0.0, 0.5]}
     rewards |= {"b/t/0": [0.0], "b/t/1": [0.25], "b/t/2": [None]}
-    envs = {
-        env: _figures({task: one for task, one in rewards.items() if task[0] == env}, [record(1, {}, env)], 0.5, limits)
-        for env, limits in (("a", (None, None)), ("b", (0.0, 1.0)))
-    }
-    whole = _mix(rewards, [record(1, {})], 0.5, envs)
+    rules = {"a": {}, "b": {"env.reward.minimum": 0.0, "env.reward.maximum": 1.0}}
     used = {"prompt_tokens": 1200, "completion_tokens": 30, "cost_usd": 0.00125}
     judges = {"prompt_tokens": 5000.0, "completion_tokens": 7.0, "cost_usd": 0.5}
-    common = {"env": "mix", "model": {"name": "m_1"}, "status": "stopped", "stopped": "the budget is spent"}
-    return common | {
-        "num_played": 6,
-        "num_asked": 7,
-        "environments": envs,
-        "summary": whole,
-        "usage": {**used, "judges": judges},
-    }
+    stopped = {"env": "mix", "model": {"name": "m_1"}, "status": "stopped", "stopped": "the budget is spent"}
+    more = {**stopped, "num_played": 6, "usage": {**used, "judges": judges}}
+    return with_intervals(record_of(rewards, scoring=rules, threshold=0.5, **more), are_counted=True)
 
 
 def test_a_mix_weighs_its_environments_by_their_scored_episodes() -> None:
@@ -355,7 +353,8 @@ def test_a_table_has_a_line_for_each_environment_and_the_mix() -> None:
         "mix / m_1: 1,200 tokens read and 30 written for 0.0013 US dollars",
         "mix / m_1: judges: 5,000 tokens read and 7 written for 0.5000 US dollars",
     ]
-    alone = found | {"environments": {"b": _figures({"b/t/0": [0.5]}, [], 0.5, (None, None))}, "status": "finished"}
+    alone = found | with_intervals(record_of({"b/t/0": [0.5]}, threshold=0.5), are_counted=True)
+    alone |= {name: found[name] for name in ("env", "model")}
     alone["usage"] = {"cost_usd": None, "judges": {"prompt_tokens": 1.0, "completion_tokens": 2.0}}
     assert rows([alone]) == [("mix", "m_1", "1", "0.500", "-", "100.0%", "0")]
     assert list(notes(alone)) == [
@@ -377,8 +376,8 @@ def test_an_evaluations_metrics_are_numbers_of_each_environment_and_of_all() -> 
     metrics = metrics_of(mixed())
     assert (metrics["eval/a/reward"], metrics["eval/all/num_void"]) == (0.625, 1.0)
     assert (metrics["eval/all/judges/cost_usd"], metrics["eval/all/cost_usd"]) == (0.5, 0.00125)
-    void = _mix({"a/t/0": [None]}, [record(1, {}, "a")], 0.5, {"a": _figures({"a/t/0": [None]}, [], 0.5, (None, None))})
-    assert void["reward"] is None
+    void = with_intervals(record_of({"a/t/0": [None], "b/t/0": [None]}), are_counted=False)["summary"]
+    assert (void["reward"], void["tokens_mean"]) == (None, None)
     alone = metrics_of(
         mixed() | {"environments": {}, "summary": mixed()["summary"] | {"bootstrap": None, "tokens_mean": None}}
     )

@@ -12,7 +12,7 @@ from xp.backends.slime.control.flags import catalog
 from xp.composition import compose
 from xp.engines.conversation import GenerationRequest
 from xp.engines.sglang import AdapterClient, SGLangClient
-from xp.evaluation.local import sglang_arguments
+from xp.planning.engine import sglang_arguments
 from xp.planning.episode import sampling_of
 
 SIZES = ("backend.engine.tensor_parallel=2", "backend.engine.memory_fraction=0.5", "backend.engine.max_sequences=64")

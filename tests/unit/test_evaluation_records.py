@@ -7,25 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
 from xp.evaluation.entries import _identity, _in_mix, _local, _set, _steps, env_words
-from xp.evaluation.records import (
-    EPISODES,
-    REQUEST,
-    SUMMARY,
-    EvaluationIdentity,
-    ListedEvaluation,
-    line_of,
-    locked,
-    place_of,
-)
+from xp.evaluation.records import EPISODES, REQUEST, EvaluationIdentity, ListedEvaluation, line_of, locked, place_of
 
 ASKED = EvaluationIdentity("sums", {"name": "ORG/My model"}, None, "tasks", "rules", {"seed": 1})
 
 
 def begun(place: Path, *, is_finished: bool = False) -> Path:
     place.mkdir(parents=True)
-    for name in (REQUEST, *([SUMMARY] if is_finished else [])):
+    for name in (REQUEST, *([RECORD] if is_finished else [])):
         (place / name).write_text("{}")
     return place
 
@@ -36,13 +28,13 @@ def test_an_unfinished_evaluation_goes_on_and_a_finished_one_is_another_with_aga
     assert place_of(tmp_path, ASKED, again=True) == first
     begun(first)
     assert place_of(tmp_path, ASKED, again=True) == first
-    (first / SUMMARY).write_text("{}")
+    (first / RECORD).write_text("{}")
     assert place_of(tmp_path, ASKED, again=False) == first
     second = place_of(tmp_path, ASKED, again=True)
     assert second == first.with_name(f"{first.name}-2")
     begun(second)
     assert [place_of(tmp_path, ASKED, again=again) for again in (False, True)] == [second, second]
-    (second / SUMMARY).write_text("{}")
+    (second / RECORD).write_text("{}")
     assert place_of(tmp_path, ASKED, again=True) == first.with_name(f"{first.name}-3")
 
 
@@ -50,7 +42,7 @@ def test_a_directory_is_played_by_one_process_and_removed_without_an_episode(tmp
     place = tmp_path / "evaluations/one"
     with locked(place, ASKED):
         request = json.loads((place / REQUEST).read_text())
-        assert (request["schema_version"], request["env"]) == (1, "sums")
+        assert (request["schema_version"], request["env"]) == (2, "sums")
         with pytest.raises(XpError, match="is being played by another process") as caught, locked(place, ASKED):
             pass
         assert caught.value.code is ExitCode.RUN_DIR

@@ -42,22 +42,19 @@ def test_an_evaluation_has_limits_of_its_own_and_the_training_keeps_its(backend:
     spec = compose([*REFERENCE, f"backend={backend}", *OWN])
     assert backend_of(spec).refusals(spec) == []
     both, training = configs(spec), (spec.training.max_tokens_per_turn, spec.training.max_response_tokens)
-    train, evaluate = both["train"]["common"], both["evaluate"]["common"]
-    if backend is BackendName.TRL:
-        own = evaluate["sampling"]
-        assert (own["temperature"], own["top_p"], own["top_k"]) == (0.6, 0.7, 20)
-        assert limits(own) == (3000, 12000)
-        assert limits(train["sampling"]) == training
-    else:
-        assert limits(train["evaluation_limits"]) == limits(evaluate["evaluation_limits"]) == (3000, 12000)
-        assert limits(train["sampling" if backend is BackendName.SKYRL else "limits"]) == training
+    train, own = both["train"]["common"], both["evaluate"]["sampling"]
+    assert (own["temperature"], own["top_p"], own["top_k"]) == (0.6, 0.7, 20)
+    assert limits(own) == (3000, 12000)
+    assert limits(train["limits" if backend is BackendName.SLIME else "sampling"]) == training
+    if backend is not BackendName.TRL:
+        assert limits(train["evaluation_limits"]) == (3000, 12000)
 
 
 def test_null_is_the_trainings_limit_and_the_cut_is_not_the_trainings() -> None:
     spec = compose(
         [*REFERENCE, "backend=trl", "training.top_p=0.5", "training.top_k=9", "training.max_logprob_gap=null"]
     )
-    own = configs(spec)["evaluate"]["common"]["sampling"]
+    own = configs(spec)["evaluate"]["sampling"]
     assert limits(own) == (spec.training.max_tokens_per_turn, spec.training.max_response_tokens)
     assert (own["top_p"], own["top_k"]) == (1.0, None)
 

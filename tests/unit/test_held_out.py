@@ -8,22 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.evaluations import leave_evaluation
 from tests.support.fake_provider import FakeWorld
 from tests.support.fake_session import RULES
 from tests.unit.slime_config import worker_config
 from xp.composition import compose, from_container
+from xp.engines.config import EvaluateConfig, LocalEngine
+from xp.engines.evaluate import RunEvaluation
 from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.planning.episode import sampling_of
 from xp.planning.extent import held_out_lines
-from xp.planning.plan import build_again, build_evaluation, build_model_evaluation, build_plan, build_preparation
+from xp.planning.plan import build_again, build_plan, build_preparation
 from xp.planning.stages import prepare_config, task_set_place
-from xp.run_records.held_out import read_held_out, read_rewards
+from xp.run_records.held_out import held_out, read_evaluation
 from xp.tasks.evaluated import Rounds
 from xp.tasks.prepare import prepare
-from xp.worker.evaluate import RunEvaluation, evaluate_models
-from xp.worker.stage import EvaluateConfig
+from xp.worker.stage import StageConfig
 
 ON = {
     "trl": ("env=whodunit_mini",),
@@ -50,24 +53,12 @@ def test_only_a_training_asks_preparation_for_tasks_to_train_on() -> None:
     spec = compose([*ON["trl"]])
     plans = {
         True: [build_plan(spec, "r"), build_again(spec, "r", 2, ["prepare", "model", "train", "evaluate"])],
-        False: [build_preparation(spec, "r"), build_model_evaluation(spec, "r"), build_evaluation(spec, "r", 2, None)],
+        False: [build_preparation(spec, "r")],
     }
     for trains, made in plans.items():
         for plan in made:
             (config,) = (text for path, text in plan.stages[0].job.files.items() if path.endswith("/config.json"))
             assert f'"trains": {str(trains).lower()}' in config
-
-
-def test_a_run_is_gone_on_with_as_what_it_was() -> None:
-    spec = compose([*ON["trl"]])
-    names = {
-        ("prepare",): ["prepare"],
-        ("prepare", "model", "evaluate"): ["prepare", "model", "evaluate"],
-        (): ["prepare", "model", "train", "evaluate"],
-        ("prepare", "train"): ["prepare", "model", "train", "evaluate"],
-    }
-    for earlier, expected in names.items():
-        assert [stage.name for stage in build_again(spec, "r", 2, earlier).stages] == expected
 
 
 def test_training_splits_are_one_name_or_several() -> None:
@@ -92,21 +83,18 @@ def test_the_plan_says_the_rule_before_the_tasks_are_known(tmp_path: Path) -> No
 
 
 def test_the_plan_refuses_to_train_on_what_is_there_to_be_evaluated(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match=r"env\.train\.split: nothing to train on: .*\n`python -m xp evaluate`") as error:
+    with pytest.raises(XpError, match=r"env\.train\.split: nothing to train on: .*\n`python -m xp eval`") as error:
         build_plan(compose(["env=gsm1k", f"outputs={tmp_path}"]), "r")
     assert error.value.code is ExitCode.PLAN
-    assert build_model_evaluation(compose(["env=gsm1k", f"outputs={tmp_path}"]), "r").stages
     mix = compose(["env=[gsm1k,whodunit_mini]", f"outputs={tmp_path}"])
     assert build_plan(mix, "r").stages
 
 
 def test_a_result_on_tasks_that_are_trained_on_carries_its_label(tmp_path: Path) -> None:
-    file = tmp_path / "evaluation.json"
-    result = {"reward_mean": 0.5, "reward_stderr": None}
     for num_trained_on, label in ((0, ""), (3, "3 of 10 evaluation tasks are trained on as well")):
         record = {"num_trained_on": num_trained_on, "num_held_out": 10}
-        file.write_text(json.dumps({"results": {"after": result}, "held_out": {"m": record}}))
-        assert read_held_out(file)["after"].label == label
+        leave_evaluation(tmp_path, after={"m/test/0": [0.5]}, held_out={"m": record})
+        assert held_out(tmp_path)["after"].label == label
 
 
 def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_path: Path) -> None:
@@ -117,13 +105,16 @@ def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     played = [EpisodeFacts("fake", row.task_id, outcome, 3) for row in rows]
     (tmp_path / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
-    evaluate_models(EvaluateConfig(common, {"after": "m"}, Rounds(None, 1)), tmp_path, lambda *_: played)
-    found = read_rewards(tmp_path / "evaluation.json", "after")
-    assert found is not None
-    assert found.hashes == {row.task_id: row.task_hash for row in rows}
-    assert len(set(found.hashes.values())) == 3
-    assert found.scoring is not None
-    assert found.scoring["fake"]["env.reward.reduction"] == RULES.reward.reduction
+    RunEvaluation(config_of(common, {"after": "m"}), tmp_path / "episode.json").add("after", played)
+    found = read_evaluation(tmp_path / "after/eval.json")
+    assert {task: one["hash"] for task, one in found["tasks"].items()} == {row.task_id: row.task_hash for row in rows}
+    assert found["scoring"]["fake"]["env.reward.reduction"] == RULES.reward.reduction
+
+
+def config_of(common: StageConfig, models: dict[str, str], num_tasks: int | None = None) -> EvaluateConfig:
+    sampling = sampling_of(compose([]), evaluates=True)
+    engine = LocalEngine("transformers", "float32", 1, None)
+    return EvaluateConfig(common, models, Rounds(num_tasks, 1), sampling, 8, engine)
 
 
 def evaluation(root: Path, attempt: int, num_tasks: int | None = None) -> tuple[RunEvaluation, list[EpisodeFacts]]:
@@ -139,7 +130,7 @@ def evaluation(root: Path, attempt: int, num_tasks: int | None = None) -> tuple[
         tasks=str(tasks.path),
         metrics="runs/r/metrics.jsonl",
     )
-    config = EvaluateConfig(common, {"before": "m", "after": "runs/r/model"}, Rounds(num_tasks, 1))
+    config = config_of(common, {"before": "m", "after": "runs/r/model"}, num_tasks)
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     played = [EpisodeFacts("fake", row.task_id, outcome, 3) for row in tasks.rows("held_out")]
     return RunEvaluation(config, root / "episode.json", root), played
@@ -152,11 +143,8 @@ def test_only_the_result_before_training_is_of_earlier_attempts(tmp_path: Path) 
     assert not first.is_due("before")
     second, _ = evaluation(tmp_path, 2)
     assert (second.is_due("before"), second.is_due("after")) == (False, True)
-    assert not (tmp_path / "runs/r/attempt_2/evaluate/evaluation.json").exists()
     second.add("after", played)
-    found = read_rewards(tmp_path / "runs/r/attempt_2/evaluate/evaluation.json", "before")
-    assert found is not None
-    assert len(found.rewards) == len(found.hashes) == 4
+    assert len(read_evaluation(tmp_path / "runs/r/attempt_2/evaluate/before/eval.json")["tasks"]) == 4
     lines = [json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()]
     assert [(line["attempt"], "evaluation/before/episodes/num" in line) for line in lines] == [
         (1, True),
@@ -177,4 +165,8 @@ def test_an_evaluation_with_too_many_void_episodes_has_no_result(tmp_path: Path)
     with pytest.raises(XpError, match="void") as error:
         first.add("before", void)
     assert error.value.code is ExitCode.UNHEALTHY
+    first._config = replace(first._config, common=replace(first._config.common, max_void_fraction=1.0))
+    lost = [replace(one, outcome=replace(one.outcome, void_reason="JudgeFault: no verdict")) for one in void]
+    with pytest.raises(XpError, match=r"every held-out episode is void: .* \(JudgeFault: no verdict\)"):
+        first.add("before", lost)
     assert first.is_due("before")

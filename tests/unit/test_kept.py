@@ -88,16 +88,6 @@ def test_what_comes_after_a_stage_that_ran_again_runs_again(tmp_path: Path) -> N
     assert launcher.submitted == ["run/3/evaluate"]
 
 
-def test_an_evaluation_of_something_else_in_between_changes_nothing(tmp_path: Path) -> None:
-    go(at(of_two(), 1), tmp_path, writing())
-    other = at(of_two(evaluate="a checkpoint"), 2)
-    go(replace(other, stages=other.stages[1:]), tmp_path, writing(), again=True)
-    launcher = writing()
-    record = go(at(of_two(), 3), tmp_path, launcher)
-    assert launcher.submitted == []
-    assert ends(record) == dict.fromkeys(("train", "evaluate"), ("cached", None))
-
-
 def played_in_training(attempt: int, *failed: str) -> tuple[FakePlan, FakeLauncher]:
     """A plan whose training makes the evaluation's result too, and a launcher that plays it."""
     train, evaluate = at(of_two(), attempt).stages
@@ -132,24 +122,3 @@ def test_an_evaluation_that_the_training_has_not_ended_is_run(tmp_path: Path) ->
     launcher = writing()
     go(one, tmp_path, launcher)
     assert launcher.submitted == ["run/1/train", "run/1/evaluate"]
-
-
-def test_another_preparation_of_the_shared_task_set_in_between_changes_nothing(tmp_path: Path) -> None:
-    """`evaluate run=RUN checkpoint=2` prepares the same set, by a job that does not train on it."""
-
-    def prepared(by: str) -> Stage:
-        return stage("prepare", "", by, outputs=("tasks/0123/manifest.json",))
-
-    of_three = at(of_two(), 1)
-    of_three = replace(of_three, stages=(prepared("to train"), *of_three.stages))
-    go(of_three, tmp_path, writing())
-    other = at(of_two(evaluate="a checkpoint"), 2)
-    go(replace(other, stages=(prepared("to evaluate"), other.stages[1])), tmp_path, writing(), again=True)
-    launcher = writing()
-    resumed = at(of_two(), 3)
-    go(replace(resumed, stages=(prepared("to train"), *resumed.stages)), tmp_path, launcher)
-    assert launcher.submitted == []
-    (tmp_path / "tasks/0123/manifest.json").unlink()
-    fourth = at(of_two(), 4)
-    go(replace(fourth, stages=(prepared("to train"), *fourth.stages)), tmp_path, launcher)
-    assert launcher.submitted[0] == "run/4/prepare"

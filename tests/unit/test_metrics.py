@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from xp.episode.evaluation import evaluation_result
+from xp.episode.evaluation import figures
 from xp.episode.metrics import EpisodeFacts, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile, last_step, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -28,14 +27,6 @@ def test_a_void_episode_counts_in_no_mean_of_rewards() -> None:
     assert metrics["episodes/void"] == pytest.approx(1 / 3)
 
 
-def test_an_evaluation_of_void_episodes_alone_names_their_reasons() -> None:
-    void = played("t", None)
-    lost = [replace(void, outcome=replace(void.outcome, void_reason="JudgeFault: no verdict"))]
-    with pytest.raises(XpError, match=r"every held-out episode is void: .* \(JudgeFault: no verdict\)") as caught:
-        evaluation_result(lost, 1.0)
-    assert caught.value.code is ExitCode.UNHEALTHY
-
-
 def test_pass_at_n_counts_groups_with_a_full_reward() -> None:
     group = [played("t", 0.0), played("t", 1.0), played("u", 0.9), played("u", 0.0)]
     assert episode_metrics(group, 2, 1.0)["reward/avg_pass_at_2"] == 0.5
@@ -49,9 +40,9 @@ def test_another_threshold_of_a_pass_is_part_of_the_metrics_name() -> None:
 
 
 def test_an_evaluation_says_what_a_pass_was() -> None:
-    result = evaluation_result([played("t", 0.5), played("u", 1.0), played("v", 0.0), played("w", None)], 0.5)
-    assert (result["pass_share"], result["perfect_share"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
-    assert result["pass_threshold"] == 0.5
+    result = figures([played("t", 0.5), played("u", 1.0), played("v", 0.0), played("w", None)], 0.5)
+    assert (result["passes"]["value"], result["env_pass_share"]) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert (result["pass_threshold"], result["num_void"]) == (0.5, 1)
 
 
 def test_groups_without_variance_are_counted() -> None:

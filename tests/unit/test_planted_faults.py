@@ -15,6 +15,7 @@ from xp.run_records.record import read_record
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in RECORDED.glob("*.json")))
 def test_a_recorded_run_is_diagnosed_as_what_it_is(name: str, tmp_path: Path) -> None:
-    unpack(name, tmp_path)
-    found = diagnose(tmp_path, read_record(tmp_path))
+    run = tmp_path / name
+    unpack(name, run)
+    found = diagnose(run, read_record(run))
     assert complaints_of(RUNS[name], found.verdict, [asdict(one) for one in found.symptoms]) == []

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.evaluations import leave_evaluation
 from tests.support.fake_session import RULES, FakeSession, call, steady
 from tests.support.http_server import Reply, Request, http_server
 from tests.support.tiny import tokenizer_and_model
@@ -25,17 +26,6 @@ from xp.replay.publish import licence_of, model_files
 
 SECRET = "4f9d0c7be21a4a5fb3"
 TASKS = {f"multiply/test/{number}": [float(number % 4 > 0)] for number in range(40)}
-RESULT = {
-    "reward_mean": 0.75,
-    "reward_stderr": 0.07,
-    "perfect_share": 0.75,
-    "pass_share": 0.75,
-    "pass_threshold": 1.0,
-    "num_scored": 40,
-    "num_void": 0,
-    "num_tasks": 40,
-    "tasks": TASKS,
-}
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for one in tokenizer_and_model():
         one.save_pretrained(run / "model")
     write_digests(run / "model")
-    evaluation = {"schema_version": 1, "results": {"after": RESULT}, "task_hashes": dict.fromkeys(TASKS, "h")}
-    (run / "attempt_1/evaluate").mkdir()
-    (run / "attempt_1/evaluate/evaluation.json").write_text(json.dumps(evaluation))
+    leave_evaluation(run, after=TASKS)
     with TrajectoryWriter(run / "attempt_1/train/trajectories/train.jsonl") as writer:
         episode = Episode(Task("multiply", "train", 0), lambda: FakeSession(steady), RULES)
         episode.step(call("win"))

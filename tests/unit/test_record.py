@@ -202,19 +202,6 @@ def test_the_number_of_an_attempts_directory(name: str, number: int) -> None:
     assert number_of(Path("run", name)) == number
 
 
-def test_the_status_of_a_run_is_that_of_its_last_training() -> None:
-    def closed(*attempts: tuple[str, RunStatus]) -> RunStatus:
-        record = EMPTY
-        for stage, status in attempts:
-            record = close_attempt(begin_attempt(record, ["prepare", stage], HERE), status)
-        return record.status
-
-    failed, done = RunStatus.FAILED, RunStatus.SUCCEEDED
-    assert closed(("train", failed), ("evaluate", done)) is failed
-    assert closed(("train", failed), ("train", done), ("evaluate", failed)) is done
-    assert closed(("evaluate", failed), ("evaluate", done)) is done
-
-
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.evaluations import leave_evaluation
 from tests.support.fake_session import RULES, FakeSession, call
 from xp.__main__ import main
 from xp.composition import compose
@@ -125,10 +126,8 @@ def leave_evaluations(outputs: Path, scored_by: Mapping[str, Any] = SCORED_BY, c
     for name, tasks, scoring, last in (("a", FIRST, SCORED_BY, "c"), ("b", SECOND, scored_by, content)):
         run = leave_run(outputs, name, ("evaluate/after", 0, 1, tasks))
         rewards = {f"multiply/train/{index}": [0.0, 0.0] for index in tasks}
-        after = {"reward_mean": 0.0, "pass_threshold": 1.0, "tasks": rewards}
         hashes = dict(zip(rewards, ("c", last), strict=True))
-        value = {"results": {"after": after}, "task_hashes": hashes, "scoring": {"multiply": scoring}}
-        (run / "attempt_1/evaluate/evaluation.json").write_text(json.dumps(value))
+        leave_evaluation(run, after=rewards, hashes=hashes, scoring={"multiply": scoring})
         places.append(run)
     return places[0], places[1]
 
@@ -162,7 +161,7 @@ def test_runs_with_other_tasks_are_not_compared(
 
 def test_runs_whose_environments_scored_by_other_code_are_not_compared(tmp_path: Path) -> None:
     runs = leave_evaluations(tmp_path, SCORED_BY | {"env.grader": "other"})
-    file = runs[0] / "attempt_1/evaluate/evaluation.json"
+    file = runs[0] / "attempt_1/evaluate/after/eval.json"
     value = json.loads(file.read_text())
     value["scoring"]["multiply"]["env.grader"] = "number"
     file.write_text(json.dumps(value))

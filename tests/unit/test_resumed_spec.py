@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.support.evaluations import record_of
 from tests.unit.test_dispatch import FakeLauncher
 from xp.__main__ import main
 from xp.composition import compose
@@ -38,7 +40,7 @@ def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Say:
             return 9
         for name in made.job.outputs:
             (context.outputs / name).parent.mkdir(parents=True, exist_ok=True)
-            (context.outputs / name).write_text('{"results": {}}')
+            (context.outputs / name).write_text(json.dumps(record_of({"e/test/0": [0.5]})))
         if made.name == "train":
             metrics = context.outputs / "runs" / context.run_id / "metrics.jsonl"
             metrics.write_text(f'{{"stage": "train", "step": {next(last_steps)}}}\n')
@@ -65,14 +67,6 @@ def test_an_extension_that_was_cut_goes_on_as_an_extension(
     assert "is finished (30 of 30 steps)" in "".join(capsys.readouterr())
 
 
-def test_an_evaluation_of_a_run_leaves_what_it_is_told_to_itself(say: Say, tmp_path: Path) -> None:
-    assert say("training.num_steps=3")[0] == 0
-    run = run_of(tmp_path)
-    before = (run / "spec.yaml").read_text()
-    assert say("evaluate", f"run={run.name}", "evaluation.samples_per_task=2")[0] == 0
-    assert (run / "spec.yaml").read_text() == before
-
-
 def test_fewer_steps_than_a_run_has_made_are_refused(
     say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,28 +74,6 @@ def test_fewer_steps_than_a_run_has_made_are_refused(
     capsys.readouterr()
     assert say(f"resume={run_of(tmp_path).name}", "training.num_steps=2") == (ExitCode.CONFIG, [])
     assert "has made 3 steps; give 3 or more" in "".join(capsys.readouterr())
-
-
-def test_a_missing_checkpoint_changes_nothing_and_the_existing_are_named(
-    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert say("training.num_steps=3")[0] == 0
-    run = run_of(tmp_path)
-    before = (run / "run.json").read_bytes()
-    for step in (1, 3):
-        (run / f"checkpoints/checkpoint-{step}").mkdir(parents=True)
-    assert say("evaluate", f"run={run.name}", "checkpoint=2") == (ExitCode.RUN_DIR, [])
-    assert "the run has one of the steps 1, 3" in capsys.readouterr().err
-    (run / "model").rename(tmp_path / "moved")
-    (run / "sft").mkdir()
-    assert say("evaluate", f"run={run.name}") == (ExitCode.RUN_DIR, [])
-    assert f"eval run={run.name}@sft" in capsys.readouterr().err
-    (tmp_path / "moved").rename(run / "model")
-    assert say("evaluate", f"run={run.name}", "checkpoint=") == (ExitCode.CONFIG, [])
-    assert "checkpoint=: it has no value" in capsys.readouterr().err
-    assert (run / "run.json").read_bytes() == before
-    assert say("evaluate", f"run={run.name}", "checkpoint=3", failing="evaluate")[0] == ExitCode.STAGE_FAILED
-    assert f"resume: python -m xp evaluate run={run.name} checkpoint=3 outputs={tmp_path}" in capsys.readouterr().err
 
 
 def test_a_run_goes_on_with_as_many_accelerators_of_another_machine(

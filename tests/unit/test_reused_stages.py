@@ -15,7 +15,7 @@ from xp.composition.points import validated
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import ExitCode, XpError
 from xp.lib.verified import DIGESTS
-from xp.planning.plan import Plan, build_again, build_evaluation, build_model_evaluation, build_plan, build_sft
+from xp.planning.plan import Plan, build_again, build_plan, build_sft
 from xp.run_records.record import (
     Provenance,
     RunRecord,
@@ -26,7 +26,7 @@ from xp.run_records.record import (
     update_stage,
     write_record,
 )
-from xp.run_records.reuse import attempt_of, finished, has_every_stage, reusable_stages
+from xp.run_records.reuse import finished, reusable_stages
 from xp.spec.recorded import recorded_spec
 from xp.tasks.training_length import FILE as LENGTH_FILE
 
@@ -139,20 +139,11 @@ def test_a_later_attempt_hides_an_earlier_one_only_where_it_wrote_over_it(tmp_pa
     spec = finished_run(tmp_path)
     record = another_attempt(tmp_path, resumed(spec), train=succeeded)
     assert reusable_stages(third(spec), record, tmp_path) == {"prepare": 1, "train": 2}
-    assert [attempt_of(record, name) for name in ("train", "evaluate", "sft")] == [2, 1, None]
     # Another training wrote the model of this one.
     (tmp_path / "runs/R/run.json").unlink()
     spec = finished_run(tmp_path)
     record = another_attempt(tmp_path, resumed(spec, every=1, patience=1), train=failed)
     assert reusable_stages(third(spec), record, tmp_path) == {"prepare": 1}
-
-
-def test_a_finished_evaluation_is_no_training(tmp_path: Path) -> None:
-    spec = finished_run(tmp_path)
-    plan = build_again(from_container(spec), "R", 2, ["prepare", "model", "evaluate"])
-    record = read_record(tmp_path / "runs/R")
-    assert [has_every_stage(one, record) for one in (resumed(spec), plan)] == [True, False]
-    assert has_every_stage(plan, replace(record, attempts=()))
 
 
 def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Path) -> None:
@@ -171,7 +162,6 @@ def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Pa
         ("", (), "prepare model train evaluate"),
         ("prepare", (), "prepare"),
         ("prepare model", (), "prepare"),
-        ("prepare model evaluate", (), "prepare model evaluate"),
         ("prepare model train", (), "prepare model train evaluate"),
         ("prepare model train evaluate", ("env.held_out=null",), "prepare model train"),
         ("prepare model sft", ("sft.data=solve",), "prepare model sft evaluate"),
@@ -185,20 +175,6 @@ def test_another_attempt_is_what_the_run_was(earlier: str, words: tuple[str, ...
     assert plan.attempt == 3
 
 
-def test_an_evaluation_alone_plays_one_model() -> None:
-    spec = compose(["training.num_steps=30"])
-    for step, place in ((None, "runs/r/model"), (20, "runs/r/checkpoints/checkpoint-20")):
-        prepare, evaluate = build_evaluation(spec, "r", 2, step).stages
-        config = json.loads(evaluate.job.files["runs/r/attempt_2/evaluate/config.json"])
-        assert (prepare.name, evaluate.needs, config["models"]) == ("prepare", ("prepare",), {"after": place})
-    *_, evaluate = build_model_evaluation(spec, "r").stages
-    assert evaluate.needs == ("prepare", "model")
-    models = json.loads(evaluate.job.files["runs/r/attempt_1/evaluate/config.json"])["models"]
-    assert [*models] == ["before"]
-    nothing = compose(["env.held_out=null"])
-    for build in (lambda: build_evaluation(nothing, "r", 1, None), lambda: build_model_evaluation(nothing, "r")):
-        with pytest.raises(XpError, match="there are no held-out tasks") as caught:
-            build()
-        assert caught.value.code is ExitCode.PLAN
+def test_a_fine_tuning_without_data_is_refused() -> None:
     with pytest.raises(XpError, match="there is nothing to train on"):
-        build_sft(spec, "r")
+        build_sft(compose([]), "r")

@@ -15,7 +15,7 @@ from xp.backends.skyrl.control.keys import ENGINE
 from xp.backends.skyrl.control.overrides import catalog, is_of_kind
 from xp.backends.skyrl.control.render import checkpoint, memory, native, refusals, stages
 from xp.backends.skyrl.control.rows import ROWS
-from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.composition import compose
 from xp.planning.backend import RunPaths
 from xp.planning.plan import build_plan
@@ -194,20 +194,6 @@ def test_no_path_of_the_plan_is_of_a_machine() -> None:
     assert found["data.train_data"] == ["/out/runs/r/attempt_1/train/train.parquet"]
     assert found["trainer.ckpt_path"] == "/out/runs/r/checkpoints"
     assert checkpoint(compose(SKYRL), PLACES, 20).startswith("runs/r/checkpoints/")
-
-
-def test_the_evaluation_stage_loads_held_out_tasks() -> None:
-    lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
-    job = {stage.name: stage.job for stage in stages(compose([*SKYRL, lora]), PLACES)}["evaluate"]
-    config = SkyRLEvaluateConfig.from_json(job.files["runs/r/attempt_1/evaluate/config.json"])
-    native_keys = parsed(config.common.overrides)
-    assert native_keys["trainer.eval_interval"] == 1
-    # The evaluated models have whole weights.
-    assert {key: value for key, value in native_keys.items() if ".lora." in key} == {
-        "trainer.policy.model.lora.rank": 0
-    }
-    assert list(config.models) == ["before", "after"]
-    assert config.common.paths["data.val_data"].endswith("/held_out.parquet")
 
 
 def test_adapters_reach_the_engine_by_a_directory_of_the_run() -> None:

@@ -103,7 +103,7 @@ def test_an_evaluation_that_slimes_program_lacks_is_the_stages() -> None:
     )
     places = RunPaths("runs/r", 1, "tasks/t")
     in_train = stages(compose(words), places)[-1]
-    assert (in_train.made_in, in_train.done) == ("train", "runs/r/attempt_1/evaluate/evaluation.json")
+    assert (in_train.made_in, in_train.done) == ("train", "runs/r/attempt_1/evaluate/after/eval.json")
     left = stages(compose([*words, *ahead, "backend.engine.accelerators=4"]), places)[-1]
     assert (left.made_in, left.done) == (None, None)
     alone = (*ahead, "backend.engine.accelerators=4", "evaluation.before_training=false")

@@ -15,7 +15,7 @@ from xp.backends.slime.control.architecture import SHAPE
 from xp.backends.slime.control.flags import catalog, fault, words
 from xp.backends.slime.control.render import checkpoint, meanings, refusals, stages, train_flags
 from xp.backends.slime.control.rows import ROWS
-from xp.backends.slime.worker.config import HELD_OUT_VIEW, ROLES, ConvertConfig, SlimeEvaluateConfig, SlimeTrainConfig
+from xp.backends.slime.worker.config import ROLES, ConvertConfig, SlimeTrainConfig
 from xp.composition import compose
 from xp.planning.backend import MEANT, RunPaths, Support
 from xp.planning.extent import num_steps
@@ -218,18 +218,6 @@ def test_a_converted_model_is_made_once_and_is_where_training_starts() -> None:
     assert other.done != convert.done
 
 
-def test_evaluation_starts_engines_without_a_trainer_and_plays_once() -> None:
-    config = SlimeEvaluateConfig.from_json(configs(*SLIME, "evaluation.temperature=0.0")["evaluate"])
-    found = parse(config.command.flags)
-    assert is_on(found, "--debug-rollout-only")
-    assert (found["num_rollout"], found["eval_interval"], found["eval_temperature"]) == (0, 1, 0.0)
-    assert found["eval_prompt_data"] == ["held_out", f"{config.common.stage_dir}/{HELD_OUT_VIEW}"]
-    assert {"load", "save", "ref_load", "prompt_data"}.isdisjoint(found)
-    assert list(config.models) == ["before", "after"]
-    # 128 episodes at once on 8 engines.
-    assert found["sglang_server_concurrency"] == 16
-
-
 PPO = [*SLIME, "algorithm=ppo", "backend.convert_model=true"]
 
 
@@ -245,13 +233,6 @@ def test_a_critic_is_a_role_of_its_own_beside_the_policy() -> None:
     assert own is not None
     assert own.learning_rate == 3e-5
     assert SlimeTrainConfig.from_json(configs(*SLIME)["train"]).critic is None
-
-
-def test_an_evaluation_has_no_critic() -> None:
-    found = parse(SlimeEvaluateConfig.from_json(configs(*PPO)["evaluate"]).command.flags)
-    assert found["advantage_estimator"] == "grpo"
-    assert not is_on(found, "--normalize-advantages")
-    assert {"gamma", "lambd", "megatron_config_path", "custom_advantage_function_path"}.isdisjoint(found)
 
 
 def test_a_users_own_advantages_are_loaded_by_the_rollout_and_broadcast() -> None:

@@ -18,7 +18,7 @@ from xp.planning.episode import (
     used_plugins,
     user_modules,
 )
-from xp.planning.plan import build_model_evaluation, build_plan
+from xp.planning.plan import build_plan
 from xp.worker.stage import Sampling
 
 NEEDS_AN_ADDRESS = {"openreward", "openenv", "openenv_openspiel", "openenv_atari", "openenv_sumo_rl", "openenv_finrl"}
@@ -35,9 +35,6 @@ def test_every_option_plans_or_says_what_is_missing(name: str) -> None:
     elif name in EVALUATED_ALONE:
         with pytest.raises(XpError, match="nothing to train on"):
             build_plan(compose([f"env={name}"]), "x")
-        assert build_model_evaluation(compose([f"env={name}"]), "x").stages
-        with pytest.raises(XpError, match=r"backend\.engine\.tensor_parallel"):
-            build_model_evaluation(compose([f"env={name}", "backend.engine.tensor_parallel=2"]), "x")
     else:
         assert build_plan(compose([f"env={name}"]), "x").stages
 

@@ -14,7 +14,7 @@ from statsmodels.regression.linear_model import OLS
 
 from tests.unit.test_metrics import played
 from xp.episode.clusters import clustered_stderr, reward_limits
-from xp.episode.evaluation import evaluation_result
+from xp.episode.evaluation import figures, rewards_of
 from xp.errors import XpError
 from xp.evaluation.paired import compare, holm
 from xp.evaluation.statistics import Estimate, mean, mix_of, pass_at_k, pass_hat_k, share, summarize
@@ -65,8 +65,8 @@ def test_a_bootstrap_that_tells_something_else_is_marked() -> None:
     assert summarize(skewed, 1.0).bootstrap_differs
     assert not summarize(even, 1.0).bootstrap_differs
     # There is nothing to differ from: every episode is void, there is one task, or all tasks have the same mean.
-    for rewards_of in ({"a": [None]}, {"a": [0.0, 1.0]}, {"a": [1.0], "b": [1.0]}):
-        assert not summarize(rewards_of, 1.0).bootstrap_differs
+    for several in ({"a": [None]}, {"a": [0.0, 1.0]}, {"a": [1.0], "b": [1.0]}):
+        assert not summarize(several, 1.0).bootstrap_differs
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,8 @@ def test_a_share_of_few_tasks(
 def test_an_interval_ends_where_the_rewards_do(low: float, high: float) -> None:
     tasks = {f"t{number}": [low if number else high] for number in range(10)}
     other = {name: [low + high - reward[0]] for name, reward in tasks.items()}
-    for rewards_of, side in ((tasks, 0), (other, 1)):
-        summary = summarize(rewards_of, high, (low, high))
+    for several, side in ((tasks, 0), (other, 1)):
+        summary = summarize(several, high, (low, high))
         assert summary.reward is not None
         assert summary.passes is not None
         assert summary.avg_at_k is not None
@@ -163,10 +163,11 @@ def test_a_mix_is_the_weighted_mean_of_strata() -> None:
 
 
 def test_the_evaluate_stage_clusters_by_task_and_keeps_each_tasks_rewards() -> None:
-    result = evaluation_result([played("t", 1.0), played("u", 0.0), played("t", 1.0), played("u", None)], 1.0)
-    assert result["tasks"] == {"t": [1.0, 1.0], "u": [0.0, None]}
+    episodes = [played("t", 1.0), played("u", 0.0), played("t", 1.0), played("u", None)]
+    assert rewards_of(episodes) == {"t": [1.0, 1.0], "u": [0.0, None]}
+    result = figures(episodes, 1.0)
     assert result["num_tasks"] == 2
-    assert result["reward_stderr"] == clustered_stderr([[1.0, 1.0], [0.0]])
+    assert result["reward"]["stderr"] == clustered_stderr([[1.0, 1.0], [0.0]])
     json.dumps(result, allow_nan=False)
 
 

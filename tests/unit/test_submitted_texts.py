@@ -70,3 +70,14 @@ def test_modals_apps_are_programs(detach: bool, tmp_path: Path) -> None:
 def test_a_launcher_of_this_machine_submits_nothing_and_showing_writes_nothing(tmp_path: Path) -> None:
     assert texts(tmp_path, "launcher=local") == {}
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("words", "gpus"), [((), {"train": 0, "evaluate": 4}), (("launcher.detach=true",), None)])
+def test_ray_reserves_gpus_for_a_program_that_does_not_request_them_itself(
+    words: tuple[str, ...], gpus: dict[str, int] | None, tmp_path: Path
+) -> None:
+    skyrl = ("env=multiply", "hardware=a100x4", "model=qwen2.5-1.5b-instruct", "backend=skyrl", "launcher=ray", *words)
+    files = dict(submitted(build_plan(compose(skyrl), "r"), tmp_path))
+    found = {Path(name).parent.name: json.loads(text)["entrypoint_num_gpus"] for name, text in files.items()}
+    # In one Ray job of all stages, the training would wait for GPUs that the job itself has.
+    assert {*found.values()} == {0} if gpus is None else gpus.items() <= found.items()

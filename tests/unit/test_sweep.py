@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.evaluations import leave_evaluation, record_of
 from tests.unit.test_dispatch import FakeLauncher
 from xp.__main__ import main
 from xp.composition import compose, to_yaml
@@ -23,7 +24,6 @@ from xp.run_records.record import (
     RunStatus,
     begin_attempt,
     close_attempt,
-    read_record,
     write_record,
 )
 from xp.run_records.run_directory import hold
@@ -44,12 +44,7 @@ def leave_run(one: RunSpec, run_id: str, status: RunStatus, after: float | None 
     record = begin_attempt(RunRecord(run_id, RunStatus.PENDING, ()), ["train"], HERE)
     write_record(directory, record if status is RunStatus.RUNNING else close_attempt(record, status))
     if after is not None:
-        file = directory / "attempt_1" / "evaluate" / "evaluation.json"
-        file.parent.mkdir(parents=True)
-        results = {
-            name: {"reward_mean": mean, "reward_stderr": 0.01} for name, mean in (("before", 0.4), ("after", after))
-        }
-        file.write_text(json.dumps({"results": results}))
+        leave_evaluation(directory, before={"e/test/0": [0.4]}, after={"e/test/0": [after]})
     return directory
 
 
@@ -104,7 +99,7 @@ def test_the_leaderboard_ranks_by_held_out_reward(tmp_path: Path) -> None:
     leave_run(spec(tmp_path, "seed=3"), "none", RunStatus.FAILED)
     lines = leaderboard(tmp_path, [])
     assert [line.run for line in lines] == ["good", "poor", "none"]
-    assert as_csv(lines).splitlines()[1].startswith("good,whodunit_mini,tiny,grpo,trl,2,24,0.4,0.9,0.01,")
+    assert as_csv(lines).splitlines()[1].startswith("good,whodunit_mini,tiny,grpo,trl,2,24,0.4,0.9,,")
     assert (
         as_markdown(lines)
         .splitlines()[2]
@@ -184,24 +179,5 @@ def _written(made: Stage, context: Context, failed: Sequence[str]) -> int:
         return 9
     for name in made.job.outputs:
         (context.outputs / name).parent.mkdir(parents=True, exist_ok=True)
-        (context.outputs / name).write_text('{"results": {}}')
+        (context.outputs / name).write_text(json.dumps(record_of({"e/test/0": [0.5]})))
     return 0
-
-
-def test_an_evaluation_neither_finishes_a_cut_run_nor_opens_a_finished_one(tmp_path: Path) -> None:
-    cut, done = spec(tmp_path, "seed=1"), spec(tmp_path, "seed=2")
-    for run, was, then in (
-        (leave_run(cut, "cut", RunStatus.INTERRUPTED), RunStatus.INTERRUPTED, RunStatus.SUCCEEDED),
-        (leave_run(done, "done", RunStatus.SUCCEEDED, after=0.5), RunStatus.SUCCEEDED, RunStatus.INTERRUPTED),
-    ):
-        record = close_attempt(begin_attempt(read_record(run), ["prepare", "evaluate"], HERE), then)
-        assert (record.status, record.attempts[-1].status) == (was, then)
-        write_record(run, record)
-        file = run / "attempt_2/evaluate/evaluation.json"
-        file.parent.mkdir(parents=True)
-        models = {"after": f"runs/{run.name}/checkpoints/checkpoint-19"}
-        file.write_text(json.dumps({"models": models, "results": {"after": {"reward_mean": 0.9}}}))
-    todo, left = open_points([cut, done], again=False)
-    assert [point.run_id for point in todo] == ["cut"]
-    assert [entry.run_id for entry in left] == ["done"]
-    assert {row.run: row.after for row in leaderboard(tmp_path, [])} == {"cut": None, "done": 0.5}

@@ -10,8 +10,9 @@ import yaml
 
 from tests.unit.test_trl_render import GPUS, LORA, PLACES, SEPARATE, jobs, train_config
 from xp.backends.trl.control.render import grpo_config, stages
-from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLTrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
+from xp.engines.config import EvaluateConfig
 from xp.errors import ExitCode, XpError
 from xp.job import Resources
 from xp.planning.batch import arithmetic
@@ -195,7 +196,7 @@ def test_engines_of_their_own_leave_the_rest_of_the_accelerators_to_training() -
 
 def test_evaluation_plays_on_all_accelerators_and_takes_no_weights() -> None:
     text = jobs(*SEPARATE)["evaluate"].files["runs/r/attempt_1/evaluate/config.json"]
-    server = TRLEvaluateConfig.from_json(text).common.server
+    server = EvaluateConfig.from_json(text).engine.server
     assert server is not None
     assert server.num_accelerators == 4
     assert "--data-parallel-size 4" in " ".join(server.arguments)

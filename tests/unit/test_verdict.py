@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.evaluations import leave_evaluation
 from tests.unit.test_diagnosis import FAULTS, RECORDED
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
@@ -25,12 +26,8 @@ def leave(
     """A run with the recorded metrics, and these rewards of its held-out tasks."""
     run = leave_run(spec(outputs), "R", status, after=0.5)
     shutil.copy(RECORDED / "whodunit_mini.jsonl", run / "metrics.jsonl")
-    file = run / "attempt_1/evaluate/evaluation.json"
-    value = json.loads(file.read_text())
-    for name, rewards in (("before", before), ("after", after)):
-        tasks = {f"e/test/{number}": [reward] for number, reward in enumerate(rewards)}
-        value["results"][name] |= {"tasks": tasks, "pass_threshold": 1.0}
-    file.write_text(json.dumps(value))
+    sides = ({f"e/test/{number}": [reward] for number, reward in enumerate(one)} for one in (before, after))
+    leave_evaluation(run, before=next(sides), after=next(sides))
     return run
 
 
@@ -92,9 +89,6 @@ def test_a_fine_tuning_without_a_training_is_judged_by_its_own_model(
 ) -> None:
     run = leave(tmp_path, MIXED, [1.0] * 9 + [0.9])
     (run / "metrics.jsonl").unlink()
-    file = run / "attempt_1/evaluate/evaluation.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"models": {"after": "runs/R/sft"}}))
-    assert diagnosed(tmp_path, capsys)[0] == ExitCode.INCOMPLETE, "of the start of a training"
     (attempt,) = read_record(run).attempts
     stages = tuple(replace(one, name="sft") if one.name == "train" else one for one in attempt.stages)
     write_record(run, replace(read_record(run), attempts=(replace(attempt, stages=stages),)))

@@ -68,7 +68,7 @@ def test_a_directory_that_is_no_run_is_refused_with_both_forms(
     assert "the id of a run, nor a directory OUTPUTS/runs/RUN" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["prepare", "evaluate", "run"])
+@pytest.mark.parametrize("command", ["prepare", "run"])
 def test_each_point_of_a_sweep_is_named_by_what_was_typed(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

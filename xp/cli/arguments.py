@@ -371,11 +371,6 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "plan": Command("show everything that would run; run nothing", _plan, "commands:plan"),
     "prepare": Command("prepare the tasks only", _sweep, "commands:prepare"),
     "sft": Command("fine-tune on episodes, without a training (sft.data=...)", _sweep, "commands:sft"),
-    "evaluate": Command(
-        "play the held-out tasks with a run's model (run=RUN [checkpoint=STEP]) or the spec's",
-        _sweep,
-        "commands:evaluate",
-    ),
     "eval": Command("play any model on any environment, with statistics", _eval, "evaluation:eval_command"),
     "search": Command(
         "search values with Optuna: training.learning_rate='interval(1e-4,1e-3)'", _search, "commands:search"

@@ -11,14 +11,12 @@ from pathlib import Path
 
 from xp.cli.parser import outputs_of
 from xp.cli.run_plans import (
-    check_checkpoint,
     command_of,
     config_words,
     open_plans,
     plans_of,
     plans_of_sweep,
     points_of,
-    run_plan,
     run_plans,
 )
 from xp.cli.table import wrapped
@@ -26,17 +24,8 @@ from xp.composition import Point, compose, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 from xp.lib.text import counted
-from xp.planning.plan import (
-    Plan,
-    build_evaluation,
-    build_model_evaluation,
-    build_preparation,
-    build_sft,
-    new_run_id,
-)
+from xp.planning.plan import Plan, build_preparation, build_sft, new_run_id
 from xp.replay.recorded import recorded_file
-from xp.run_records.resume import spec_to_resume, split_off
-from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 
 
@@ -80,42 +69,6 @@ def prepare(args: Namespace) -> int:
     code = run_plans(plans, [point.name for point in points], is_whole=False)
     check_template_on_tasks([plan.spec for plan in plans])
     return code
-
-
-def evaluate(args: Namespace) -> int:
-    """Plays held-out episodes with a run's model (`run=RUN`), its checkpoint (`checkpoint=STEP`), or the spec's
-    model."""
-    named, overrides = split_off(("run", "checkpoint"), args.overrides)
-    step = named.get("checkpoint")
-    if "run" not in named:
-        if step is not None:
-            command = xp_command("runs list", outputs_of(args.overrides))
-            raise XpError(f"checkpoint=STEP is one of a run: give run=RUN; {command} names the runs")
-        points = points_of(args)
-        plans = [build_model_evaluation(point.spec, new_run_id(point.spec)) for point in points]
-        return run_plans(plans, [point.name for point in points])
-    if step is not None and not (step.isascii() and step.isdigit()):
-        raise XpError(f"checkpoint={step}: a rollout step is a whole number")
-    if step is not None and int(step) == 0:
-        command = xp_command(f"eval run={named['run']}@0", outputs_of(args.overrides))
-        raise XpError(f"checkpoint=0: for the model before training, {command}")
-    name = f"{named['run']}{'' if step is None else f'@{step}'}"
-    if moved := [word for word in overrides if word.startswith("env")]:
-        raise XpError(
-            f"{moved[0]}: `evaluate` plays the run's own held-out tasks; other tasks or another environment:\n"
-            f"  {xp_command(f'eval run={name} {shlex.join(moved)}', outputs_of(args.overrides))}"
-        )
-    resumed = spec_to_resume(named["run"], overrides)
-    outputs = Path(resumed.spec.outputs)
-    check_checkpoint(resumed.spec, outputs / "runs" / resumed.run_id, None if step is None else int(step))
-
-    def replan(attempt: int) -> Plan:
-        return build_evaluation(resumed.spec, resumed.run_id, attempt, None if step is None else int(step))
-
-    words = f"evaluate run={resumed.run_id}{'' if step is None else f' checkpoint={step}'}"
-    command = xp_command(words, outputs)
-    run_plan(replan(resumed.attempt), is_whole=True, again=True, replan=replan, resume=command)
-    return ExitCode.OK
 
 
 def sft(args: Namespace) -> int:

@@ -18,7 +18,7 @@ from xp.lib.terminal import Redrawn, shown
 from xp.lib.text import counted
 from xp.planning.episode import named_code
 from xp.report.result import interval_of
-from xp.run_records.held_out import HeldOutResult, checkpoint_of, read_held_out, read_rewards
+from xp.run_records.held_out import HeldOutResult, held_out
 from xp.run_records.record import read_record, time_text
 from xp.run_records.resume import other_length_lines
 from xp.run_records.run_directory import xp_command
@@ -192,48 +192,43 @@ def arithmetic(plan: Plan) -> list[str]:
     ]
 
 
-def show_summary(plan: Plan, outputs: Path, attempt: int) -> None:
+def show_summary(plan: Plan, outputs: Path) -> None:
     """Prints the summary at the end of a run: the training, reward before and after, and paths of its files."""
     from xp.cli.report import episodes_line, report_line, written_report
     from xp.planning.extent import held_out_lines
 
     out = console()
     run = outputs / "runs" / plan.run_id
-    file = run / f"attempt_{attempt}" / "evaluate" / "evaluation.json"
     is_evaluated = any(stage.name == "evaluate" for stage in plan.stages)
-    results = read_held_out(file) if is_evaluated else {}
+    results = held_out(run) if is_evaluated else {}
     was_trained = any(stage.name == "train" for stage in plan.stages)
     was_tuned = any(stage.name == "sft" for stage in plan.stages)
-    size = _made(run, "train" if was_trained else "sft") if was_trained or was_tuned else ""
-    work = "Trained" if was_trained else "Fine-tuned" if was_tuned else "Evaluated"
-    out.print(headed(f"\n{work}", f" {title(plan)}{size}"))
+    size, record = _made(run, "train" if was_trained else "sft"), read_record(run)
+    out.print(headed(f"\n{'Trained' if was_trained else 'Fine-tuned'}", f" {title(plan)}{size}"))
     for line in notice_lines(plan):
         out.print(f"  {line}")
     for name, label in (("before", "before"), ("after", "after ")):
         if name in results:
-            out.print(f"  held-out reward {label if was_trained or was_tuned else ''} {_reward(results[name])}")
-    checkpoint = checkpoint_of(file) if is_evaluated and (was_trained or not was_tuned) else None
-    if checkpoint is not None:
-        out.print(f"  of the checkpoint {checkpoint}")
+            out.print(f"  held-out reward {label} {_reward(results[name])}")
     if not is_evaluated:
         out.print("  not evaluated: nothing is held out (env.held_out=null)")
     if was_tuned and not was_trained and "after" in results:
-        out.print(f"  RL can learn   {_learnable(file)}")
+        out.print(f"  RL can learn   {_learnable(run)}")
     for line in held_out_lines(plan.spec, outputs):
         out.print(f"  {line}")
-    out.print(f"  took          {time_text(read_record(run), plan.spec.hardware)}")
+    out.print(f"  took          {time_text(record, plan.spec.hardware)}")
     for line in symptom_lines(run) if was_trained else ():
         out.print(f"  {line}", soft_wrap=True)
     if was_tuned and (run / "sft").exists():
         out.print(f"  fine-tuned    {run / 'sft'}")
-    if checkpoint is None and (run / "model").exists():
+    if (run / "model").exists():
         out.print(f"  model         {run / 'model'}")
     written_report(run, lambda text: out.print(f"  {text}"))
     for place in filter(None, (report_line(run), episodes_line(run))):
         out.print(f"  {place}", soft_wrap=True)
     for line in tracked_places(plan.spec.tracking, run):
         out.print(f"  {line}", soft_wrap=True)
-    out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{attempt}/*/log.txt)")
+    out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{len(record.attempts)}/*/log.txt)")
 
 
 def _made(run: Path, stage: str) -> str:
@@ -254,12 +249,14 @@ MADE = {"episodes/num": "episode", "training/updates": "update", RATE: ""}
 """Metrics of the summary -> word for what their sum counts."""
 
 
-def _learnable(file: Path) -> str:
+def _learnable(run: Path) -> str:
     """Share of the held-out tasks that the fine-tuned model wins sometimes: the others give a group no advantage."""
-    rewards = read_rewards(file, "after")
-    if rewards is None or max(map(len, rewards.rewards.values()), default=0) < 2:
+    from xp.evaluation.results import of_run
+
+    result = of_run(run, run.name, "after")
+    if max(map(len, result.rewards.values()), default=0) < 2:
         return "from tasks that are won sometimes; evaluation.samples_per_task=4 counts them"
-    shares = [pass_share(several, rewards.pass_threshold) for several in rewards.rewards.values()]
+    shares = [pass_share(several, result.pass_threshold) for several in result.rewards.values()]
     rates = [rate for rate in shares if rate is not None]
     never, always = (rates.count(rate) for rate in (0.0, 1.0))
     return (
@@ -281,7 +278,7 @@ def symptom_lines(run: Path) -> list[str]:
 
 
 def _reward(result: HeldOutResult) -> str:
-    size = counted(result.num_scored or 0, "episode")
+    size = counted(result.num_scored, "episode")
     text = f"{result.reward_mean:.3f}{_interval(result)} over {size}{_passes(result)}"
     text = f"{text}, {result.num_void} void" if result.num_void else text
     return f"{text} ({result.label})" if result.label else text
@@ -290,13 +287,11 @@ def _reward(result: HeldOutResult) -> str:
 def _interval(result: HeldOutResult) -> str:
     """Confidence interval of the mean over tasks; empty with a single task, or if all rewards are equal."""
     low, high = interval_of(result)
-    if low is None or high is None:
-        return f" ± {result.reward_stderr:.3f}" if result.reward_stderr else ""
-    return f" (95 %: {low:.3f} to {high:.3f})"
+    return "" if low is None or high is None else f" (95 %: {low:.3f} to {high:.3f})"
 
 
 def _passes(result: HeldOutResult) -> str:
     """Text of the passed share."""
-    if result.pass_share is None or result.pass_threshold in (None, FULL_REWARD):
-        return "" if result.perfect_share is None else f", {result.perfect_share:.0%} with full reward"
+    if result.pass_threshold == FULL_REWARD:
+        return f", {result.pass_share:.0%} with full reward"
     return f", {result.pass_share:.0%} with a reward of at least {result.pass_threshold:g}"

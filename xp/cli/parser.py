@@ -15,7 +15,7 @@ _SECTIONS: Final = ("env", "model", "algorithm", "sft", "training", "evaluation"
 _KEYS: Final = ("seed", "name", *_SECTIONS)
 """First words of keys, which are not commands."""
 _WORK: Final = (
-    *("run", "prepare", "sft", "evaluate", "eval", "search", "install", "replay", "report", "view", "env new"),
+    *("run", "prepare", "sft", "eval", "search", "install", "replay", "report", "view", "env new"),
     *("tasks profile", "tasks prune", "runs fetch", "runs cancel", "runs publish", "runs tag", "runs trust"),
 )
 """Commands and actions that do more than print."""

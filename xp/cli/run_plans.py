@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from xp.job import Stage
 from xp.launchers.base import Launcher, SweepLauncher
 from xp.lib.packages import require
 from xp.lib.terminal import shown
-from xp.planning.backend import RunPaths, backend_of
 from xp.planning.episode import user_modules
 from xp.planning.plan import Plan, SweepPlans, build_again, build_plan, new_run_id
 from xp.replay.recorded import RecordedRun, recorded_file
@@ -106,8 +105,6 @@ def run_plan(
     one: Plan,
     *,
     is_whole: bool,
-    again: bool = False,
-    replan: Callable[[int], Plan] | None = None,
     has_panel: bool = True,
     launcher: Launcher | None = None,
     resume: str | None = None,
@@ -117,8 +114,6 @@ def run_plan(
     Args:
         one: the plan.
         is_whole: whether the plan ends with an evaluation, which is shown.
-        again: whether stages that succeeded in an earlier attempt run again.
-        replan: makes the same plan for another attempt; None: `xp.planning.plan.build_again`.
         has_panel: whether a terminal shows a panel instead of the stages' output.
         launcher: launcher that a sweep's runs share; None: a new one.
         resume: command that continues the plan, for messages; None: `resume=RUN`.
@@ -127,14 +122,14 @@ def run_plan(
     from xp.cli.progress import screen
     from xp.launchers.choice import make_launcher
     from xp.planning.extent import row_lines
-    from xp.run_records.reuse import attempt_of, finished
+    from xp.run_records.reuse import finished
     from xp.run_records.supervise import dispatch
 
     outputs = Path(one.spec.outputs)
     if is_whole and not one.spec.launcher.detach:
         require("the summary of a run", "scipy", "statsmodels")
     launcher = launcher or make_launcher(one.spec.launcher, outputs)
-    if not again and (reason := finished(one, outputs, is_here=launcher.is_here)) is not None:
+    if (reason := finished(one, outputs, is_here=launcher.is_here)) is not None:
         console().print(reason, soft_wrap=True)
         return
     console().print(headed(one.run_id, f"  {title(one)}"))
@@ -142,16 +137,7 @@ def run_plan(
         console().print(line)
     try:
         with screen(outputs / "runs" / one.run_id, has_panel=has_panel and not one.spec.launcher.detach) as echo:
-            record = dispatch(
-                one,
-                launcher,
-                outputs,
-                echo=echo,
-                modules=user_modules(one.spec),
-                replan=replan,
-                again=again,
-                resume=resume,
-            )
+            record = dispatch(one, launcher, outputs, echo=echo, modules=user_modules(one.spec), resume=resume)
     except XpError as error:
         _tell_places(one, outputs / "runs" / one.run_id, error.code)
         raise
@@ -160,7 +146,7 @@ def run_plan(
         report = xp_command(f"report {one.run_id}", outputs)
         console().print(f"{shows}; its report: {report}", soft_wrap=True)
     elif is_whole:
-        show_summary(one, outputs, attempt=attempt_of(record, "evaluate") or len(record.attempts))
+        show_summary(one, outputs)
 
 
 def _tell_places(one: Plan, run: Path, code: ExitCode) -> None:
@@ -254,28 +240,3 @@ def open_plans(points: Sequence[Point], args: Namespace) -> tuple[SweepPlans, li
     if faults:
         raise XpError("\n".join(faults_of_points(faults, len(todo))), codes[0])
     return SweepPlans(planned, [points[one.number].name for one in todo]), [entry.run_id for entry in left]
-
-
-def check_checkpoint(spec: RunSpec, run: Path, step: int | None) -> None:
-    """Checks that a run has a model, of a rollout step or its last one, if the outputs are on this machine.
-
-    Raises:
-        XpError: (RUN_DIR) there is none; the message has the steps with one.
-    """
-    from xp.episode.metrics_file import last_step
-    from xp.launchers.choice import make_launcher
-
-    outputs = run.parents[1]
-    if not make_launcher(spec.launcher, outputs).is_here:
-        return
-    places = RunPaths(run=f"runs/{run.name}", attempt=1, tasks="")
-    checkpoint = backend_of(spec).checkpoint
-    place = outputs / (places.model if step is None else checkpoint(spec, places, step))
-    if place.is_dir():
-        return
-    steps = range(1, 1 + (last_step(run / "metrics.jsonl") or 0))
-    there = [str(one) for one in steps if (outputs / checkpoint(spec, places, one)).is_dir()]
-    known = f"the run has one of the steps {', '.join(there)} (checkpoint=STEP)" if there else "the run has none"
-    if (outputs / places.sft).is_dir():
-        known += f", and the fine-tuned one: {xp_command(f'eval run={run.name}@sft', outputs)}"
-    raise XpError(f"evaluate run={run.name}: there is no model at {place}; {known}", ExitCode.RUN_DIR)

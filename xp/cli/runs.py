@@ -164,7 +164,7 @@ def _row(run: Path) -> dict[str, Any]:
     own = listed_notes(run)
     notes = [own.note]
     try:
-        results = held_out(run, record)
+        results = held_out(run)
         row |= {name: results[name].reward_mean for name in NAMES if name in results}
         notes += [result.label for result in results.values()][:1]
         step, total = last_step(run / "metrics.jsonl"), record.num_steps

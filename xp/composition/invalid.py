@@ -54,9 +54,7 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
         form = FORMS.get(error["ctx"]["pattern"]) if error["type"] == "string_pattern_mismatch" else None
         message = f"{form or error['msg'].removeprefix('Input ')}{_way_out(error, value)}"
         if path == "training.num_steps" and value == 0:
-            message += (
-                "; `python -m xp evaluate` plays the model untrained, `python -m xp eval run=RUN@0` that of a run"
-            )
+            message += "; `python -m xp eval` plays a model untrained (model=NAME, or run=RUN@0)"
     return Fault(path, f"{path}={_shown(value)}: {message}", value, wants_text=types[0] == "string_type")
 
 

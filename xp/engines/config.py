@@ -1,10 +1,13 @@
-"""Sampling of an engine, and the server of one that a stage starts."""
+"""Inputs of the programs that start an engine: an evaluation and the server of a judge."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xp.lib.codec import JsonFile
+from xp.tasks.evaluated import Rounds
+from xp.worker.stage import Sampling, StageConfig
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,34 @@ class VLLMServer:
     """Seconds from the server's start to its first answer, for loading weights and compilation."""
     deadline_s: float
     """Seconds that its health check may be unanswered during use."""
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """Engine of one model on this machine: transformers in the program's process, or a server that it starts."""
+
+    name: str
+    """`transformers`, `vllm` or `sglang`."""
+    dtype: str
+    """Data type of the computation."""
+    num_threads: int
+    """Number of threads of transformers."""
+    server: VLLMServer | None
+    """Arguments of either server, on the first accelerators of the machine; None: transformers."""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig(JsonFile):
+    """Input of xp.engines.evaluate, and of the training for the evaluations that it plays itself."""
+
+    common: StageConfig
+    models: Mapping[str, str]
+    """`before` and `after` -> Hugging Face id or directory, in the order of play."""
+    rounds: Rounds
+    sampling: Sampling
+    batch_size: int
+    """Largest number of concurrent episodes."""
+    engine: LocalEngine
 
 
 @dataclass(frozen=True)

@@ -1,81 +1,108 @@
-"""The result of an evaluation: evaluation.json and its numbers, the same for every backend."""
+"""The record of an evaluation, `eval.json`: the same of a run's stages and of `xp eval`."""
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
+from xp.envs.graded import TIMED_OUT
+from xp.envs.judges import total_usage
 from xp.episode.clusters import clustered_stderr
-from xp.episode.metrics import FULL_REWARD, EpisodeFacts, void_reasons
-from xp.errors import ExitCode, XpError
-from xp.lib.atomic import write_atomically
+from xp.episode.metrics import EpisodeFacts, void_reasons
+
+RECORD: Final = "eval.json"
+SCHEMA_VERSION: Final = 2
 
 
-def evaluation_result(played: Sequence[EpisodeFacts], pass_threshold: float) -> dict[str, Any]:
-    """Mean reward with its standard error, over the scored episodes; raises XpError if there are none.
+def evaluation_record(
+    about: Mapping[str, Any],
+    played: Sequence[EpisodeFacts],
+    hashes: Mapping[str, str],
+    scoring: Mapping[str, Mapping[str, Any]],
+    num_asked: int,
+    stopped: str | None = None,
+) -> dict[str, Any]:
+    """The record of a model's evaluation.
 
-    `perfect_share` counts rewards of at least 1, `pass_share` those of at least `pass_threshold`, `env_pass_share` the
-    same before the user's reward functions and the group's rewards. The standard error is clustered by task. `tasks`
-    has each task's rewards in the order of play, None for a void episode.
+    Args:
+        about: `id`, `env`, `model`, `run`, `task_set` and `playing` of the evaluation.
+        played: its episodes, those of a task in the order of samples.
+        hashes: task -> digest of its content.
+        scoring: environment -> what decides its rewards (xp.tasks.request).
+        num_asked: number of all episodes.
+        stopped: reason of an early stop; None: all episodes were played.
     """
+    threshold, tasks = about["playing"]["pass_threshold"], rewards_of(played)
+    envs = {name: figures([one for one in played if one.env == name], threshold) for name in scoring}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **about,
+        "status": "finished" if len(played) == num_asked else "stopped",
+        "stopped": stopped if len(played) < num_asked else None,
+        "num_asked": num_asked,
+        "num_played": len(played),
+        "started": min((one.started_at for one in played), default=None),
+        "ended": max((one.started_at + one.elapsed_s for one in played), default=None),
+        "summary": next(iter(envs.values())) if len(envs) == 1 else figures(played, threshold),
+        "environments": envs,
+        "usage": {
+            "prompt_tokens": sum(one.num_read for one in played),
+            "completion_tokens": sum(one.num_tokens for one in played),
+            "cost_usd": None,
+            "judges": total_usage([one.outcome.judges for one in played]),
+        },
+        "scoring": dict(scoring),
+        "tasks": {task: {"hash": hashes[task], "rewards": rewards} for task, rewards in tasks.items()},
+    }
+
+
+def rewards_of(played: Sequence[EpisodeFacts]) -> dict[str, list[float | None]]:
+    """Task -> the rewards of its episodes, in the order of play; None: void."""
     tasks: dict[str, list[float | None]] = {}
     for one in played:
         tasks.setdefault(one.task_id, []).append(one.outcome.reward)
-    outcomes = [one.outcome for one in played]
-    scored = [
-        (one.reward, one.ungrouped if one.unshaped is None else one.unshaped)
-        for one in outcomes
-        if one.reward is not None
-    ]
-    if not scored:
-        reasons = void_reasons(one.void_reason for one in outcomes)
-        raise XpError(f"every held-out episode is void: the environment is failing ({reasons})", ExitCode.UNHEALTHY)
-    rewards = [reward for reward, _ in scored]
-    unshaped = [reward if env_reward is None else env_reward for reward, env_reward in scored]
-    statuses = [one.outcome.status.value for one in played]
-    return {
-        "reward_mean": fmean(rewards),
-        "reward_stderr": clustered_stderr([[one for one in task if one is not None] for task in tasks.values()]),
-        "perfect_share": fmean(float(reward >= FULL_REWARD) for reward in rewards),
-        "pass_share": fmean(float(reward >= pass_threshold) for reward in rewards),
-        "env_pass_share": fmean(float(reward >= pass_threshold) for reward in unshaped),
-        "pass_threshold": pass_threshold,
-        "num_scored": len(rewards),
-        "num_void": len(played) - len(rewards),
-        "statuses": {status: statuses.count(status) for status in sorted(set(statuses))},
-        "turns_mean": fmean(one.outcome.num_turns for one in played),
-        "num_tasks": len(tasks),
-        "tasks": tasks,
-    }
+    return tasks
 
 
-def write_evaluation(
-    path: Path,
-    models: Mapping[str, str],
-    results: Mapping[str, Mapping[str, Any]],
-    held_out: Mapping[str, Mapping[str, Any]],
-    task_hashes: Mapping[str, str],
-    scoring: Mapping[str, Mapping[str, Any]],
-) -> None:
-    """Writes evaluation.json atomically.
+def figures(played: Sequence[EpisodeFacts], pass_threshold: float) -> dict[str, Any]:
+    """Means over the scored episodes, with standard errors clustered by task, and how all episodes ended.
 
-    Args:
-        path: path of the file.
-        models: name (`before`, `after`) -> model.
-        results: name -> `evaluation_result`.
-        held_out: environment -> rule of its held-out tasks, with numbers.
-        task_hashes: task -> digest of its content.
-        scoring: environment -> what decides its rewards (xp.tasks.request).
+    `env_pass_share` counts the passes before the user's reward functions and the group's rewards.
     """
-    evaluation = {
-        "schema_version": 1,
-        "models": dict(models),
-        "results": results,
-        "held_out": held_out,
-        "task_hashes": dict(task_hashes),
-        "scoring": dict(scoring),
+    rewards, outcomes = rewards_of(played), [one.outcome for one in played]
+    scored = [[one for one in task if one is not None] for task in rewards.values()]
+    own = [
+        next(one for one in (outcome.unshaped, outcome.ungrouped, outcome.reward) if one is not None)
+        for outcome in outcomes
+        if outcome.reward is not None
+    ]
+    return {
+        "num_tasks": len(rewards),
+        "num_episodes": len(played),
+        "num_void": sum(one.reward is None for one in outcomes),
+        "reward": _estimate(scored),
+        "passes": _estimate([[float(reward >= pass_threshold) for reward in task] for task in scored]),
+        "env_pass_share": _mean([float(reward >= pass_threshold) for reward in own]),
+        "pass_threshold": pass_threshold,
+        "statuses": dict(sorted(Counter(one.status.value for one in outcomes).items())),
+        "turns_mean": _mean([one.num_turns for one in outcomes]),
+        "tool_calls_mean": _mean([one.num_tool_calls for one in outcomes]),
+        "malformed_mean": _mean([one.num_malformed for one in outcomes]),
+        "tokens_mean": _mean([one.num_tokens for one in played]),
+        "seconds_mean": _mean([one.elapsed_s for one in played]),
+        "timed_out": sum(one.grader.get(TIMED_OUT, 0.0) for one in outcomes),
+        "void_reasons": void_reasons(one.void_reason for one in outcomes),
     }
-    write_atomically(path, json.dumps(evaluation, indent=2) + "\n")
+
+
+def _estimate(tasks: Sequence[Sequence[float]]) -> dict[str, Any] | None:
+    values = [one for task in tasks for one in task]
+    if not values:
+        return None
+    return {"value": fmean(values), "stderr": clustered_stderr(tasks), "num_tasks": sum(map(bool, tasks))}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None

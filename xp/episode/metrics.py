@@ -27,6 +27,9 @@ class EpisodeFacts:
     """Tokens that the policy generated, over all turns."""
     num_read: int = 0
     """Tokens that it read: of the prompt and of the environment's later messages."""
+    started_at: float = 0.0
+    """Seconds since the epoch."""
+    elapsed_s: float = 0.0
 
 
 def episode_metrics(played: Sequence[EpisodeFacts], group_size: int, pass_threshold: float) -> dict[str, float]:

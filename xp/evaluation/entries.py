@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from xp.composition import compose, from_container, give_way, options, parse_assignments, with_value
 from xp.errors import ExitCode, XpError
-from xp.evaluation.settings import BEST, Engine
+from xp.evaluation.settings import BEST
 from xp.evaluation.words import ENDPOINT, EvalRequest
 from xp.planning.stages import start_place
 from xp.run_records.named import run_directory
-from xp.spec import RunSpec
+from xp.spec import EngineName, RunSpec
 
 CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_A_RUN: Final = (
@@ -61,7 +61,7 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
                     fix = "set null; model.max_tokens limits each answer of an endpoint"
                     raise XpError(f"evaluation.{name}: the chat API has no such setting; {fix}")
             engine, is_alone = request.settings.eval.engine, {*request.models} == {ENDPOINT} and not request.runs
-            if engine is not Engine.TRANSFORMERS and is_alone and spec.served_judge is None:
+            if engine is not EngineName.TRANSFORMERS and is_alone and spec.served_judge is None:
                 raise XpError(
                     f"eval.engine={engine} plays models of this machine; an endpoint has an engine of its own: leave it"
                     " out"

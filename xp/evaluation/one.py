@@ -12,8 +12,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from xp.engines.evaluate import playing
 from xp.envs.chat_api import Api
 from xp.envs.config import ChatEndpoint, Dialect, EpisodeConfig
+from xp.episode.auto_dialect import detect
+from xp.episode.evaluation import RECORD
 from xp.episode.judge import JUDGE, JudgeLog
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import TrajectoryWriter
@@ -25,7 +28,7 @@ from xp.evaluation.files import write_files
 from xp.evaluation.local import LocalModel, check_engine, local_model, served_judge
 from xp.evaluation.progress import Board
 from xp.evaluation.records import EvaluationIdentity
-from xp.evaluation.settings import Engine, Settings, Tasks
+from xp.evaluation.settings import Settings, Tasks
 from xp.evaluation.summary import summary_of
 from xp.evaluation.tracked import track
 from xp.lib import loaded_code
@@ -34,8 +37,10 @@ from xp.lib.digest import digest_of
 from xp.planning.episode import chat_of, episode_config, episode_environ, sampling_of
 from xp.planning.extent import row_lines
 from xp.planning.stages import prepare_config, rounds
+from xp.run_records.held_out import read_evaluation
 from xp.run_records.run_directory import check_writable
 from xp.secrets.redaction import resolve
+from xp.spec import EngineName
 from xp.tasks.load import check_unchanged, within_limit
 from xp.tasks.prepare import prepare
 from xp.tasks.request import request_key, scoring
@@ -100,9 +105,9 @@ class EvaluationRun:
             stopped = self._play(place, model, rules, todo)
             episodes = records.played(place)
             prices = (self._settings.model.price_in, self._settings.model.price_out) if model is None else (None, None)
-            result = summary_of(self.requested, self.entry.spec, todo, episodes, stopped, prices) | {"id": place.name}
+            result = summary_of(self.requested, self.entry.spec, todo, episodes, stopped, prices, place.name)
             write_files(place, result, [episodes[one] for one in sorted(episodes)])
-            write_atomically(place / records.SUMMARY, json.dumps(result, indent=2) + "\n")
+            write_atomically(place / RECORD, json.dumps(result, indent=2) + "\n")
             track(place, result, self.entry.spec, self._tracker_keys)
         return result
 
@@ -133,7 +138,7 @@ class EvaluationRun:
         def fitting(dialect: Dialect | str) -> Dialect | str:
             if model is None:
                 return Dialect.ACTION if dialect is Dialect.ACTION else Dialect.HERMES
-            return model.dialect() if dialect is Dialect.AUTO else dialect
+            return detect(model.chat.tokenizer, model.chat.chat.arguments) if dialect is Dialect.AUTO else dialect
 
         members = {name: replace(one, dialect=fitting(one.dialect)) for name, one in config.members.items()}
         return EpisodeConfig(members)
@@ -194,32 +199,32 @@ class EvaluationRun:
     def _requested(self, task_set: str) -> EvaluationIdentity:
         spec, model = self.entry.spec, self._settings.model
         evaluation = spec.evaluation
-        playing: dict[str, Any] = {
-            "tasks": self._settings.eval.tasks.value,
-            "num_tasks": evaluation.num_tasks,
-            "samples_per_task": evaluation.samples_per_task,
-            "temperature": evaluation.temperature,
-            "pass_threshold": evaluation.pass_threshold,
-        }
         if self.entry.directory is None:
-            playing |= {"tools": model.tools.value, "max_tokens": model.max_tokens, "seed": model.seed}
-            playing |= {"top_p": evaluation.top_p} if evaluation.top_p < 1 else {}
+            how: dict[str, Any] = {
+                **asdict(rounds(spec)),
+                "temperature": evaluation.temperature,
+                "pass_threshold": evaluation.pass_threshold,
+                "tools": model.tools.value,
+                "max_tokens": model.max_tokens,
+                "seed": model.seed,
+                **({"top_p": evaluation.top_p} if evaluation.top_p < 1 else {}),
+            }
         else:
-            chat = chat_of(spec)
-            playing |= asdict(sampling_of(spec, evaluates=True))
-            playing |= {"stop": list(spec.training.stop), "dtype": spec.model.dtype.value}
-            playing |= {"chat_template": dict(chat.arguments), "tools_prompt": chat.tools_prompt.value}
-            if (engine := self._settings.eval.engine) is not Engine.TRANSFORMERS:
-                playing["engine"] = engine.value
+            sampling = sampling_of(spec, evaluates=True)
+            how = playing(rounds(spec), sampling, chat_of(spec), evaluation.pass_threshold)
+            how["dtype"] = spec.model.dtype.value
+            if (engine := self._settings.eval.engine) is not EngineName.TRANSFORMERS:
+                how["engine"] = engine.value
+        how["tasks"] = self._settings.eval.tasks.value
         config = episode_config(spec)
         rules = digest_of([asdict(config), scoring(config)])
-        return EvaluationIdentity(self.entry.env, self.entry.model, self.entry.run, task_set, rules, playing)
+        return EvaluationIdentity(self.entry.env, self.entry.model, self.entry.run, task_set, rules, how)
 
 
 def _finished(place: Path) -> dict[str, Any] | None:
     """Result of an evaluation; None: it is not finished, or does not exist."""
-    summary = place / records.SUMMARY
-    result = dict(records.read_summary(summary)) if summary.exists() else {}
+    summary = place / RECORD
+    result = dict(read_evaluation(summary)) if summary.exists() else {}
     return result if result.get("status") == "finished" else None
 
 

@@ -5,32 +5,28 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
-
+from xp.episode.evaluation import RECORD, SCHEMA_VERSION
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
-from xp.evaluation.statistics import Summary
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
 from xp.lib.loaded_code import FILE, changed
 from xp.lib.names import is_name
-from xp.lib.reading import json_of
 from xp.lib.text import counted
+from xp.run_records.held_out import read_evaluation
 from xp.run_records.run_directory import resource_errors
 from xp.tasks import profile
 
 ROOM: Final = profile.ROOM
-SUMMARY: Final = profile.SUMMARY
 REQUEST: Final = "request.json"
 EPISODES: Final = "trajectories/episodes.jsonl"
 LOCK: Final = ".lock"
-SCHEMA_VERSION: Final = 1
 JUDGES: Final = "judges_cost_usd"
 """Key of an episode's usage: cost of its judges in US dollars, if their prices are known."""
 
@@ -67,7 +63,7 @@ def place_of(outputs: Path, requested: EvaluationIdentity, *, again: bool) -> Pa
     while ((following := first.with_name(f"{name}-{number + 1}")) / REQUEST).exists():
         place, number = following, number + 1
     # An interrupted evaluation is resumed, also by a command with `again`, but not by code that changed unseen.
-    return following if (again and (place / SUMMARY).exists()) or changed(place / FILE) else place
+    return following if (again and (place / RECORD).exists()) or changed(place / FILE) else place
 
 
 @contextmanager
@@ -101,7 +97,7 @@ def locked(place: Path, requested: EvaluationIdentity) -> Iterator[None]:
 def _is_begun(place: Path) -> bool:
     """Returns whether an evaluation has an episode or a summary on record."""
     episodes = place / EPISODES
-    return os.path.lexists(place / SUMMARY) or (episodes.is_file() and episodes.stat().st_size > 0)
+    return os.path.lexists(place / RECORD) or (episodes.is_file() and episodes.stat().st_size > 0)
 
 
 def _remove(place: Path) -> None:
@@ -137,15 +133,6 @@ def recorded_usage(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"prompt_tokens": counts["prompt"] + counts["observed"], "completion_tokens": counts["generated"], **judges}
 
 
-def rewards_of(records: Mapping[Number, Mapping[str, Any]], numbers: Sequence[Number]) -> dict[str, list[float | None]]:
-    """Task -> rewards of its played episodes, in the order of samples."""
-    rewards: dict[str, list[float | None]] = {}
-    for number in sorted(numbers):
-        if number in records:
-            rewards.setdefault(number[0], []).append(records[number]["outcome"]["reward"])
-    return rewards
-
-
 def evaluation_place(outputs: Path, name: str) -> Path | None:
     """Directory of an evaluation by name or path; None: there is none."""
     place = Path(name) if "/" in name else outputs / ROOM / name
@@ -171,10 +158,10 @@ def summaries(outputs: Path) -> list[ListedEvaluation]:
 
 def listed(place: Path) -> ListedEvaluation:
     """The evaluation in a directory."""
-    if not os.path.lexists(place / SUMMARY):
+    if not os.path.lexists(place / RECORD):
         return ListedEvaluation(place, None)
     try:
-        return ListedEvaluation(place, read_summary(place / SUMMARY))
+        return ListedEvaluation(place, read_evaluation(place / RECORD))
     except XpError as error:
         return ListedEvaluation(place, None, str(error))
 
@@ -188,61 +175,10 @@ def line_of(one: ListedEvaluation) -> str:
         return f"{place.name}  not finished: the same command continues it"
     reward = summary["summary"]["reward"]
     text = "no reward" if reward is None else f"{reward['value']:.3f}"
-    if reward is not None and reward["low"] is not None:
+    if reward is not None and reward.get("low") is not None:
         text += f" ({reward['low']:.3f} to {reward['high']:.3f})"
     of = f"{counted(summary['summary']['num_tasks'], 'task')} of {summary['env']}"
     return f"{place.name}  {summary['status']}  {text}  {summary['model']['name']} on {of}"
-
-
-@dataclass(frozen=True)
-class _Named:
-    name: str
-
-
-@dataclass(frozen=True)
-class _Usage:
-    cost_usd: float | None
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    judges: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class _Task:
-    hash: str
-    rewards: Sequence[float | None]
-
-
-@dataclass(frozen=True)
-class _Content:
-    """The keys of an eval.json that lists and tables show; pydantic checks them."""
-
-    id: str
-    env: str
-    status: str
-    model: _Named
-    run: str | None
-    num_asked: int
-    num_played: int
-    summary: Summary
-    environments: Mapping[str, Summary]
-    usage: _Usage
-    tasks: Mapping[str, _Task]
-    scoring: Mapping[str, Mapping[str, Any]] | None = None
-
-
-def read_summary(file: Path) -> Mapping[str, Any]:
-    """The content of an eval.json; raises XpError(RUN_DIR) for another file."""
-    value = json_of(file, ExitCode.RUN_DIR, below=file.parent)
-    if not isinstance(value, dict) or value.get("schema_version") != SCHEMA_VERSION or "tasks" not in value:
-        raise XpError(f"{file} is not a summary of an evaluation (schema {SCHEMA_VERSION})", ExitCode.RUN_DIR)
-    try:
-        TypeAdapter(_Content).validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise XpError(f"{file} is not a summary of an evaluation: {fault}", ExitCode.RUN_DIR) from None
-    return value
 
 
 def _word(text: str) -> str:

@@ -6,17 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
 from xp.evaluation.paired import SHOWN, PairedComparison, compare, holm
-from xp.evaluation.records import SUMMARY, evaluation_place, read_summary
+from xp.evaluation.records import evaluation_place
 from xp.evaluation.statistics import Rewards
 from xp.lib.text import counted
-from xp.run_records.held_out import (
-    ScoreChoice,
-    evaluation_files,
-    read_rewards,
-    scoring_differences,
-)
+from xp.run_records.held_out import ScoreChoice, evaluation_files, read_evaluation, scoring_differences
 from xp.run_records.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
 
 
@@ -29,9 +25,9 @@ class NamedResult:
     hashes: Mapping[str, str]
     """Task -> digest of its content."""
     pass_threshold: float
-    scoring: ScoreChoice | None
-    file: Path
-    """File of the evaluation."""
+    scoring: ScoreChoice
+    of_run: str | None = None
+    """`RUN` or `RUN@0`, if it is of a run's own evaluation."""
 
 
 def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[PairedComparison]:
@@ -92,13 +88,9 @@ def named(outputs: Path, name: str) -> NamedResult:
     """Rewards of an evaluation or a run; `RUN@0` means its model before training."""
     place = evaluation_place(outputs, name)
     if place is not None:
-        if not (place / SUMMARY).exists():
+        if not (place / RECORD).exists():
             raise XpError(f"{name} is not finished; call the same `eval` again", ExitCode.RUN_DIR)
-        value = read_summary(place / SUMMARY)
-        rewards = {task: one["rewards"] for task, one in value["tasks"].items()}
-        hashes = {task: str(one["hash"]) for task, one in value["tasks"].items()}
-        threshold, scoring = float(value["summary"]["pass_threshold"]), value.get("scoring")
-        return NamedResult(name, rewards, hashes, threshold, scoring, place / SUMMARY)
+        return _of_file(name, place / RECORD)
     run, _, step = name.partition("@")
     if step not in ("", "0"):
         raise XpError(f"{name}: a checkpoint is compared by its evaluation: python -m xp eval run={name}")
@@ -107,11 +99,18 @@ def named(outputs: Path, name: str) -> NamedResult:
 
 def of_run(directory: Path, name: str, which: str) -> NamedResult:
     """The newest result of the run's own evaluations with each task's rewards."""
-    for file in reversed(evaluation_files(directory)):
-        result = read_rewards(file, which)
-        if result is not None:
-            return NamedResult(name, result.rewards, result.hashes, result.pass_threshold, result.scoring, file)
-    raise XpError(f"{name}: the run has no evaluation {which} training; python -m xp eval run={name}", ExitCode.RUN_DIR)
+    file = evaluation_files(directory).get(which)
+    if file is None:
+        text = f"the run has no evaluation {which} training; python -m xp eval run={name}"
+        raise XpError(f"{name}: {text}", ExitCode.RUN_DIR)
+    return _of_file(name, file, of_run=name)
+
+
+def _of_file(name: str, file: Path, of_run: str | None = None) -> NamedResult:
+    value = read_evaluation(file)
+    rewards = {task: one["rewards"] for task, one in value["tasks"].items()}
+    hashes = {task: one["hash"] for task, one in value["tasks"].items()}
+    return NamedResult(name, rewards, hashes, value["summary"]["pass_threshold"], value["scoring"], of_run)
 
 
 def check_content(first: NamedResult, other: NamedResult) -> None:
@@ -120,7 +119,7 @@ def check_content(first: NamedResult, other: NamedResult) -> None:
     changed = sorted(task for task in tasks if first.hashes.get(task) != other.hashes.get(task))
     if changed:
         more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
-        runs = ",".join(one.name for one in (first, other) if one.file.name != SUMMARY)
+        runs = ",".join(one.of_run for one in (first, other) if one.of_run is not None)
         again = f"\npython -m xp eval run={runs} plays the tasks as they are now" if runs else ""
         raise XpError(
             f"{first.name} and {other.name}: {counted(len(changed), 'task')} have another content under the same name,"

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from xp.composition import ROOT
 from xp.errors import XpError
+from xp.spec import EngineName
 from xp.spec.judge import Endpoint
 from xp.spec.section import Count, Section, secret_below
 
@@ -34,22 +35,6 @@ class Tasks(StrEnum):
     ALL = "all"
 
 
-class Engine(StrEnum):
-    """Inference engine of a model of this machine."""
-
-    TRANSFORMERS = "transformers"
-    """Hugging Face transformers on the CPU, in this process."""
-    VLLM = "vllm"
-    """A vLLM server that xp starts and stops."""
-    SGLANG = "sglang"
-    """An SGLang server that xp starts and stops."""
-
-    @property
-    def spelling(self) -> str:
-        """The engine's name in its authors' spelling."""
-        return {"vllm": "vLLM", "sglang": "SGLang"}.get(self.value, self.value)
-
-
 class PlayedEndpoint(Endpoint):
     """The API of a model that is evaluated."""
 
@@ -62,7 +47,7 @@ class Eval(Section):
 
     tasks: Tasks
     concurrency: Count
-    engine: Engine
+    engine: EngineName
     python: str | None
     """Interpreter with the engine; None: this one."""
     margin: Annotated[float, Field(gt=0)]

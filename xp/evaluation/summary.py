@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from statistics import fmean
 from typing import Any
 
 from xp import __version__
-from xp.envs.graded import TIMED_OUT
-from xp.envs.judges import total_usage
 from xp.episode.clusters import Limits, reward_limits
-from xp.episode.metrics import void_reasons
-from xp.evaluation.records import SCHEMA_VERSION, EvaluationIdentity, Number, recorded_usage, rewards_of
+from xp.episode.evaluation import evaluation_record
+from xp.episode.metrics import EpisodeFacts
+from xp.episode.outcome import EpisodeResult
+from xp.evaluation.records import EvaluationIdentity, Number, recorded_usage
 from xp.evaluation.statistics import CONFIDENCE, Estimate, Summary, bounded, mix_of, summarize
+from xp.lib.codec import from_value
 from xp.planning.episode import episode_config
 from xp.run_records.held_out import limits_of
 from xp.spec import RunSpec
@@ -29,6 +28,7 @@ def summary_of(
     records: Mapping[Number, Mapping[str, Any]],
     stopped: str | None,
     prices: tuple[float | None, float | None],
+    name: str,
 ) -> dict[str, Any]:
     """The content of eval.json.
 
@@ -37,48 +37,60 @@ def summary_of(
         records: records of the played episodes.
         stopped: reason of an early stop; None: all episodes were played.
         prices: US dollars per million input tokens, and per million output tokens.
+        name: name of the evaluation.
     """
-    numbers = [(row.task_id, sample) for row, sample in episodes]
-    played = {number: records[number] for number in numbers if number in records}
-    rewards = rewards_of(records, numbers)
+    numbers = sorted((row.task_id, sample) for row, sample in episodes)
+    taken = [records[number] for number in numbers if number in records]
     hashes = {row.task_id: row.task_hash for row, _ in episodes}
-    threshold, rules = spec.evaluation.pass_threshold, scoring(episode_config(spec))
-    envs = {
-        name: _figures(
-            {task: one for task, one in rewards.items() if task.split("/")[0] == name},
-            [one for one in played.values() if one["env"] == name],
-            threshold,
-            limits_of(rules[name]),
-        )
-        for name in spec.env.members
-    }
-    judges = [one["outcome"].get("judges") or {} for one in played.values()]
-    whole = next(iter(envs.values()))
-    if len(envs) > 1:
-        limits = {limits_of(one) for one in rules.values()}
-        whole = _mix(rewards, list(played.values()), threshold, envs, *(limits if len(limits) == 1 else ()))
-    return {
-        "schema_version": SCHEMA_VERSION,
+    about = {
         "xp": __version__,
-        "id": "",
+        "id": name,
         "env": requested.env,
         "model": dict(requested.model),
         "run": requested.run,
-        "status": "finished" if len(played) == len(numbers) else "stopped",
-        "stopped": stopped if len(played) < len(numbers) else None,
-        "num_asked": len(numbers),
-        "num_played": len(played),
-        "started": min((one["started_at"] for one in played.values()), default=None),
-        "ended": max((one["started_at"] + one["elapsed_s"] for one in played.values()), default=None),
         "task_set": requested.tasks,
         "playing": dict(requested.playing),
         "confidence": CONFIDENCE,
-        "summary": whole,
-        "environments": envs,
-        "usage": usage(list(played.values()), prices) | {"judges": total_usage(judges)},
-        "scoring": rules,
-        "tasks": {task: {"hash": hashes[task], "rewards": values} for task, values in rewards.items()},
     }
+    rules, played = scoring(episode_config(spec)), [_played(one) for one in taken]
+    record = evaluation_record(about, played, hashes, rules, len(numbers), stopped)
+    record["usage"] |= usage(taken, prices)
+    return with_intervals(record, are_counted=all(one["tokens"] is not None for one in taken))
+
+
+def _played(record: Mapping[str, Any]) -> EpisodeFacts:
+    """An episode of its record."""
+    task, tokens = f"{record['env']}/{record['split']}/{record['index']}", record["tokens"] or {}
+    read = tokens.get("prompt", 0) + tokens.get("observed", 0)
+    times = record["started_at"], record["elapsed_s"]
+    outcome = from_value(EpisodeResult, record["outcome"])
+    return EpisodeFacts(record["env"], task, outcome, tokens.get("generated", 0), read, *times)
+
+
+def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str, Any]:
+    """A record with the intervals of its figures.
+
+    Args:
+        are_counted: whether the tokens of all episodes are known.
+    """
+    threshold, rules = record["playing"]["pass_threshold"], record["scoring"]
+    rewards = {task: one["rewards"] for task, one in record["tasks"].items()}
+    envs = {
+        name: _figures(
+            own,
+            {task: one for task, one in rewards.items() if task.split("/")[0] == name},
+            threshold,
+            limits_of(rules[name]),
+        )
+        for name, own in record["environments"].items()
+    }
+    whole = next(iter(envs.values()))
+    if len(envs) > 1:
+        limits = {limits_of(one) for one in rules.values()}
+        whole = _mix(record["summary"], rewards, threshold, envs, *(limits if len(limits) == 1 else ()))
+    for one in (*envs.values(), whole) if not are_counted else ():
+        one["tokens_mean"] = None
+    return {**record, "summary": whole, "environments": envs}
 
 
 def usage(records: Sequence[Mapping[str, Any]], prices: tuple[float | None, float | None]) -> dict[str, Any]:
@@ -93,25 +105,22 @@ def usage(records: Sequence[Mapping[str, Any]], prices: tuple[float | None, floa
 
 
 def _figures(
-    rewards: Mapping[str, Sequence[float | None]],
-    records: Sequence[Mapping[str, Any]],
-    threshold: float,
-    limits: Limits,
+    own: Mapping[str, Any], rewards: Mapping[str, Sequence[float | None]], threshold: float, limits: Limits
 ) -> dict[str, Any]:
-    """A Summary as JSON values, with statistics of the episodes."""
+    """The figures with their intervals."""
     summary = summarize(rewards, threshold, limits)
-    return {**_as_json(summary), "bootstrap_differs": summary.bootstrap_differs, **_episodes(records)}
+    return {**own, **_as_json(summary), "bootstrap_differs": summary.bootstrap_differs}
 
 
 def _mix(
+    own: Mapping[str, Any],
     rewards: Mapping[str, Sequence[float | None]],
-    records: Sequence[Mapping[str, Any]],
     threshold: float,
     envs: Mapping[str, Mapping[str, Any]],
     limits_of_all: Limits = (None, None),
 ) -> dict[str, Any]:
-    """Statistics over all environments as strata, weighted by their numbers of scored episodes."""
-    summary = _as_json(summarize(rewards, threshold, limits_of_all))
+    """Figures over all environments as strata, weighted by their numbers of scored episodes."""
+    summary = {**own, **_as_json(summarize(rewards, threshold, limits_of_all))}
     limits = reward_limits((one for task in rewards.values() for one in task), limits_of_all)
     for figure in ("reward", "passes", "avg_at_k"):
         parts = [(one[figure], one["num_episodes"] - one["num_void"]) for one in envs.values() if one[figure]]
@@ -120,9 +129,9 @@ def _mix(
             weights = [part["num_tasks"] if figure == "avg_at_k" else count for part, count in parts]
             mixed = bounded(mix_of(estimates, weights), (0.0, 1.0) if figure == "passes" else limits)
             summary[figure] = mixed and asdict(mixed)
-    summary |= {"bootstrap": None, "bootstrap_differs": False}
     bounds = [one["void_bounds"] for one in envs.values()]
-    return {**summary, "void_bounds": summary["void_bounds"] if any(bounds) else None, **_episodes(records)}
+    kept = summary["void_bounds"] if any(bounds) else None
+    return summary | {"bootstrap": None, "bootstrap_differs": False, "void_bounds": kept}
 
 
 def _as_json(summary: Summary) -> dict[str, Any]:
@@ -130,23 +139,3 @@ def _as_json(summary: Summary) -> dict[str, Any]:
     for name in ("pass_at_k", "pass_hat_k"):
         value[name] = {str(k): one for k, one in value[name].items()}
     return value
-
-
-def _episodes(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Counts of statuses, and means over all episodes."""
-    outcomes = [one["outcome"] for one in records]
-    written = [one["tokens"]["generated"] for one in records if one["tokens"] is not None]
-    return {
-        "statuses": dict(sorted(Counter(one["status"] for one in outcomes).items())),
-        "turns_mean": _mean([one["num_turns"] for one in outcomes]),
-        "tool_calls_mean": _mean([one["num_tool_calls"] for one in outcomes]),
-        "malformed_mean": _mean([one["num_malformed"] for one in outcomes]),
-        "tokens_mean": _mean(written) if len(written) == len(records) else None,
-        "seconds_mean": _mean([one["elapsed_s"] for one in records]),
-        "timed_out": sum((one.get("grader") or {}).get(TIMED_OUT, 0.0) for one in outcomes),
-        "void_reasons": void_reasons(one["void_reason"] for one in outcomes),
-    }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None

@@ -62,22 +62,22 @@ def notes(result: Result) -> Iterator[str]:
 
 
 def _notes(figures: Mapping[str, Any]) -> Iterator[str]:
-    if len(figures["pass_at_k"]) > 1:
+    if len(figures.get("pass_at_k", ())) > 1:
         chances = [f"{k}: {one['value']:.0%}" for k, one in figures["pass_at_k"].items()]
         always = [f"{k}: {one['value']:.0%}" for k, one in figures["pass_hat_k"].items()]
         yield f"one of k passes (pass@k)  {', '.join(chances)}"
         yield f"all of k pass (pass^k)    {', '.join(always)}"
-    if figures["bootstrap_differs"]:
+    if figures.get("bootstrap_differs"):
         low, high = figures["bootstrap"]
         yield f"resampling tasks gives another interval of the reward: {low:.3f} to {high:.3f}"
     if figures["reward"] is None:
         yield "every episode is void: nothing is known of the reward"
-    elif figures["reward"]["low"] is None:
+    elif figures["reward"].get("low") is None:
         reason = "one task says nothing about others" if figures["num_tasks"] == 1 else "all tasks have the same reward"
         yield f"no interval of the reward: {reason}"
     if late := figures.get("timed_out"):
         yield f"{late:.0f} answers count 0, since their grader did not end within its limit"
-    if (bounds := figures["void_bounds"]) is not None:
+    if (bounds := figures.get("void_bounds")) is not None:
         of = "the limits of its rule and grader" if bounds["of"] == "rule" else "the rewards that were seen"
         low, high = bounds["low"], bounds["high"]
         yield f"{figures['num_void']} void; by {of}, they leave the mean between {low:.3f} and {high:.3f}"
@@ -93,7 +93,7 @@ def _rows(result: Result) -> Iterator[tuple[str, ...]]:
 
 def _row(env: str, model: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
     reward, passes = figures["reward"], figures["passes"]
-    interval = f"{reward['low']:.3f} to {reward['high']:.3f}" if reward and reward["low"] is not None else "-"
+    interval = f"{reward['low']:.3f} to {reward['high']:.3f}" if reward and reward.get("low") is not None else "-"
     return (
         env,
         model,

@@ -68,7 +68,13 @@ def place_job_spec(
 
 
 def spread_of(
-    job: Job, by: str, *, ray_token: str | None = None, srun: Sequence[str] = (), container: Sequence[str] = ()
+    job: Job,
+    by: str,
+    *,
+    ray_token: str | None = None,
+    srun: Sequence[str] = (),
+    container: Sequence[str] = (),
+    is_apart: bool = False,
 ) -> Spread | None:
     """Start of a job's program on its nodes; None: directly, on its one node.
 
@@ -78,9 +84,10 @@ def spread_of(
         ray_token: file with the token of the Ray cluster that it needs; None: it needs no Ray.
         srun: options of srun for a container.
         container: command prefix for a container.
+        is_apart: whether a program on one node needs a reservation of its own too.
     """
     needs = job.resources
-    if needs.num_nodes == 1 and not srun and not container:
+    if needs.num_nodes == 1 and not srun and not container and not is_apart:
         return None
     gpus = 0 if needs.accelerator == "cpu" else needs.num_accelerators
     return Spread(needs.num_nodes, by, needs.num_cpus, gpus, needs.memory_gb, tuple(srun), tuple(container), ray_token)

@@ -153,7 +153,14 @@ class RayLauncher(ClusterLauncher):
         client = self._client()
         if _info(client, native_id) is None:
             extra = hidden if is_loopback(self._address) else {}
-            spreads = [None if manages_own_gpus(one.job) else spread_of(one.job, "ray") for one, _ in stages]
+            # A reservation for the whole Ray job would keep the GPUs from a program that requests them itself.
+            is_shared = any(manages_own_gpus(one.job) for one, _ in stages)
+            spreads = [
+                None
+                if manages_own_gpus(one.job)
+                else spread_of(one.job, "ray", is_apart=is_shared and one.job.resources.num_accelerators > 0)
+                for one, _ in stages
+            ]
             specs = [
                 place_job_spec(one, its, self._spec, extra=extra, prints=True, spread=spread)
                 for (one, its), spread in zip(stages, spreads, strict=True)
@@ -198,7 +205,8 @@ class RayLauncher(ClusterLauncher):
     def _reservation(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Resources that Ray reserves for the program of these jobs."""
         needs = [job.resources for job in jobs if not manages_own_gpus(job) and job.resources.num_nodes == 1]
-        gpus = max((one.num_accelerators for one in needs if one.accelerator != "cpu"), default=0)
+        is_shared = any(map(manages_own_gpus, jobs))
+        gpus = 0 if is_shared else max((one.num_accelerators for one in needs if one.accelerator != "cpu"), default=0)
         memory_gb = 0.0 if self._spec.start_head else max((one.memory_gb for one in needs), default=0.0)
         return {
             "entrypoint_num_cpus": max((one.num_cpus for one in needs), default=1),

@@ -173,19 +173,13 @@ class Backend(Protocol):
     def sft_stage(self, spec: RunSpec, places: RunPaths) -> Stage:
         """Stage that fine-tunes the model on episodes; a backend without the function has no fine-tuning."""
 
-    def evaluation(self, spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
-        """Stage that plays the held-out tasks with each of these models (name -> Hugging Face directory)."""
-
-    def evaluations(self, spec: RunSpec, num_steps: int) -> int:
-        """Number of evaluations on the held-out tasks in a training run of `num_steps` rollout steps."""
-
     def checkpoint(self, spec: RunSpec, places: RunPaths, step: int) -> str:
         """Hugging Face directory of a rollout step's checkpoint."""
 
 
 NEEDS = (
     "refusals", "owners", "meanings", "batch_constraints", "memory", "unauthenticated_endpoints", "stages",
-    "evaluation", "evaluations", "checkpoint",
+    "checkpoint",
 )  # fmt: skip
 """Names of the functions of a Backend."""
 

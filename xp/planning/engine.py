@@ -1,17 +1,105 @@
-"""Reasons against an engine that all backends share: xp's own decoding, FP8, expert parallelism, speculation."""
+"""RunSpec -> engines: arguments of their servers, and the reasons against one that all backends share."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from xp.engines.config import LocalEngine, VLLMServer
+from xp.engines.probe import DEADLINE_S, START_TIMEOUT_S
 from xp.models.files import config_of
 from xp.models.network import WITH_HEADS, has_own_decoding, stated
-from xp.planning.rows import is_corrected, is_to_engine
+from xp.planning.rows import is_corrected, is_to_engine, longest_in_engine
 from xp.spec import DType, EngineName, RunSpec, SpeculativeMethod
 
+ON_CPU = (
+    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+    *("--grammar-backend", "none", "--disable-cuda-graph"),
+)
+"""Arguments for any CPU; SGLang's default `intel_amx` needs one of Intel's newer CPUs."""
+CACHE_TOKENS_ON_CPU = 32
+"""Number of longest episodes in the cache on a CPU, where `--mem-fraction-static` would count the whole memory."""
+GLOO = "xp.worker.gloo_transfer.Extension"
+"""Receiver of weights in vLLM's server on a CPU."""
 OWN_DECODING = "xp's own decoding has no such setting; set {}, or on a GPU backend.engine.name=vllm"
+
+
+def local_engine_of(spec: RunSpec, name: EngineName) -> LocalEngine:
+    """An engine of the sizes of `backend.engine` for evaluations, on all accelerators of one machine."""
+    num_accelerators = 0 if spec.hardware.accelerator == "cpu" else spec.trainer_accelerators
+    server = None
+    if name is EngineName.VLLM:
+        server = vllm_server(spec, num_accelerators, takes_weights=False)
+    elif name is EngineName.SGLANG:
+        server = VLLMServer(sglang_arguments(spec), num_accelerators, START_TIMEOUT_S, DEADLINE_S)
+    return LocalEngine(name.value, spec.model.dtype.value, spec.backend.num_threads, server)
+
+
+def vllm_server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLMServer:
+    """A vLLM server on `num_accelerators`; on a CPU, with this number of processes, at least one.
+
+    Args:
+        takes_weights: whether a trainer sends weights, over NCCL (trl 1.16.0, trl/scripts/vllm_serve.py
+            `build_command`) or, on a CPU, over gloo.
+    """
+    engine, is_on_cpu = spec.backend.engine, spec.hardware.accelerator == "cpu"
+    arguments = [
+        *("--tensor-parallel-size", str(engine.tensor_parallel)),
+        *("--data-parallel-size", str(max(1, num_accelerators // engine.tensor_parallel))),
+        *("--gpu-memory-utilization", str(engine.memory_fraction)),
+        *("--max-num-seqs", str(engine.max_sequences)),
+        *(("--max-num-batched-tokens", str(engine.max_batched_tokens)) if engine.max_batched_tokens else ()),
+        *("--max-model-len", str(longest_in_engine(spec))),
+        *("--dtype", spec.model.dtype.value),
+        *("--seed", str(spec.seed)),
+        # Without the model's own sampling defaults: every request has all parameters.
+        *("--generation-config", "vllm"),
+        "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching",
+        *(["--enforce-eager"] if engine.eager else []),
+        # Log-probabilities with the temperature, as in the loss.
+        *("--logprobs-mode", "processed_logprobs"),
+        *("--uvicorn-log-level", "warning"),
+    ]
+    arguments += ["--quantization", engine.quantization.value] if engine.quantization else []
+    arguments += ["--kv-cache-dtype", engine.kv_cache_dtype.value] if engine.kv_cache_dtype else []
+    arguments += ["--enable-expert-parallel"] if engine.expert_parallel > 1 else []
+    if takes_weights and engine.speculative is not None:
+        draft = {"model": engine.speculative.model, "num_speculative_tokens": engine.speculative.num_tokens}
+        arguments += ["--speculative-config", json.dumps({"method": "draft_model", **draft})]
+    if takes_weights:
+        arguments += ["--weight-transfer-config", json.dumps({"backend": "gloo" if is_on_cpu else "nccl"})]
+    # Features that vLLM lacks on a CPU, and the transfer of weights.
+    arguments += ["--worker-extension-cls", GLOO] if is_on_cpu else []
+    return VLLMServer(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S, DEADLINE_S)
+
+
+def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:
+    """Arguments of SGLang's server, without model, address and port."""
+    engine, is_on_cpu = spec.backend.engine, spec.hardware.accelerator == "cpu"
+    longest = longest_in_engine(spec)
+    num_accelerators = 0 if is_on_cpu else spec.trainer_accelerators
+    return (
+        *("--tp-size", str(engine.tensor_parallel)),
+        *("--dp-size", str(max(1, num_accelerators // engine.tensor_parallel))),
+        *("--mem-fraction-static", str(engine.memory_fraction)),
+        *("--max-running-requests", str(engine.max_sequences)),
+        *(("--chunked-prefill-size", str(engine.max_batched_tokens)) if engine.max_batched_tokens else ()),
+        *("--context-length", str(longest)),
+        *("--dtype", spec.model.dtype.value),
+        *("--random-seed", str(spec.seed)),
+        *(() if engine.prefix_caching else ("--disable-radix-cache",)),
+        *(("--quantization", engine.quantization.value) if engine.quantization else ()),
+        *(("--kv-cache-dtype", "fp8_e4m3") if engine.kv_cache_dtype else ()),
+        *(("--ep-size", str(engine.expert_parallel)) if engine.expert_parallel > 1 else ()),
+        *(("--disable-cuda-graph",) if engine.eager and not is_on_cpu else ()),
+        # Without the model's own sampling defaults: every request has all parameters.
+        *("--sampling-defaults", "openai"),
+        # SGLang's warm-up would send a request without the key.
+        *("--skip-server-warmup", "--log-level-http", "warning"),
+        *((*ON_CPU, "--max-total-tokens", str(CACHE_TOKENS_ON_CPU * longest)) if is_on_cpu else ()),
+    )
 
 
 def network_fields(spec: RunSpec) -> Mapping[str, Any]:

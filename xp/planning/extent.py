@@ -18,7 +18,7 @@ from xp.lib.codec import decode
 from xp.lib.data_files import check_loader, is_set, place_of
 from xp.lib.packages import require
 from xp.lib.text import counted
-from xp.planning.backend import Refusal, backend_of
+from xp.planning.backend import Refusal
 from xp.planning.episode import env_config
 from xp.planning.stages import prepare_config, profiles, task_set_place
 from xp.spec import EnvMember, HeldOutSpec, ImportanceCorrection, LauncherName, Overlap, RunSpec
@@ -106,8 +106,11 @@ def evaluation_line(spec: RunSpec) -> str:
         return f"evaluation: {samples} of {which}; how many there are is known after prepare"
     tasks = num_held_out if evaluation.num_tasks is None else min(evaluation.num_tasks, num_held_out)
     episodes = tasks * evaluation.samples_per_task
-    during = None if steps is None else backend_of(spec).evaluations(spec, steps)
-    during = 0 if evaluation.every is None else during
+    every, during = evaluation.every, None
+    if every is None:
+        during = 0
+    elif steps is not None:
+        during = (steps - 1) // every  # after the last step is the evaluation of the trained model
     size = f"{counted(tasks, 'held-out task')} x {samples} = {counted(episodes, 'episode')}, {_when(spec, during)}"
     if evaluation.samples_per_task == 1 and spec.env.scores_groups:
         size += ", without rewards of groups (evaluation.samples_per_task)"
@@ -129,17 +132,17 @@ def _when(spec: RunSpec, during: int | None) -> str:
     return f"{', '.join(times[:-1])} and {times[-1]}" if times[1:] else times[0]
 
 
-def extent_refusals(spec: RunSpec, *, trains: bool) -> Iterator[Refusal]:
-    """Refusals that are the same on every backend; `trains` False: no tasks are needed for steps."""
+def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refusals that are the same on every backend."""
     requested, training, known = spec.evaluation.num_tasks, spec.training, num_tasks(spec)
     if requested is not None and known.held_out is not None and requested > known.held_out:
         fix = f"set {known.held_out}, or null for all" if known.held_out else "set it to null"
         yield Refusal("evaluation.num_tasks", f"{requested} of {known.held_out} held-out tasks; {fix}")
     if spec.evaluation.every is not None and not spec.env.is_held_out:
         yield Refusal("evaluation.every", "env.held_out=null leaves no tasks to evaluate; set one of them")
-    if trains and training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:
+    if training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:
         yield Refusal("training.epochs", too_few(known.train, training.prompts_per_step))
-    if trains and not any(member.train.split for member in spec.env.members.values()):
+    if not any(member.train.split for member in spec.env.members.values()):
         yield Refusal("env.train.split", evaluation_only(None))
 
 

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import overload
 
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.job import Stage
 from xp.planning.backend import RunPaths, backend_of
 from xp.planning.extent import row_lines
 from xp.planning.refusals import check_limits, check_spec
-from xp.planning.stages import model_stages, prepare_stage, start_place, task_set_place
+from xp.planning.stages import evaluate_stage, model_stages, prepare_stage, start_place, task_set_place
 from xp.spec import RunSpec
 from xp.worker.stage import AFTER, BEFORE
 
@@ -95,17 +95,15 @@ class SweepPlans(Sequence[Plan]):
 
 
 def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str]) -> Plan:
-    """Plans another attempt of a run, which is a training, an evaluation or a preparation.
+    """Plans another attempt of a run, which is a training, a fine-tuning or a preparation.
 
     Args:
         stages: names of the stages in earlier attempts; empty: the run never started.
     """
-    if stages and not {"train", "sft", "evaluate"} & {*stages}:
+    if stages and not {"train", "sft"} & {*stages}:
         return build_preparation(spec, run_id, attempt)
     if "sft" in stages and "train" not in stages:
         return build_sft(spec, run_id, attempt)
-    if stages and "train" not in stages:
-        return build_model_evaluation(spec, run_id, attempt)
     return build_plan(spec, run_id, attempt)
 
 
@@ -114,27 +112,6 @@ def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     row_lines(spec)
     places = _places(spec, run_id, attempt)
     return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False),))
-
-
-def build_evaluation(spec: RunSpec, run_id: str, attempt: int, step: int | None) -> Plan:
-    """Plans an evaluation on the held-out tasks of a run's trained model, or of its checkpoint of a rollout step."""
-    _refuse_nothing_held_out(spec)
-    backend = backend_of(spec)
-    places = _places(spec, run_id, attempt)
-    model = places.model if step is None else backend.checkpoint(spec, places, step)
-    evaluate = backend.evaluation(spec, places, {"after": model}, needs=("prepare",))
-    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), evaluate))
-
-
-def build_model_evaluation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
-    """Plans an evaluation on the held-out tasks of the spec's model, without training."""
-    _refuse_nothing_held_out(spec)
-    check_spec(spec, trains=False)
-    places = _places(spec, run_id, attempt)
-    built = model_stages(spec, places)
-    needs = ("prepare", *(stage.name for stage in built))
-    evaluate = backend_of(spec).evaluation(spec, places, {"before": start_place(spec)}, needs=needs)
-    return Plan(run_id, attempt, spec, (prepare_stage(spec, places, trains=False), *built, evaluate))
 
 
 def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
@@ -147,14 +124,10 @@ def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
         )
     backend, places = backend_of(spec), _places(spec, run_id, attempt)
     built = model_stages(spec, places)
-    stages = [prepare_stage(spec, places, trains=True), *built, backend.sft_stage(spec, places)]
+    tuned = backend.sft_stage(spec, places)
+    stages = [prepare_stage(spec, places, trains=True), *built, tuned]
     if spec.env.is_held_out:
         models = {BEFORE: start_place(spec), AFTER: places.sft}
-        stages.append(backend.evaluation(spec, places, models, needs=("sft",)))
+        stages.append(evaluate_stage(spec, places, models, tuned.job, needs=("sft",)))
     check_limits(spec.launcher, stages)
     return Plan(run_id, attempt, spec, tuple(stages))
-
-
-def _refuse_nothing_held_out(spec: RunSpec) -> None:
-    if not spec.env.is_held_out:
-        raise XpError("env.held_out=null: there are no held-out tasks; set env.held_out", ExitCode.PLAN)

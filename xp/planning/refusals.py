@@ -28,24 +28,22 @@ from xp.spec.place import LauncherSpec
 from xp.spec.sft import SOLVE
 
 
-def check_spec(spec: RunSpec, *, trains: bool = True, tunes_only: bool = False) -> None:
+def check_spec(spec: RunSpec, *, tunes_only: bool = False) -> None:
     """Raises XpError(PLAN) with every reason why the spec cannot run.
 
     Args:
         spec: the run.
-        trains: False if the model is only evaluated.
         tunes_only: True if the model is only fine-tuned.
     """
     row_lines(spec)
-    refusals = [*backend_of(spec).refusals(spec), *extent_refusals(spec, trains=trains), *sandbox_refusals(spec)]
+    refusals = [*backend_of(spec).refusals(spec), *extent_refusals(spec), *sandbox_refusals(spec)]
     refusals += [*card_refusals(spec), *judge_refusals(spec)]
     if spec.backend.engine.name is EngineName.TRANSFORMERS and (reason := no_own_decoding(spec)) is not None:
         refusals.append(Refusal("backend.engine.name", reason))
-    if trains:
-        refusals += [*sft_refusals(spec), *profile_refusals(spec), *image_refusals(spec), *teacher_refusals(spec)]
-        refusals += draft_refusals(spec)
-        # Last: its remedy is searched among legal specs.
-        refusals = refusals or [*memory_refusals(spec, trains=not tunes_only)]
+    refusals += [*sft_refusals(spec), *profile_refusals(spec), *image_refusals(spec), *teacher_refusals(spec)]
+    refusals += draft_refusals(spec)
+    # Last: its remedy is searched among legal specs.
+    refusals = refusals or [*memory_refusals(spec, trains=not tunes_only)]
     if refusals:
         raise XpError("\n".join(map(str, refusals)), ExitCode.PLAN)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,12 @@ from typing import Any
 from xp.builtin.tiny_model import MANIFEST, PLACE
 from xp.diagnosis.history import Facts
 from xp.diagnosis.live import LiveRules
+from xp.engines.config import EvaluateConfig
+from xp.episode.evaluation import RECORD
 from xp.job import Job, Resources, Runtime, Stage
 from xp.models.files import pinned_place
 from xp.planning.backend import RunPaths
+from xp.planning.engine import local_engine_of
 from xp.planning.episode import (
     chat_of,
     env_config,
@@ -22,6 +25,7 @@ from xp.planning.episode import (
     judge_server,
     needs_catalog_key,
     overlong,
+    sampling_of,
 )
 from xp.spec import (
     Distill,
@@ -42,7 +46,7 @@ from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.distill import Distillation
 from xp.worker.hub_model import SOURCES
-from xp.worker.stage import AFTER, BEFORE
+from xp.worker.stage import AFTER, BEFORE, StageConfig
 from xp.worker.time_limit import TimeLimit
 
 QUIET = {
@@ -395,7 +399,30 @@ def trainer_job(
     )
 
 
-Evaluation = Callable[[RunSpec, RunPaths, Mapping[str, str], tuple[str, ...]], Stage]
+def evaluate_stage(
+    spec: RunSpec, places: RunPaths, models: Mapping[str, str], trainer: Job, needs: tuple[str, ...]
+) -> Stage:
+    """Stage that plays the held-out tasks with models, by an engine of the trainer's own Python on one machine.
+
+    Args:
+        models: `before` and `after` -> Hugging Face id or directory.
+        trainer: job of the same trainer.
+    """
+    here = places.stage("evaluate")
+    config = EvaluateConfig(
+        common=StageConfig(**stage_fields(spec, places, "evaluate")),
+        models=models,
+        rounds=rounds(spec),
+        sampling=sampling_of(spec, evaluates=True),
+        batch_size=spec.evaluation.batch_size,
+        engine=local_engine_of(spec, spec.backend.engine.name),
+    )
+    argv = ("python", "-m", "xp.engines.evaluate", f"{here}/config.json")
+    # Without the module `ray`, a launcher reserves the accelerators, which the program takes as they are.
+    runtime = replace(trainer.runtime, packages=tuple(one for one in trainer.runtime.packages if one != "ray"))
+    files, outputs = {"config.json": config.to_json()}, tuple(f"{here}/{name}/{RECORD}" for name in models)
+    job = trainer_job(spec, here, argv, files, outputs, runtime, trainer.env, trainer.stubs)
+    return Stage("evaluate", replace(job, resources=replace(job.resources, num_nodes=1)), needs)
 
 
 def train_and_evaluate(
@@ -403,15 +430,13 @@ def train_and_evaluate(
     places: RunPaths,
     made: tuple[Stage, ...],
     job: Job,
-    evaluation: Evaluation,
-    in_training: Collection[str] = (),
+    in_training: Collection[str] = (BEFORE, AFTER),
 ) -> tuple[Stage, ...]:
     """Stages after the preparation of tasks.
 
     Args:
         made: stages that make the inputs of the training.
         job: job of the training.
-        evaluation: makes the backend's evaluation stage, which is used if tasks are held out.
         in_training: models (`before`, `after`) that the training evaluates on its own engine. It has the evaluation
             stage's config; that stage runs only for what is left.
     """
@@ -419,12 +444,11 @@ def train_and_evaluate(
     if not spec.env.is_held_out:
         return (*made, train)
     before = {BEFORE: policy_start(spec, places)} if spec.evaluation.before_training else {}
-    evaluate = evaluation(spec, places, {**before, AFTER: places.model}, ("train",))
-    if in_training:
-        config = evaluation_config(places)
-        train = replace(train, job=replace(job, files={**job.files, config: evaluate.job.files[config]}))
+    evaluate = evaluate_stage(spec, places, {**before, AFTER: places.model}, job, ("train",))
+    config = evaluation_config(places)
+    train = replace(train, job=replace(job, files={**job.files, config: evaluate.job.files[config]}))
     if {*before, AFTER} <= {*in_training}:
-        evaluate = replace(evaluate, done=f"{places.stage('evaluate')}/evaluation.json", made_in="train")
+        evaluate = replace(evaluate, done=evaluate.job.outputs[-1], made_in="train")
     return (*made, train, evaluate)
 
 

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from xp import __version__
 from xp.composition.points import to_yaml, validated
+from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
+from xp.evaluation.results import of_run
 from xp.evaluation.statistics import summarize
 from xp.launchers.files import PACKAGE, data_places, inside
 from xp.lib.atomic import replacing
@@ -20,7 +22,7 @@ from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS
 from xp.planning.episode import needs_catalog_key
 from xp.replay.recorded import ABOUT, RecordedRun
-from xp.run_records.held_out import evaluation_files, read_held_out, read_rewards
+from xp.run_records.held_out import evaluation_files
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import Lock, read_lock
 from xp.run_records.record import read_record
@@ -123,7 +125,7 @@ def _records(run: Path, attempt: Path, left_out: list[str], *, has_episodes: boo
     if not has_episodes or size > MAX_EPISODES_BYTES:
         left_out.append(f"episodes: {f'{size / 1e6:.0f} MB' if has_episodes else 'by --no-episodes'}")
         episodes = []
-    small = ("plan.json", "*/evaluation.json", "train/facts.json", "train/dialect.json", "train/length.json")
+    small = ("plan.json", f"evaluate/*/{RECORD}", "train/facts.json", "train/dialect.json", "train/length.json")
     files = [
         run / "metrics.jsonl",
         run / "model" / DIGESTS,
@@ -167,14 +169,13 @@ def _tasks(
 def figures_of(run: Path) -> dict[str, Any]:
     """Held-out reward and pass rate of each model, with their intervals."""
     figures = {}
-    for file in evaluation_files(run):
-        for name in read_held_out(file):
-            if (rewards := read_rewards(file, name)) is not None:
-                summary = summarize(rewards.rewards, rewards.pass_threshold)
-                figures[name] = {
-                    key: None if one is None else asdict(one)
-                    for key, one in (("reward", summary.reward), ("passes", summary.passes))
-                }
+    for name in evaluation_files(run):
+        result = of_run(run, run.name, name)
+        summary = summarize(result.rewards, result.pass_threshold)
+        figures[name] = {
+            key: None if one is None else asdict(one)
+            for key, one in (("reward", summary.reward), ("passes", summary.passes))
+        }
     return figures
 
 

@@ -165,7 +165,7 @@ def _result(figures: Mapping[str, Any]) -> dict[str, Any]:
     num_void = figures["num_void"]
     values = {"reward_mean": reward["value"], "reward_stderr": reward["stderr"], "label": "", "num_void": num_void}
     values |= {"num_scored": figures["num_episodes"] - num_void, "num_tasks": reward["num_tasks"]}
-    values |= {"low": reward["low"], "high": reward["high"], "pass_share": passes and passes["value"]}
+    values |= {"low": reward.get("low"), "high": reward.get("high"), "pass_share": passes and passes["value"]}
     return {"after": values}
 
 

@@ -13,9 +13,10 @@ from time import monotonic
 from typing import Any, Final
 
 from xp.diagnosis.history import ToolUse
+from xp.episode.evaluation import RECORD
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
-from xp.evaluation.records import REQUEST, SUMMARY, listed
+from xp.evaluation.records import REQUEST, listed
 from xp.evaluation.verdict import RunVerdict, diagnose
 from xp.lib.reading import is_finite, json_of
 from xp.report.about import status_of
@@ -122,7 +123,7 @@ def _stamp(place: Path) -> tuple[int, ...]:
     """Times and sizes of the files that change with a run's record, an evaluation's result, or notes."""
     is_run = place.parent.name == RUNS
     numbers: list[int] = []
-    for name in (FILE if is_run else SUMMARY, NOTES):
+    for name in (FILE if is_run else RECORD, NOTES):
         try:
             one = (place / name).stat()
             numbers += [one.st_mtime_ns, one.st_size]
@@ -193,7 +194,7 @@ def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
     row = RunRow(place.name, env=str(request["env"]), model=str(model), status=str(status), note=evaluation.fault)
     row = replace(row, after=reward.get("value"), tags=" ".join(listed_notes(place).tags))
     data = _data(place, row, None) | {
-        "after": [reward["value"], reward["low"], reward["high"]] if reward else None,
+        "after": [reward["value"], reward.get("low"), reward.get("high")] if reward else None,
         "of": page_name(request.get("run") or ""),
     }
     if isinstance(began, float) and isinstance(ended, float):

@@ -33,7 +33,7 @@ def results(run: Path) -> dict[str, Any]:
 
 def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:
     """Bounds of the 95 % interval of a mean reward, clustered by task; None: one task, or all rewards are equal."""
-    if not result.reward_stderr or result.num_tasks is None or result.num_tasks < 2:
+    if not result.reward_stderr or result.num_tasks < 2:
         return None, None
     low, high = interval(result.reward_mean, result.reward_stderr, result.num_tasks)
     return within(low, result.limits), within(high, result.limits)

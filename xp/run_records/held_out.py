@@ -1,4 +1,4 @@
-"""Results of a run on the held-out tasks, read from the files of its evaluations."""
+"""Reads the records of evaluations, of a run's stages and of `xp eval`: the results of a run on its held-out tasks."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from xp.episode.clusters import Limits, reward_limits, within
+from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
-from xp.lib.reading import LARGEST, MAX_COUNT, check_below, text_of
-from xp.run_records.record import RunRecord, number_of, read_record
+from xp.lib.reading import LARGEST, MAX_COUNT, check_below, json_of
+from xp.run_records.record import number_of
 from xp.tasks.held_out import overlap_label
 
 NAMES = ("before", "after")
@@ -32,36 +33,23 @@ class HeldOutResult:
 
     reward_mean: float
     reward_stderr: float | None
-    """Standard error; None: there is one episode only."""
-    perfect_share: float | None
-    num_scored: int | None
-    num_void: int | None
-    pass_share: float | None = None
+    """Standard error; None: there is one task only."""
+    num_scored: int
+    num_void: int
+    pass_share: float
     """Share of rewards of at least `pass_threshold`."""
-    pass_threshold: float | None = None
-    num_tasks: int | None = None
+    pass_threshold: float
+    num_tasks: int
     """Number of held-out tasks."""
-    label: str = ""
-    """Remark if the tasks are trained on as well; else empty."""
     env_pass_share: float | None = None
     """`pass_share` before the user's reward functions."""
+    label: str = ""
+    """Remark if the tasks are trained on as well; else empty."""
     limits: Limits = (None, None)
     """Smallest and largest possible reward."""
     tasks: str | None = None
-    """Digest of the tasks and their content; None: not recorded."""
+    """Digest of the tasks and their content."""
     scoring: ScoreChoice | None = None
-
-
-@dataclass(frozen=True)
-class TaskRewards:
-    """Rewards of one model's episodes."""
-
-    rewards: Mapping[str, list[float | None]]
-    """Task -> rewards of its episodes; None: void."""
-    hashes: Mapping[str, str]
-    """Task -> digest of its content."""
-    pass_threshold: float
-    scoring: ScoreChoice | None
 
 
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
@@ -69,22 +57,56 @@ Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
 
 
 class _Part(BaseModel):
-    """A part of an evaluation.json; keys that are not read here are not looked at."""
+    """A part of an eval.json; keys that are not read here are not looked at."""
 
     model_config = ConfigDict(strict=True)
 
 
-class _Model(_Part):
-    reward_mean: Number
-    reward_stderr: Number | None = None
-    perfect_share: Number | None = None
-    num_scored: Count | None = None
-    num_void: Count | None = None
-    pass_share: Number | None = None
-    pass_threshold: Number | None = None
-    num_tasks: Count | None = None
-    env_pass_share: Number | None = None
-    tasks: dict[str, list[Number | None]] | None = None
+class _Estimate(_Part):
+    value: Number
+    stderr: Number | None
+    num_tasks: Count
+    low: Number | None = None
+    high: Number | None = None
+
+
+class _Bounds(_Part):
+    low: Number
+    high: Number
+    of: str
+
+
+class _Figures(_Part):
+    """Figures; those with a default are of `xp eval` alone."""
+
+    num_tasks: Count
+    num_episodes: Count
+    num_void: Count
+    reward: _Estimate | None
+    passes: _Estimate | None
+    pass_threshold: Number
+    env_pass_share: Number | None
+    avg_at_k: _Estimate | None = None
+    pass_at_k: dict[str, _Estimate] = {}
+    pass_hat_k: dict[str, _Estimate] = {}
+    bootstrap: tuple[Number, Number] | None = None
+    void_bounds: _Bounds | None = None
+
+
+class _Named(_Part):
+    name: str
+
+
+class _Usage(_Part):
+    cost_usd: Number | None
+    prompt_tokens: Count | None
+    completion_tokens: Count | None
+    judges: dict[str, Number]
+
+
+class _Task(_Part):
+    hash: str
+    rewards: list[Number | None]
 
 
 class _Overlap(_Part):
@@ -93,67 +115,60 @@ class _Overlap(_Part):
 
 
 class _Evaluation(_Part):
-    results: dict[str, _Model]
+    schema_version: Literal[2]
+    id: str
+    env: str
+    status: str
+    model: _Named
+    run: str | None
+    num_asked: Count
+    num_played: Count
+    summary: _Figures
+    environments: dict[str, _Figures]
+    usage: _Usage
+    tasks: dict[str, _Task]
+    scoring: dict[str, dict[str, Any]]
     held_out: dict[str, _Overlap] = {}
-    task_hashes: dict[str, str] = {}
-    scoring: dict[str, dict[str, Any]] | None = None
-    models: dict[str, Any] = {}
 
 
-def read_held_out(file: Path) -> dict[str, HeldOutResult]:
-    """The results of an evaluation.json; raises XpError(RUN_DIR) for another file."""
-    evaluation = _read(file)
-    overlaps = evaluation.held_out.values()
-    num_trained_on = sum(one.num_trained_on for one in overlaps)
-    label = overlap_label(num_trained_on, sum(one.num_held_out for one in overlaps)) if num_trained_on else ""
-    rewards = [one for model in evaluation.results.values() for task in (model.tasks or {}).values() for one in task]
+def read_evaluation(file: Path) -> Mapping[str, Any]:
+    """The content of an eval.json, of a run or of `xp eval`; raises XpError(RUN_DIR) for another file."""
+    value = json_of(file, ExitCode.RUN_DIR, below=file.parent)
     try:
-        limits = reward_limits(rewards, _limits(evaluation.scoring))
-    except ValueError as error:
-        raise XpError(f"{file} is not an evaluation: {error}", ExitCode.RUN_DIR) from None
-    return {
-        name: HeldOutResult(
-            **model.model_dump(exclude={"tasks"}),
-            label=label,
-            limits=limits,
-            scoring=evaluation.scoring,
-            tasks=_digest(model.tasks, evaluation.task_hashes),
-        )
-        for name in NAMES
-        if (model := evaluation.results.get(name)) is not None
-    }
-
-
-def read_rewards(file: Path, which: str) -> TaskRewards | None:
-    """Rewards of one model by task, from an evaluation.json; None: the model was not evaluated.
-
-    Args:
-        file: the evaluation.json.
-        which: `before` or `after`.
-
-    Raises:
-        XpError: (RUN_DIR) the file is not an evaluation.json.
-    """
-    evaluation = _read(file)
-    if (model := evaluation.results.get(which)) is None:
-        return None
-    if model.tasks is None or model.pass_threshold is None:
-        raise XpError(f"{file} has no rewards by task; evaluate the run again with `eval`", ExitCode.RUN_DIR)
-    return TaskRewards(model.tasks, evaluation.task_hashes, model.pass_threshold, evaluation.scoring)
-
-
-def _read(file: Path) -> _Evaluation:
-    try:
-        return _Evaluation.model_validate_json(text_of(file, ExitCode.RUN_DIR))
+        _Evaluation.model_validate_json(json.dumps(value))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise XpError(f"{file} is not an evaluation: {where}: {first['msg']}", ExitCode.RUN_DIR) from None
+        fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise XpError(f"{file} is not the record of an evaluation: {fault}", ExitCode.RUN_DIR) from None
+    return cast(Mapping[str, Any], value)
 
 
-def _limits(scoring: ScoreChoice | None) -> Limits:
+def _result(value: Mapping[str, Any]) -> HeldOutResult | None:
+    """The result in a record; None: every episode is void."""
+    figures, overlaps = value["summary"], value.get("held_out", {}).values()
+    if figures["reward"] is None or figures["passes"] is None:
+        return None
+    num_trained_on = sum(one["num_trained_on"] for one in overlaps)
+    rewards = [one for task in value["tasks"].values() for one in task["rewards"]]
+    return HeldOutResult(
+        reward_mean=figures["reward"]["value"],
+        reward_stderr=figures["reward"]["stderr"],
+        num_scored=figures["num_episodes"] - figures["num_void"],
+        num_void=figures["num_void"],
+        pass_share=figures["passes"]["value"],
+        pass_threshold=figures["pass_threshold"],
+        num_tasks=figures["num_tasks"],
+        env_pass_share=figures["env_pass_share"],
+        label=overlap_label(num_trained_on, sum(one["num_held_out"] for one in overlaps)) if num_trained_on else "",
+        limits=reward_limits(rewards, _limits(value["scoring"])),
+        tasks=digest_of({task: one["hash"] for task, one in value["tasks"].items()}),
+        scoring=value["scoring"],
+    )
+
+
+def _limits(scoring: ScoreChoice) -> Limits:
     """Limits of the rewards that were scored so; none for a mixture."""
-    members = list((scoring or {}).values())
+    members = list(scoring.values())
     return limits_of(members[0]) if len(members) == 1 else (None, None)
 
 
@@ -171,13 +186,6 @@ def limits_of(member: Mapping[str, Any]) -> Limits:
     # xp's own graders give 0 to 1; an episode that they did not see has 0, or what the rule appends.
     unseen = member.get("env.reward.nonterminal") or 0.0
     return within(min(0.0, unseen), rule), within(max(1.0, unseen), rule)
-
-
-def _digest(rewards: Mapping[str, Any] | None, hashes: Mapping[str, str]) -> str | None:
-    """Digest of the tasks with their contents; None if a content is not on record."""
-    if rewards is None or not rewards.keys() <= hashes.keys():
-        return None
-    return digest_of({task: hashes[task] for task in rewards})
 
 
 def scoring_differences(records: Sequence[ScoreChoice | None]) -> dict[str, str]:
@@ -210,49 +218,19 @@ def is_of_reward_fn(key: str, record: ScoreChoice | None) -> bool:
     return key in AFTER_THE_RULE or key.removeprefix(CODE) in code
 
 
-def held_out(run: Path, record: RunRecord | None = None) -> dict[str, HeldOutResult]:
-    """The newest result of each model, over a run's attempts. Raises XpError(RUN_DIR) as `read_held_out` does.
-
-    Args:
-        run: its directory.
-        record: of the run; None: it is read.
-    """
-    results: dict[str, HeldOutResult] = {}
-    for file in evaluation_files(run, record):
-        results |= read_held_out(file)
-    return results
+def held_out(run: Path) -> dict[str, HeldOutResult]:
+    """The newest result of each model, over a run's attempts; raises XpError(RUN_DIR) as `read_evaluation` does."""
+    records = {name: read_evaluation(file) for name, file in evaluation_files(run).items()}
+    return {name: result for name, value in records.items() if (result := _result(value)) is not None}
 
 
-def evaluation_files(run: Path, record: RunRecord | None = None) -> list[Path]:
-    """Every evaluation.json of a run's own model; those of attempts that trained come last, since they are its result.
-
-    An attempt that only evaluated (`evaluate run=RUN`) may have played other tasks. Evaluations of checkpoints are left
-    out: a checkpoint's reward is not that of the trained model.
-
-    Raises:
-        XpError: (RUN_DIR) a link leads out of the run.
-    """
-    try:
-        record = record or read_record(run)
-    except XpError:
-        trained: set[str] = set()
-    else:
-        attempts = [one for one in record.attempts if any(stage.name == "train" for stage in one.stages)]
-        trained = {f"attempt_{one.number}" for one in attempts}
-    files = list(run.glob("attempt_*/evaluate/evaluation.json"))
-    for file in files:
-        check_below(file, run, ExitCode.RUN_DIR)
-    tuned = None if trained else f"runs/{run.name}/sft"  # the model of a run that only fine-tunes
-    files = [file for file in files if checkpoint_of(file) in (None, tuned)]
-    return sorted(files, key=lambda file: (file.parents[1].name in trained, number_of(file.parents[1])))
-
-
-def checkpoint_of(file: Path) -> str | None:
-    """Path below the outputs root of the checkpoint that an evaluation.json is of; None: of the run's model."""
-    try:
-        place = _read(file).models.get("after")
-    except XpError:
-        return None
-    if not isinstance(place, str) or not place.startswith("runs/"):
-        return None
-    return None if place.split("/")[2:] == ["model"] else place
+def evaluation_files(run: Path) -> dict[str, Path]:
+    """Model (`before`, `after`) -> its newest record in a run; raises XpError(RUN_DIR) if a link leads out of it."""
+    files = {}
+    for name in NAMES:
+        of_model = list(run.glob(f"attempt_*/evaluate/{name}/{RECORD}"))
+        for file in of_model:
+            check_below(file, run, ExitCode.RUN_DIR)
+        if of_model:
+            files[name] = max(of_model, key=lambda file: number_of(file.parents[2]))
+    return files

@@ -173,7 +173,7 @@ def row_of(directory: Path, record: RunRecord | None = None) -> tuple[Any, RunRo
 
 
 def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
-    results = held_out(directory, record)
+    results = held_out(directory)
     before, after = results.get("before"), results.get("after")
     return RunRow(
         run=record.run_id,

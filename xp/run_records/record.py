@@ -177,20 +177,14 @@ def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
 
 
 def close_attempt(record: RunRecord, status: RunStatus) -> RunRecord:
-    """End the last attempt, and the stage that it was at; the run's status is that of its last training."""
+    """End the last attempt, and the stage that it was at; the run has its status."""
     attempt = record.attempts[-1]
     stages = tuple(
         replace(stage, status=status, ended=now()) if stage.status is RunStatus.RUNNING else stage
         for stage in attempt.stages
     )
     closed = _with_last(record, replace(attempt, status=status, ended=now(), stages=stages))
-    return replace(closed, status=_status(closed))
-
-
-def _status(record: RunRecord) -> RunStatus:
-    """Status of the last attempt that trained, or of the last one if none did: an evaluation finishes no training."""
-    training = [one for one in record.attempts if any(stage.name == "train" for stage in one.stages)]
-    return (training or record.attempts)[-1].status
+    return replace(closed, status=status)
 
 
 def _with_last(record: RunRecord, attempt: AttemptRecord) -> RunRecord:

@@ -30,7 +30,7 @@ class ResumedRun:
     """Number of the new attempt."""
     spec: RunSpec
     stages: frozenset[str]
-    """Stages of all attempts so far; they show whether the run is a training, an evaluation or a preparation."""
+    """Stages of all attempts so far; they show whether the run is a training, a fine-tuning or a preparation."""
 
 
 def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -133,7 +133,7 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
     if num_steps is not None and num_steps < made:
         raise XpError(
             f"{key}: {run.name} has made {made} steps; give {least} or more, or evaluate an"
-            f" earlier checkpoint: {xp_command(f'evaluate run={run.name} checkpoint=N', run.parent.parent)}"
+            f" earlier checkpoint: {xp_command(f'eval run={run.name}@N', run.parent.parent)}"
         )
 
 

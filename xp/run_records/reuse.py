@@ -48,12 +48,6 @@ def reusable_stages(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bo
     return attempts
 
 
-def has_every_stage(plan: Plan, record: RunRecord) -> bool:
-    """Returns whether an attempt begins a run or resumes it, unlike an evaluation or a preparation of it."""
-    begun = {stage.name for stage in record.attempts[0].stages} if record.attempts else set()
-    return begun <= {stage.name for stage in plan.stages}
-
-
 def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
     """Returns why a run need not be resumed, and how to continue it anyway; None if there is work left.
 
@@ -91,17 +85,6 @@ def is_whole(stage: Stage, outputs: Path, warn: Callable[[str], None]) -> bool:
     if (fault := damaged(outputs / stage.done)) is not None:
         warn(f"xp: {stage.name}: {Path(stage.done).parent} is damaged ({fault}); it is made again\n")
     return fault is None
-
-
-def attempt_of(record: RunRecord, name: str) -> int | None:
-    """Number of the last attempt in which a stage ran; None: it never did."""
-    ran = [
-        attempt.number
-        for attempt in record.attempts
-        for stage in attempt.stages
-        if stage.name == name and stage.status in RAN
-    ]
-    return ran[-1] if ran else None
 
 
 def _reusable_attempt(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_here: bool) -> int | None:

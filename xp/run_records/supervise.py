@@ -23,8 +23,8 @@ from xp.run_records.detached import record_before
 from xp.run_records.lock import FILE as LOCK_FILE
 from xp.run_records.lock import Lock, check_resumed, complete_lock, planned_facts
 from xp.run_records.ready import Ready, context_of, make_ready, provenance
-from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, read_record, update_stage
-from xp.run_records.reuse import has_every_stage, is_whole, reusable_stages
+from xp.run_records.record import RunRecord, RunStatus, begin_attempt, close_attempt, update_stage
+from xp.run_records.reuse import is_whole, reusable_stages
 from xp.run_records.run_directory import SPEC, hold, resource_errors, resume_command, save_record
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def dispatch(
     replan: Callable[[int], Plan] | None = None,
     modules: Sequence[str] = (),
     restart_delay_s: float = 5.0,
-    again: bool = False,
     resume: str | None = None,
 ) -> RunRecord:
     """Run a plan to its end.
@@ -54,7 +53,6 @@ def dispatch(
         modules: top-level modules of the user that the jobs import; copied beside xp's package.
         replan: makes the same plan for another attempt, for restarts; None: `xp.planning.plan.build_again`.
         restart_delay_s: seconds before the first restart; doubles with each.
-        again: whether stages that succeeded in an earlier attempt run again.
         resume: command that continues the plan, for messages; None: `resume=RUN`.
 
     Raises:
@@ -67,7 +65,7 @@ def dispatch(
     outputs = outputs.absolute()
     run = outputs / "runs" / plan.run_id
     ready = make_ready(plan, launcher, outputs, modules)
-    if plan.attempt > 1 and has_every_stage(plan, read_record(run)):
+    if plan.attempt > 1:
         for line in check_resumed(run, ready.lock_inputs(plan)):
             echo(f"xp: differs from the last attempt: {line}\n")
     max_restarts = plan.spec.launcher.max_restarts
@@ -77,8 +75,7 @@ def dispatch(
             try:
                 # Trackers of each attempt are its own, as for a resumed run.
                 with ready.mirror(plan, run, echo), Signals(plan.run_id, resume) as signals:
-                    is_again = again and restart == 0
-                    attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, again=is_again, resume=resume)
+                    attempt = _Attempt(plan, launcher, outputs, ready, echo, signals, resume)
                     return attempt.leave() if plan.spec.launcher.detach else attempt.run()
             except XpError as error:
                 if restart == max_restarts or not attempt.is_restartable:
@@ -103,18 +100,14 @@ class _Attempt:
         ready: Ready,
         echo: Echo,
         signals: Signals,
-        *,
-        again: bool,
         resume: str,
     ) -> None:
         self._plan, self._launcher, self._outputs, self._ready = plan, launcher, outputs, ready
         self._echo, self._signals = echo, signals
         self._run = outputs / "runs" / plan.run_id
         self._context = context_of(plan, outputs, ready)
-        self._again, self._resume = again, resume
+        self._resume = resume
         self._reusable: dict[str, int] = {}
-        self._has_lock = False
-        """True if the attempt begins or resumes the run, whose lock it writes."""
         self.is_restartable = False
 
     def run(self) -> RunRecord:
@@ -177,8 +170,7 @@ class _Attempt:
         """Record the attempt before its directory is made, so that no number is used twice."""
         plan = self._plan
         earlier = record_before(self._run, plan)
-        if not self._again:
-            self._reusable = reusable_stages(plan, earlier, self._outputs, is_here=self._launcher.is_here)
+        self._reusable = reusable_stages(plan, earlier, self._outputs, is_here=self._launcher.is_here)
         names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
         runtimes = [stage.job.runtime for stage in plan.stages]
         trainers = max(runtimes, key=lambda one: len(one.packages), default=Runtime())  # that with the largest needs
@@ -190,19 +182,16 @@ class _Attempt:
         for stage in plan.stages:
             record = update_stage(record, stage.name, stubs=stage.job.stubs)
         with resource_errors(self._run):
-            self._has_lock = has_every_stage(plan, earlier)
-            if self._has_lock:
-                # The next resume reads this file, so it has the last attempt's spec; each plan.json keeps its own.
-                write_atomically(self._run / SPEC, to_yaml(plan.spec))
+            # The next resume reads this file, so it has the last attempt's spec; each plan.json keeps its own.
+            write_atomically(self._run / SPEC, to_yaml(plan.spec))
         self._save(record)
 
     def _fill(self) -> None:
         """Makes the attempt's directory, and then the lock that refers to it."""
         self._ready.fill(self._outputs / self._context.directory, self._plan)
-        if self._has_lock:
-            with resource_errors(self._run):
-                facts = planned_facts(self._ready.lock_inputs(self._plan))
-                write_atomically(self._run / LOCK_FILE, Lock(self._plan.attempt, facts).to_json())
+        with resource_errors(self._run):
+            facts = planned_facts(self._ready.lock_inputs(self._plan))
+            write_atomically(self._run / LOCK_FILE, Lock(self._plan.attempt, facts).to_json())
 
     def _stage(self, stage: Stage) -> None:
         if self._is_cached(stage):

@@ -146,7 +146,9 @@ def held_out_reward(spec: RunSpec) -> float:
         )
     reward = leaderboard(outputs, [entry.run_id])[0].after
     if reward is None:
-        raise XpError(f"{entry.run_id} has no evaluation.json: its held-out reward is unknown", ExitCode.STAGE_FAILED)
+        raise XpError(
+            f"{entry.run_id} has no evaluation after training: its held-out reward is unknown", ExitCode.STAGE_FAILED
+        )
     return reward
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from xp.episode.metrics import EpisodeFacts, episode_metrics
-from xp.tasks.config import Purpose
-from xp.tasks.manifest import TABLE, read_manifest
-from xp.tasks.row import TaskRow, read_rows
+from xp.tasks.manifest import read_manifest
+from xp.tasks.row import TaskRow
 
 TRAINED_ON = "tasks/trained_on"
 """Metric of the share of held-out tasks that are trained on as well; absent if there are none."""
@@ -34,16 +32,6 @@ def evaluation_metrics(
     if num_trained_on:
         metrics[TRAINED_ON] = num_trained_on / sum(record.num_held_out for record in records)
     return {f"evaluation/{name}/{key}": value for key, value in metrics.items()}
-
-
-def held_out_on_record(tasks: Path) -> dict[str, dict[str, Any]]:
-    """Member -> the rule, its figures and its line, for evaluation.json."""
-    return {name: asdict(record) | {"line": record.line()} for name, record in read_manifest(tasks).held_out.items()}
-
-
-def held_out_hashes(tasks: Path) -> dict[str, str]:
-    """Held-out task -> digest of its content. Raises XpError(TASKS) for a damaged table."""
-    return {row.task_id: row.task_hash for row in read_rows(tasks / TABLE, Purpose.HELD_OUT)}
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,6 @@ def evaluation_only(record: HeldOutRecord | None) -> str:
     what = "the environment is" if record is None else f"the environment has only {named(record.splits)}, which is"
     split = record.splits[0] if record is not None and record.splits else "NAME"
     return (
-        f"nothing to train on: {what} there to be evaluated on\n`python -m xp evaluate` with the same words evaluates"
-        f" the model of the spec; env.train.split={split} trains on it all the same"
+        f"nothing to train on: {what} there to be evaluated on\n`python -m xp eval` with the same words and model=NAME"
+        f" plays it; env.train.split={split} trains on it all the same"
     )

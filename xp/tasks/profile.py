@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
 from xp.lib.reading import config_of, json_of
@@ -15,8 +16,6 @@ from xp.tasks.request import IDENTITY
 
 ROOM: Final = "evaluations"
 """Name of the evaluations' directory below the outputs root."""
-SUMMARY: Final = "eval.json"
-"""Name of an evaluation's result file."""
 LOGGED_ROOM: Final = "profiles"
 """Name of the directory of LoggedRates below the outputs root."""
 
@@ -98,13 +97,13 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
     if logged.suffix == ".json" and logged.is_file():
         return _logged_profile(logged, split, request)
     place = Path(name) if "/" in name else outputs / ROOM / name
-    if not (place / SUMMARY).is_file():
+    if not (place / RECORD).is_file():
         raise XpError(
             f"env.train.profile: there is no evaluation {name} in {place.parent}: python -m xp tasks profile makes one,"
             " python -m xp eval list shows those that are there",
             ExitCode.CONFIG,
         )
-    value = json_of(place / SUMMARY, ExitCode.CONFIG)
+    value = json_of(place / RECORD, ExitCode.CONFIG)
     try:
         if value["status"] != "finished":
             raise XpError(f"{place} is not finished; the same `tasks profile` continues it", ExitCode.CONFIG)
@@ -118,7 +117,7 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
         }
         model = str(value["model"]["name"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise XpError(f"{place / SUMMARY} is not a summary of an evaluation: {error!r}", ExitCode.CONFIG) from None
+        raise XpError(f"{place / RECORD} is not a summary of an evaluation: {error!r}", ExitCode.CONFIG) from None
     shares = {index: pass_share(rewards, threshold) for index, rewards in tries.items()}
     rates = {index: share for index, share in shares.items() if share is not None}
     if not rates:

@@ -74,8 +74,3 @@ class BackendSuite:
 
     def test_the_same_spec_makes_the_same_stages(self) -> None:
         assert self.stages() == self.stages()
-
-    def test_it_counts_the_evaluations_while_training(self) -> None:
-        numbers = [self.backend.evaluations(self.spec, steps) for steps in (0, 1, 10)]
-        assert numbers[0] == 0
-        assert numbers == sorted(numbers)

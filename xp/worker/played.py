@@ -47,7 +47,9 @@ class PlayedEpisode:
         """The fields that the metrics need."""
         outcome = self.episode.settle()
         read = self.tokens.prompt + self.tokens.observed
-        return EpisodeFacts(self.task.env, self.task.task_id, outcome, self.tokens.generated, read)
+        episode, generated = self.episode, self.tokens.generated
+        times = episode.started_at, episode.elapsed_s
+        return EpisodeFacts(self.task.env, self.task.task_id, outcome, generated, read, *times)
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
         """The record of the episode; `step` is the trainer's rollout step, from 0."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,7 +9,6 @@ from xp.diagnosis.live import LiveRules
 from xp.envs.config import Chat
 from xp.episode.rewards import Overlong
 from xp.lib.codec import JsonFile
-from xp.tasks.evaluated import Rounds
 from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.distill import Distillation
@@ -37,6 +35,11 @@ class Sampling(TokenBudget):
     """Smallest probability of a token that is drawn, as a share of the likeliest one's."""
     repetition_penalty: float = 1.0
     """Divisor of the logits of tokens that the conversation has; a factor of negative ones."""
+
+    @property
+    def evaluation_seed(self) -> str:
+        """Seed of an evaluation of a whole model, which plays the same episodes wherever it is played."""
+        return f"{self.seed}/evaluate"
 
 
 @dataclass(frozen=True)
@@ -107,13 +110,3 @@ class TrainConfig(JsonFile):
     def num_steps(self) -> int:
         """Rollout steps; must be called only if they are given or computed."""
         return self.length.steps
-
-
-@dataclass(frozen=True)
-class EvaluateConfig(JsonFile):
-    """Input of an evaluation program."""
-
-    common: StageConfig
-    models: Mapping[str, str]
-    """`before` and `after` -> Hugging Face id or directory, in the order of play."""
-    rounds: Rounds

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from xp.envs.config import Chat
 from xp.episode.auto_dialect import resolve
 from xp.episode.tokens import ChatTokens
 from xp.lib.atomic import write_atomically
@@ -21,12 +22,18 @@ TASK_ORDER: Final = "task_order.json"
 
 
 def policy_chat(common: StageConfig, model: str | Path, stage: Path, tokenizer: Any = None) -> ChatTokens:
-    """Chat of a model; `model.dialect=auto` is resolved by its template.
+    """`model_chat` in a stage, in whose directory `model.dialect=auto` is resolved by the model's template."""
+    chat = model_chat(model, common.chat, tokenizer)
+    resolve(stage, chat)
+    return chat
+
+
+def model_chat(model: str | Path, chat: Chat, tokenizer: Any = None) -> ChatTokens:
+    """Tokenizer of a model with the rendering of its dialogues.
 
     Args:
-        common: input of the stage.
         model: Hugging Face id or directory.
-        stage: the stage's directory.
+        chat: the rendering.
         tokenizer: the model's tokenizer, if it is loaded already.
 
     Raises:
@@ -36,10 +43,9 @@ def policy_chat(common: StageConfig, model: str | Path, stage: Path, tokenizer: 
     from transformers import AutoTokenizer
 
     check_there(str(model))
-    chat = ChatTokens(tokenizer or AutoTokenizer.from_pretrained(model), common.chat)
-    with_date(str(chat.tokenizer.chat_template), common.chat.arguments.get(CLOCK))
-    resolve(stage, chat)
-    return chat
+    made = ChatTokens(tokenizer or AutoTokenizer.from_pretrained(model), chat)
+    with_date(str(made.tokenizer.chat_template), chat.arguments.get(CLOCK))
+    return made
 
 
 def training_view(config: TrainConfig, rows: Sequence[TaskRow], view: Path, seed: int) -> list[TaskRow]:

@@ -78,16 +78,6 @@ def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     return (Stage("train", job, needs=("prepare",)),)
 
 
-def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
-    del spec, places, models, needs
-    raise XpError("backend=sample evaluates nothing", ExitCode.PLAN)
-
-
-def evaluations(spec: RunSpec, num_steps: int) -> int:
-    del spec, num_steps
-    return 0
-
-
 def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
     del spec, places, step
     raise XpError("backend=sample writes no checkpoints", ExitCode.PLAN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +25,6 @@ from xp.backends.skyrl.control.rows.sft import SFT, ranks
 from xp.backends.skyrl.worker.config import (
     HELD_OUT_DATA,
     TRAIN_DATA,
-    SkyRLEvaluateConfig,
     SkyRLSftConfig,
     SkyRLStageConfig,
     SkyRLTrainStageConfig,
@@ -46,7 +44,6 @@ from xp.planning.stages import (
     cpu_engine,
     cpu_environment,
     model_stages,
-    rounds,
     stage_fields,
     starts_private_ray,
     teacher_stages,
@@ -55,7 +52,6 @@ from xp.planning.stages import (
     trainer_job,
 )
 from xp.spec import Attention, RunSpec, Strategy
-from xp.worker.stage import AFTER, BEFORE
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
@@ -63,7 +59,7 @@ FLASH_LOGIT_BYTES, SDPA_LOGIT_BYTES, ENTROPY_BYTES, HEAD_BYTES = 4.0, 10.0, 14.0
 """Bytes for MemoryUse, measured by `make bench ARGS=memory`."""
 ENTROPY_TOKENS = 1024
 """SkyRL's `trainer.logprobs_chunk_size`, tokens of each sequence."""
-LORA, CRITIC, MTP = "trainer.policy.model.lora.", "trainer.critic.", "trainer.mtp."
+CRITIC = "trainer.critic."
 POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.path"
 
 
@@ -131,7 +127,7 @@ def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     built = (*model_stages(spec, places), *teacher_stages(spec, places))
     if spec.sft.data is not None:
         built = (*built, sft_stage(spec, places))
-    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, (BEFORE, AFTER))
+    return train_and_evaluate(spec, places, built, _train_job(spec, places))
 
 
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
@@ -152,35 +148,6 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     )
     job = _job(spec, here, "xp.backends.skyrl.worker.sft", config.to_json(), (f"{places.sft}/config.json",))
     return Stage("sft", job, needs=sft_needs(spec, places))
-
-
-def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
-    """Stage that plays the held-out tasks with each of these models."""
-    here = places.stage("evaluate")
-    # SkyRL loads held-out tasks only if evaluations have an interval; the models have whole weights, without heads.
-    keys = {key: value for key, value in native(spec).items() if not key.startswith((LORA, MTP))}
-    keys |= {"trainer.eval_interval": 1, f"{LORA}rank": 0}
-    paths = {
-        HELD_OUT_DATA: f"{here}/held_out.parquet",
-        "trainer.export_path": f"{here}/exports",
-        "trainer.log_path": f"{here}/skyrl",
-    }
-    config = SkyRLEvaluateConfig(
-        common=_common(spec, places, "evaluate", keys, paths),
-        models=models,
-        rounds=rounds(spec),
-        batch_size=spec.evaluation.batch_size,
-    )
-    outputs = (f"{here}/evaluation.json",)
-    return Stage(
-        "evaluate", _job(spec, here, "xp.backends.skyrl.worker.evaluate", config.to_json(), outputs), needs=needs
-    )
-
-
-def evaluations(spec: RunSpec, num_steps: int) -> int:
-    """Number of evaluations; the last step always has one."""
-    every = spec.evaluation.every
-    return 0 if every is None else math.ceil(num_steps / every)
 
 
 def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
@@ -226,7 +193,7 @@ def _common(
         **stage_fields(spec, places, stage),
         num_threads=spec.backend.num_threads,
         num_workers=ranks(spec) if stage == "sft" else geometry(spec).num_workers,
-        sampling=sampling_of(spec, evaluates=stage == "evaluate"),
+        sampling=sampling_of(spec, evaluates=False),
         evaluation_limits=budget_of(spec, evaluates=True),
         rehearsal=is_rehearsal(spec),
         stub=has_stub(spec),

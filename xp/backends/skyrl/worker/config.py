@@ -11,7 +11,7 @@ from typing import Any
 from xp.tasks.training_length import Length
 from xp.worker.importance import Importance
 from xp.worker.sft import SftConfig
-from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
+from xp.worker.stage import Sampling, StageConfig, TrainConfig
 from xp.worker.token_budget import TokenBudget
 
 ENV_CLASS = "xp"
@@ -27,7 +27,7 @@ XP_ESTIMATOR = "xp"
 
 @dataclass(frozen=True)
 class SkyRLStageConfig(StageConfig):
-    """Fields of both training and evaluation."""
+    """Fields of both training and fine-tuning."""
 
     num_threads: int
     num_workers: int
@@ -92,15 +92,6 @@ class SkyRLSftConfig(SftConfig):
     common: SkyRLStageConfig
     arguments: Mapping[str, Any]
     """Further arguments of SFTConfig."""
-
-
-@dataclass(frozen=True)
-class SkyRLEvaluateConfig(EvaluateConfig):
-    """Input of xp.backends.skyrl.worker.evaluate."""
-
-    common: SkyRLStageConfig
-    batch_size: int
-    """Number of episodes played at the same time."""
 
 
 def warm_up_too_long(updates: int) -> str:

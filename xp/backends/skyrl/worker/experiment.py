@@ -5,34 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import SKYRL_LORA_ADAPTER_NAME
 from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_model_name
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints.main_base import BasePPOExp
-from skyrl.train.utils.trainer_utils import build_dataloader
-from tqdm import tqdm
 
 from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, publish_model
-from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLEvaluateConfig, SkyRLStageConfig, SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.backends.skyrl.worker.generator import OpeningTokenizer, XpGenerator
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.backends.skyrl.worker.trainer import XpTrainer
+from xp.engines.config import EvaluateConfig
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import AdvantageFn, load_advantage_fn, reinforce_pp
-from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
 from xp.worker.best import BestKeeper
-from xp.worker.played import PlayedEpisode, record, with_group_rewards
 from xp.worker.tasks import TASK_ORDER
 
 
@@ -59,7 +53,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         log = SkyRLStepLog(config, MetricsFile(Path(common.metrics), "train", common.attempt), recorder)
         evaluation = None
         if config.evaluation is not None:
-            eval_config = config_of(Path(config.evaluation), SkyRLEvaluateConfig.from_json)
+            eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
             evaluation = ModelEvaluation(eval_config, stage / "episode.json", mix, environ)
         experiment = XpTraining(cfg, config, mix, log, evaluation)
         experiment.run()
@@ -80,26 +74,29 @@ def register_environment() -> None:
     register(id=ENV_CLASS, entry_point="xp.backends.skyrl.worker.env:XpEnv")
 
 
-class XpExperiment(BasePPOExp):  # type: ignore[misc]
-    """Base class of the training and the evaluation experiment.
+class XpTraining(BasePPOExp):  # type: ignore[misc]
+    """A training; raises XpError where the user's own function cannot be loaded.
 
     Args:
         cfg: SkyRLTrainConfig.
-        common: xp's.
+        config: xp's.
         mix: the environments.
-        mask_truncated: whether truncated episodes are left out of the loss.
-        overlong: penalty for length of the training's episodes; None: none.
+        log: takes metrics and trajectories.
+        evaluation: takes the evaluations before and after the training; None: nothing is held out.
     """
 
     def __init__(
         self,
         cfg: Any,
-        common: SkyRLStageConfig,
+        config: SkyRLTrainStageConfig,
         mix: EnvironmentMixture,
-        mask_truncated: bool = False,
-        overlong: Overlong | None = None,
+        log: SkyRLStepLog,
+        evaluation: ModelEvaluation | None,
     ) -> None:
-        self._common, self._mix, self._mask_truncated, self._overlong = common, mix, mask_truncated, overlong
+        self._log, self._rule, self._evaluation = log, advantage_rule(config), evaluation
+        self._keeper = None if config.best is None else BestKeeper(config.best, Path())
+        self._rules = config.importance, config.ratio_from, config.overlong, config.distill
+        self._config, self._common, self._mix = config, config.common, mix
         super().__init__(cfg)
 
     def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> XpGenerator:
@@ -112,7 +109,7 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
         }
         chat = ChatTokens(tokenizer, self._common.chat)
         limits = self._common.sampling, self._common.evaluation_limits
-        return XpGenerator(parts, chat, self._mix, *limits, self._mask_truncated, self._overlong)
+        return XpGenerator(parts, chat, self._mix, *limits, self._config.mask_truncated, self._config.overlong)
 
     def get_eval_dataset(self) -> PromptDataset | None:
         return self.dataset(self.cfg.data.val_data) if self.cfg.trainer.eval_interval > 0 else None
@@ -142,31 +139,6 @@ class XpExperiment(BasePPOExp):  # type: ignore[misc]
     def get_trajectory_logger(self) -> None:
         """Returns None: xp writes trajectories to its own file."""
 
-
-class XpTraining(XpExperiment):
-    """A training; raises XpError where the user's own function cannot be loaded.
-
-    Args:
-        cfg: SkyRLTrainConfig.
-        config: xp's.
-        mix: the environments.
-        log: takes metrics and trajectories.
-        evaluation: takes the evaluations before and after the training; None: nothing is held out.
-    """
-
-    def __init__(
-        self,
-        cfg: Any,
-        config: SkyRLTrainStageConfig,
-        mix: EnvironmentMixture,
-        log: SkyRLStepLog,
-        evaluation: ModelEvaluation | None,
-    ) -> None:
-        self._log, self._rule, self._evaluation = log, advantage_rule(config), evaluation
-        self._keeper = None if config.best is None else BestKeeper(config.best, Path())
-        self._rules = config.importance, config.ratio_from, config.overlong, config.distill
-        super().__init__(cfg, config.common, mix, config.mask_truncated, config.overlong)
-
     def get_train_dataset(self) -> PromptDataset:
         made = self.dataset(self.cfg.data.train_data)
         if self.cfg.trainer.algorithm.dynamic_sampling.type is not None:
@@ -193,59 +165,3 @@ def advantage_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:
     if config.advantage_fn is not None:
         return load_advantage_fn(config.advantage_fn)
     return reinforce_pp if config.estimator == "reinforce_pp" else None
-
-
-def evaluate_in_task(cfg: Any, config: SkyRLEvaluateConfig, name: str, stage: Path, root: Path) -> list[EpisodeFacts]:
-    """Task for Ray: plays all held-out episodes of one model.
-
-    Args:
-        cfg: SkyRLTrainConfig, whose policy is the model.
-        config: xp's configuration.
-        name: name of the model within the evaluation.
-        stage: directory with `episode.json`.
-        root: the outputs root.
-    """
-    os.chdir(root)
-    register_environment()
-    environ = environment()
-    with (
-        EnvironmentMixture.from_file(stage / "episode.json", environ) as mix,
-        Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.common.upload_as, environ) as recorder,
-        engine_faults(),
-    ):
-        evaluation = XpEvaluation(cfg, config.common, mix)
-        # SkyRL's client must be made outside an event loop, since it runs one itself.
-        client = evaluation.get_inference_client()
-        return asyncio.run(_play(evaluation, client, config, name, mix, recorder))
-
-
-class XpEvaluation(XpExperiment):
-    """An experiment that does not train."""
-
-    def get_train_dataset(self) -> None:
-        """Returns None, since there is no training."""
-
-
-async def _play(
-    evaluation: XpEvaluation,
-    client: Any,
-    config: SkyRLEvaluateConfig,
-    name: str,
-    mix: EnvironmentMixture,
-    recorder: Recorder,
-) -> list[EpisodeFacts]:
-    await client.wake_up()
-    cfg, lora = evaluation.cfg, evaluation.cfg.trainer.policy.model.lora
-    if lora.rank:
-        await client.load_lora_adapter(SKYRL_LORA_ADAPTER_NAME, lora.lora_sync_path)
-    generator = evaluation.get_generator(cfg, evaluation.tokenizer, client)
-    played, waiting, samples = list[EpisodeFacts](), list[PlayedEpisode](), config.rounds.samples_per_task
-    write = partial(record, recorder=recorder, run=config.common.run, phase=f"evaluate/{name}", step=0)
-    with tqdm(total=len(evaluation.eval_dataset), desc=f"evaluate {name}", unit="episode") as bar:
-        loader = build_dataloader(cfg, evaluation.eval_dataset, is_train=False)
-        async for running_episodes in generator.held_out(loader, cfg, 0):
-            waiting += (running.record for running in running_episodes)
-            if samples == 1:  # else a group may go on in the next batch
-                played, waiting = [*played, *write(waiting)], []
-            bar.update(len(running_episodes))
-    return [*played, *write(await asyncio.to_thread(with_group_rewards, mix, waiting, samples))]

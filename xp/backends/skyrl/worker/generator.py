@@ -213,6 +213,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             self._begun[phase] = (step, Counter())
         begun, name = self._begun[phase][1], f"{task_id}/{sample}"
         begun[name] += 1
+        if phase == "eval" and step == 0:  # of a whole model, as xp.engines.evaluate plays it
+            return f"{self._sampling.evaluation_seed}/{task_id}/{begun[name] - 1}"
         return f"{self._sampling.seed}/{phase}/{step}/{name}/{begun[name]}"
 
 

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.backends.skyrl.worker.config import SkyRLEvaluateConfig, SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import AGE, GAP, NATIVE
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
+from xp.engines.config import EvaluateConfig
+from xp.engines.evaluate import RunEvaluation, evaluated_while_training
 from xp.episode.metrics import EpisodeFacts, all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
 from xp.worker.distill import DISTILL_KL
-from xp.worker.evaluate import RunEvaluation, evaluated_while_training
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.played import record, with_group_rewards
 from xp.worker.step_log import Start, StepLog
@@ -114,7 +115,7 @@ class ModelEvaluation:
     """
 
     def __init__(
-        self, config: SkyRLEvaluateConfig, episodes: Path, mix: EnvironmentMixture, environ: Mapping[str, str]
+        self, config: EvaluateConfig, episodes: Path, mix: EnvironmentMixture, environ: Mapping[str, str]
     ) -> None:
         self._common, self._mix, self._environ = config.common, mix, environ
         self._whole = RunEvaluation(config, episodes)

@@ -14,12 +14,12 @@ from xp.backends.skyrl.worker.config import (
     ENV_CLASS,
     HELD_OUT_DATA,
     TRAIN_DATA,
-    SkyRLEvaluateConfig,
     SkyRLStageConfig,
     SkyRLTrainStageConfig,
     warm_up_too_long,
 )
 from xp.backends.skyrl.worker.process import prepare_process
+from xp.engines.config import EvaluateConfig
 from xp.engines.teacher import check_teacher
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
@@ -86,7 +86,7 @@ def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskR
     view = Path(common.paths[TRAIN_DATA])
     write_view(training_view(config, tasks, view, sampling.seed), view)
     if config.evaluation is not None:
-        eval_config = config_of(Path(config.evaluation), SkyRLEvaluateConfig.from_json)
+        eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
         held_out = held_out_tasks(common, stage, chat, sampling.max_prompt_tokens)
         write_view(eval_config.rounds.episodes(held_out), Path(config.common.paths[HELD_OUT_DATA]))
 

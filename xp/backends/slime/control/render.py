@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends.slime.control.architecture import architecture_flags, architecture_refusals, family_refusal
-from xp.backends.slime.control.constraints import CONSTRAINTS, episodes_per_engine
-from xp.backends.slime.control.flags import Flags, catalog, flags_of, override_flags, value, words
+from xp.backends.slime.control.constraints import CONSTRAINTS
+from xp.backends.slime.control.flags import Flags, catalog, flags_of, override_flags, words
 from xp.backends.slime.control.overrides import ANSWERS, SFT_ANSWERS, override_refusals, with_aliases
 from xp.backends.slime.control.rows import ROWS
-from xp.backends.slime.control.rows.algorithm import CRITIC, DISTILL
 from xp.backends.slime.control.rows.sft import SFT
-from xp.backends.slime.control.rows.training import HELD_OUT, evaluation_flags
+from xp.backends.slime.control.rows.training import HELD_OUT
 from xp.backends.slime.worker import engine_key
 from xp.backends.slime.worker.config import (
     HELD_OUT_VIEW,
@@ -23,7 +22,6 @@ from xp.backends.slime.worker.config import (
     ConvertConfig,
     CriticConfig,
     SlimeCommand,
-    SlimeEvaluateConfig,
     SlimeSftConfig,
     SlimeStageConfig,
     SlimeTrainConfig,
@@ -44,7 +42,6 @@ from xp.planning.stages import (
     model_stages,
     policy_start,
     reference_place,
-    rounds,
     stage_fields,
     start_place,
     starts_private_ray,
@@ -139,7 +136,7 @@ def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
         made = (*made, sft_stage(spec, places))
     # train_async.py does not evaluate before the training.
     in_training = (BEFORE, AFTER) if not spec.training.max_staleness else (AFTER,)
-    return train_and_evaluate(spec, places, made, _train_job(spec, places), evaluation, in_training)
+    return train_and_evaluate(spec, places, made, _train_job(spec, places), in_training)
 
 
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
@@ -168,27 +165,6 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     outputs = (f"{places.sft}/config.json",)
     job = _job(spec, here, "xp.backends.slime.worker.sft", config.to_json(), outputs)
     return Stage("sft", job, needs=sft_needs(spec, places))
-
-
-def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
-    """Stage that plays the held-out tasks with each of these models: Slime's rollout only, on all accelerators."""
-    here = places.stage("evaluate")
-    config = SlimeEvaluateConfig(
-        common=_common(spec, places, "evaluate"),
-        command=_command(spec, _evaluation_flags(spec, here)),
-        models=models,
-        rounds=rounds(spec),
-    )
-    outputs = (f"{here}/evaluation.json",)
-    return Stage(
-        "evaluate", _job(spec, here, "xp.backends.slime.worker.evaluate", config.to_json(), outputs), needs=needs
-    )
-
-
-def evaluations(spec: RunSpec, num_steps: int) -> int:
-    """Number of evaluations: one after each step that is divisible by `evaluation.every`."""
-    every = spec.evaluation.every
-    return 0 if every is None else num_steps // every
 
 
 def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
@@ -221,27 +197,6 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     )
     outputs = (f"{places.model}/config.json", places.metrics)
     return _job(spec, here, "xp.backends.slime.worker.train", config.to_json(), outputs)
-
-
-def _evaluation_flags(spec: RunSpec, here: str) -> Flags:
-    """Flags with which Slime starts its engines and plays the held-out tasks once."""
-    flags: Flags = {
-        **flags_of(rows.render(ROWS, spec) | evaluation_flags(spec, 1)),
-        "--eval-prompt-data": (HELD_OUT, f"{here}/{HELD_OUT_VIEW}"),
-        "--debug-rollout-only": (),
-        "--num-rollout": value(0),
-        "--sglang-server-concurrency": value(episodes_per_engine(spec, spec.evaluation.batch_size)),
-        "--custom-megatron-init-path": None,
-        "--save-interval": None,
-        # Slime's evaluation refuses it.
-        "--group-rm": None,
-        "--use-kl-loss": None,
-        # With a critic, Slime would reserve memory for training even if nothing is trained.
-        "--advantage-estimator": value("grpo"),
-        "--normalize-advantages": None,
-        **dict.fromkeys(rows.render((*CRITIC, *DISTILL), spec)),
-    }
-    return flags | override_flags(spec.backend.overrides)
 
 
 def _teacher(spec: RunSpec) -> str | None:

@@ -14,7 +14,7 @@ from xp.tasks.training_length import Length
 from xp.worker.best import BestRule
 from xp.worker.distill import Distillation
 from xp.worker.sft import SftConfig
-from xp.worker.stage import EvaluateConfig, StageConfig, TrainConfig
+from xp.worker.stage import StageConfig, TrainConfig
 from xp.worker.time_limit import TimeLimit
 from xp.worker.token_budget import TokenBudget
 
@@ -55,7 +55,7 @@ class SlimeCommand:
 
 @dataclass(frozen=True)
 class SlimeStageConfig(StageConfig):
-    """Fields of both training and evaluation."""
+    """Fields of both training and fine-tuning."""
 
     limits: TokenBudget
     """Token budget that the rollout applies; Slime's sampling parameters have the other limits."""
@@ -147,18 +147,6 @@ class ConvertConfig(JsonFile):
 
 
 @dataclass(frozen=True)
-class SlimeEvaluateConfig(EvaluateConfig):
-    """Input of xp.backends.slime.worker.evaluate: Slime's own rollout plays the held-out tasks, without a trainer.
-
-    The command is train.py with `--debug-rollout-only --num-rollout 0 --eval-interval 1`, run once per model.
-    """
-
-    common: SlimeStageConfig
-    command: SlimeCommand
-    """Command line; its --hf-checkpoint is the first model, which the program replaces by each model in turn."""
-
-
-@dataclass(frozen=True)
 class WorkerConfig(JsonFile):
     """Configuration of the functions that Slime loads by name; written by stage programs, read by Slime's processes."""
 
@@ -166,7 +154,7 @@ class WorkerConfig(JsonFile):
     """Absolute path of the outputs root, since Slime's processes have another working directory."""
     common: SlimeStageConfig
     phase: str
-    """`train`, or `evaluate/<model>`."""
+    """`train`, or `sft`."""
     group_size: int
     num_steps: int
     prompts_per_step: int

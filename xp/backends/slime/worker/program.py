@@ -93,7 +93,7 @@ def _groups(flags: Sequence[str]) -> Iterator[list[str]]:
 
 def write_worker(worker: WorkerConfig) -> Path:
     """Write the file for --custom-config-path, as JSON, which Slime reads as YAML."""
-    folder = Path(worker.root, worker.common.stage_dir, "slime", worker.phase.replace("/", "-"))
+    folder = Path(worker.root, worker.common.stage_dir, "slime", worker.phase)
     write_atomically(folder / "worker.json", worker.to_json())
     write_atomically(folder / "arguments.yaml", json.dumps({WORKER_ATTRIBUTE: str(folder / "worker.json")}) + "\n")
     return folder / "arguments.yaml"

@@ -13,8 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeEvaluateConfig, WorkerConfig
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.processes import close_on_request
+from xp.engines.config import EvaluateConfig
+from xp.engines.evaluate import RunEvaluation
 from xp.engines.teacher import TeacherApi
 from xp.envs.secrets_file import environment
 from xp.episode.metrics import EpisodeFacts, check_health
@@ -25,7 +27,6 @@ from xp.episode.upload import Recorder
 from xp.lib.codec import from_value
 from xp.lib.reading import config_of
 from xp.tasks.schedule import MAX_BATCHES
-from xp.worker.evaluate import RunEvaluation
 from xp.worker.played import PlayedEpisode
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.step_log import Start
@@ -33,7 +34,7 @@ from xp.worker.trained import never_filled
 
 DURING: Final = "during"
 PLAYED = "xp_played"
-"""Key of a sample's metadata: a Played as plain values."""
+"""Key of a sample's metadata: a EpisodeFacts as plain values."""
 
 
 class Worker:
@@ -74,7 +75,7 @@ class Worker:
         stage = Path(config.root, config.common.stage_dir)
         environ = environment()
         mix = EnvironmentMixture.from_file(stage / "episode.json", environ)
-        file = stage / "trajectories" / f"{config.phase.rpartition('/')[2]}.jsonl"
+        file = stage / "trajectories" / f"{config.phase}.jsonl"
         recorder = Recorder(file, mix, config.common.upload_as, environ)
         close_on_request(path.parent, mix.close)
         made = Worker(config, mix, recorder)
@@ -86,7 +87,7 @@ class Worker:
         """The evaluation before and after the training; None: nothing is held out."""
         if self.config.evaluation is None:
             return None
-        config = config_of(self.path(self.config.evaluation), SlimeEvaluateConfig.from_json)
+        config = config_of(self.path(self.config.evaluation), EvaluateConfig.from_json)
         return RunEvaluation(config, self.path(self.config.common.stage_dir) / "episode.json", Path(self.config.root))
 
     def is_grouped(self, env: str, *, evaluation: bool) -> bool:
@@ -102,9 +103,7 @@ class Worker:
 
     def due(self, rollout_id: int) -> str | None:
         """Returns the evaluation that Slime plays after this rollout, or before the first one; None: none is due."""
-        config, evaluation = self.config, self.evaluation
-        if config.phase != "train":
-            return config.phase.rpartition("/")[2]
+        evaluation = self.evaluation
         if not self.num_steps_played and rollout_id == 0:
             return BEFORE if evaluation is not None and evaluation.is_due(BEFORE) else None
         if self.is_last(rollout_id) and evaluation is not None and evaluation.is_due(AFTER):
@@ -122,7 +121,7 @@ class Worker:
     def begin_evaluation(self, rollout_id: int) -> None:
         """Begins the evaluation that is due, whose episodes are in its own file as those of the evaluate stage."""
         self.evaluated = self.due(rollout_id)
-        if self.config.phase == "train" and self.config.evaluation is not None and self.evaluated in (BEFORE, AFTER):
+        if self.config.evaluation is not None and self.evaluated in (BEFORE, AFTER):
             file = self.path(self.config.evaluation).parent / "trajectories" / f"{self.evaluated}.jsonl"
             self._recorder = Recorder(file, self.mix, self.config.common.upload_as, environment())
 

@@ -16,11 +16,11 @@ from xp.backends.slime.worker.checkpoints import prune, seal_exports
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.models import linked_copy
 from xp.backends.slime.worker.rollout_process import DURING, Worker, read_played, worker_of
+from xp.engines.evaluate import evaluated_while_training
 from xp.episode.metrics import all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.lib.atomic import write_atomically
 from xp.worker.best import BestKeeper
-from xp.worker.evaluate import evaluated_while_training
 from xp.worker.stage import BEFORE
 
 
@@ -78,11 +78,11 @@ def log_evaluation(
         return True  # none was due
     name, config = worker.evaluated or worker.due(rollout_id), worker.config
     worker.end_evaluation()
-    worker.end_step(is_last=config.phase != "train" or (name != BEFORE and worker.is_last(rollout_id)))
+    worker.end_step(is_last=name != BEFORE and worker.is_last(rollout_id))
     if name is not None and name != DURING:
         assert worker.evaluation is not None  # its config has the models
         worker.evaluation.add(name, played)
-    if config.phase == "train" and name != BEFORE and worker.is_during(rollout_id):
+    if name != BEFORE and worker.is_during(rollout_id):
         reward = evaluated_while_training(config.common, played, rollout_id + 1, Path(config.root))
         if config.best is not None:
             _consider(worker, BestKeeper(config.best, Path(config.root)), rollout_id, reward)

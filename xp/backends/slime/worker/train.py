@@ -18,7 +18,6 @@ from xp.backends.slime.worker.config import (
     TASK_VIEW,
     TOOL_KEY,
     CriticConfig,
-    SlimeEvaluateConfig,
     SlimeTrainConfig,
     WorkerConfig,
     warm_up_start,
@@ -27,6 +26,7 @@ from xp.backends.slime.worker.config import (
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
+from xp.engines.config import EvaluateConfig
 from xp.engines.teacher import check_teacher
 from xp.envs.secrets_file import environment
 from xp.episode.advantages import load_advantage_fn
@@ -116,7 +116,7 @@ def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequen
     write_view(training_view(config, tasks, view, common.seed), view)
     if config.evaluation is not None:
         held_out = held_out_tasks(common, stage, chat, limit)
-        eval_config = config_of(Path(config.evaluation), SlimeEvaluateConfig.from_json)
+        eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
         write_episodes(held_out, eval_config.rounds, stage / HELD_OUT_VIEW)
     return chat
 

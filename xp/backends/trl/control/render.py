@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from xp.backends.trl.control.constraints import CONSTRAINTS, geometry, is_sharded, node_size, world_size
 from xp.backends.trl.control.overrides import ANSWERS, SFT_ANSWERS, catalog, override_refusals
-from xp.backends.trl.control.processes import accelerate_config, evaluation_server, server
+from xp.backends.trl.control.processes import accelerate_config
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.control.rows.algorithm import has_native_correction
 from xp.backends.trl.control.rows.sft import SFT
-from xp.backends.trl.worker.config import Lora, TRLEvaluateConfig, TRLSftConfig, TRLStageConfig, TRLTrainConfig
+from xp.backends.trl.worker.config import Lora, TRLSftConfig, TRLStageConfig, TRLTrainConfig
 from xp.engines.config import VLLMServer
 from xp.job import Job, Stage
 from xp.planning import rows
 from xp.planning.backend import FieldSupport, MemoryUse, Refusal, RunPaths
 from xp.planning.batch import Constraint, batch_refusals, with_shared
+from xp.planning.engine import vllm_server
 from xp.planning.episode import sampling_of
 from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.rows import Native
@@ -27,7 +27,6 @@ from xp.planning.stages import (
     cpu_engine,
     cpu_environment,
     model_stages,
-    rounds,
     stage_fields,
     teacher_stages,
     train_and_evaluate,
@@ -35,7 +34,6 @@ from xp.planning.stages import (
     trainer_job,
 )
 from xp.spec import DType, EngineName, RunSpec
-from xp.worker.stage import AFTER, BEFORE
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
 
@@ -71,7 +69,7 @@ def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     built = (*model_stages(spec, places), *teacher_stages(spec, places))
     if spec.sft.data is not None:
         built = (*built, sft_stage(spec, places))
-    return train_and_evaluate(spec, places, built, _train_job(spec, places), evaluation, (BEFORE, AFTER))
+    return train_and_evaluate(spec, places, built, _train_job(spec, places))
 
 
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
@@ -115,34 +113,6 @@ def sft_arguments(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     }
 
 
-def evaluation(spec: RunSpec, places: RunPaths, models: Mapping[str, str], needs: tuple[str, ...]) -> Stage:
-    """Stage that plays the held-out tasks with each of these models, on the backend's engine."""
-    here = places.stage("evaluate")
-    config = TRLEvaluateConfig(
-        common=_common(
-            spec,
-            places,
-            "evaluate",
-            None if spec.backend.engine.name is EngineName.TRANSFORMERS else evaluation_server(spec),
-        ),
-        models=models,
-        rounds=rounds(spec),
-        batch_size=spec.evaluation.batch_size,
-    )
-    outputs = (f"{here}/evaluation.json",)
-    argv = ("python", "-m", "xp.backends.trl.worker.evaluate", f"{here}/config.json")
-    job = _job(spec, here, argv, {"config.json": config.to_json()}, outputs)
-    # The engine is on one machine, for any number of training machines.
-    return Stage("evaluate", replace(job, resources=replace(job.resources, num_nodes=1)), needs=needs)
-
-
-def evaluations(spec: RunSpec, num_steps: int) -> int:
-    """Number of evaluations, which are before the next step; after the last step there is that of the trained model
-    instead."""
-    every = spec.evaluation.every
-    return 0 if every is None else (num_steps - 1) // every
-
-
 def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
     """Hugging Face directory of a rollout step's checkpoint (with adapters only, for model.lora)."""
     return f"{places.checkpoints}/checkpoint-{step * geometry(spec).updates_per_rollout}"
@@ -156,7 +126,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
             spec,
             places,
             "train",
-            None if engines is None else server(spec, engines, takes_weights=True),
+            None if engines is None else vllm_server(spec, engines, takes_weights=True),
         ),
         **train_fields(spec, places),
         num_processes=world_size(spec),
@@ -181,7 +151,7 @@ def _common(spec: RunSpec, places: RunPaths, stage: str, server: VLLMServer | No
         **stage_fields(spec, places, stage),
         num_threads=max(1, spec.backend.num_threads // processes),
         dtype=spec.model.dtype.value,
-        sampling=sampling_of(spec, evaluates=stage == "evaluate"),
+        sampling=sampling_of(spec, evaluates=False),
         server=server,
     )
 

@@ -10,7 +10,7 @@ from xp.engines.config import VLLMServer
 from xp.tasks.training_length import Length
 from xp.worker.importance import Importance
 from xp.worker.sft import SftConfig
-from xp.worker.stage import EvaluateConfig, Sampling, StageConfig, TrainConfig
+from xp.worker.stage import Sampling, StageConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class TRLStageConfig(StageConfig):
-    """Fields of both training and evaluation."""
+    """Fields of both training and fine-tuning."""
 
     num_threads: int
     """Number of threads of one process."""
@@ -34,7 +34,7 @@ class TRLStageConfig(StageConfig):
     """Data type of the computation."""
     sampling: Sampling
     server: VLLMServer | None
-    """Server that generates; None: the training processes, or the evaluation's process."""
+    """Server that generates; None: the training processes."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,3 @@ class TRLSftConfig(SftConfig):
     lora: Lora | None
     arguments: Mapping[str, Any]
     """Keyword arguments of trl.SFTConfig."""
-
-
-@dataclass(frozen=True)
-class TRLEvaluateConfig(EvaluateConfig):
-    """Input of xp.backends.trl.worker.evaluate."""
-
-    common: TRLStageConfig
-    batch_size: int
-    """Largest number of concurrent episodes."""

@@ -9,10 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from xp.backends.trl.worker.config import TRLEvaluateConfig
 from xp.backends.trl.worker.generation import EngineOf
 from xp.backends.trl.worker.process import Ranks, TrainingProcess
+from xp.engines.config import EvaluateConfig
 from xp.engines.conversation import OpenEngine
+from xp.engines.evaluate import RunEvaluation, evaluated_while_training
 from xp.engines.play import play_each
 from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import EpisodeFacts
@@ -20,7 +21,6 @@ from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
-from xp.worker.evaluate import RunEvaluation, evaluated_while_training
 from xp.worker.played import record, with_group_rewards
 from xp.worker.stage import AFTER, BEFORE
 
@@ -38,7 +38,7 @@ class HeldOutEvaluation:
     """
 
     def __init__(
-        self, process: TrainingProcess, config: TRLEvaluateConfig, episodes: Path, rows: Sequence[TaskRow]
+        self, process: TrainingProcess, config: EvaluateConfig, episodes: Path, rows: Sequence[TaskRow]
     ) -> None:
         self._process, self._config, self._ranks = process, config, process.ranks
         self._limits = [one.limits for one in config_of(episodes, EpisodeConfig.from_json).members.values()]
@@ -79,7 +79,7 @@ class HeldOutEvaluation:
         self._process.log.begin_step()
 
     def _play_during(self, engine: EngineOf, step: int, trainer: Any) -> None:
-        process, sampling = self._process, self._config.common.sampling
+        process, sampling = self._process, self._config.sampling
         played = self._play(engine(sampling, f"{sampling.seed}/{step}"), process.recorder, "during", step)
         reward = evaluated_while_training(process.config.common, played, step, writes=self._ranks.is_main)
         if process.config.best is not None:
@@ -91,10 +91,10 @@ class HeldOutEvaluation:
             self._play_model(engine, AFTER)
 
     def _play_model(self, engine: EngineOf, name: str) -> None:
-        common = self._config.common
+        common, sampling = self._config.common, self._config.sampling
         file = Path(common.stage_dir) / "trajectories" / f"{name}{self._ranks.suffix}.jsonl"
         with Recorder(file, self._process.mix, common.upload_as, os.environ) as recorder:
-            played = self._play(engine(common.sampling, seed_of(self._config)), recorder, name, 0)
+            played = self._play(engine(sampling, sampling.evaluation_seed), recorder, name, 0)
         self._whole.add(name, played, writes=self._ranks.is_main)
 
     def _play(self, opened: OpenEngine, recorder: Recorder, name: str, step: int) -> list[EpisodeFacts]:
@@ -130,11 +130,6 @@ class HeldOutEvaluation:
                 keeper.finish(step, reward, self._process.chat.end_ids)
         elif stop is not None:
             raise EarlyStop(stop)
-
-
-def seed_of(config: TRLEvaluateConfig) -> str:
-    """Seed of the evaluations before and after the training."""
-    return f"{config.common.sampling.seed}/evaluate"
 
 
 def _decided(keeper: BestKeeper, step: int, reward: float) -> tuple[bool, str | None]:

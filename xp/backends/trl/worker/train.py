@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker import colocated
-from xp.backends.trl.worker.config import TRLEvaluateConfig, TRLSftConfig, TRLTrainConfig
+from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
 from xp.backends.trl.worker.generation import let_trl_send_key, send_over_gloo
 from xp.backends.trl.worker.lora import merged_weights, set_dropout, start_policy
 from xp.backends.trl.worker.policy import publish_policy
 from xp.backends.trl.worker.process import Ranks, join_group, leave_group, quiet_rank, quiet_trainer, stay_here
+from xp.engines.config import EvaluateConfig
 from xp.engines.key_check import KEY
 from xp.engines.server import URL
 from xp.episode.metrics_file import MetricsFile
@@ -83,7 +84,7 @@ def main(argv: Sequence[str]) -> None:
         process, held_out = TrainingProcess(config, chat, mix, log, recorder, ranks), None
         if config.evaluation is not None:
             judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
-            eval_config = config_of(Path(config.evaluation), TRLEvaluateConfig.from_json)
+            eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
             held_out = HeldOutEvaluation(process, eval_config, path.with_name("episode.json"), judged)
             config = config.with_patience(held_out.deadline_s)
         ahead = AsyncRollouts(process, order, held_out) if config.max_staleness else None

@@ -280,15 +280,11 @@ HELD_OUT = "held_out"
 """Name of the evaluation's data set within Slime."""
 
 
-def evaluation_flags(spec: RunSpec, every: int | None = None) -> dict[str, Any]:
-    """Flags of evaluation by Slime's rollout, with one line of data per episode.
-
-    Args:
-        spec: the run.
-        every: interval; None: that of a training, whose program makes it a divisor of the number of steps.
-    """
+def evaluation_flags(spec: RunSpec) -> dict[str, Any]:
+    """Flags of evaluation by Slime's rollout, with one line of data per episode; the training's program makes the
+    interval a divisor of the number of steps."""
     flags = {
-        "--eval-interval": every or spec.evaluation.every or num_steps(spec) or 1,
+        "--eval-interval": spec.evaluation.every or num_steps(spec) or 1,
         "--eval-function-path": EVALUATE,
         "--n-samples-per-eval-prompt": 1,
         "--custom-eval-rollout-log-function-path": LOG_EVALUATION,
@@ -344,7 +340,7 @@ EVALUATION = (
     ),
     Row(
         "evaluation.batch_size",
-        implemented_by="--sglang-server-concurrency of the evaluate stage",
-        note="Rounded up to whole episodes per engine; the train stage plays as many as in a rollout.",
+        implemented_by="xp.engines.evaluate",
+        note="Of the evaluate stage; the train stage plays as many as in a rollout.",
     ),
 )

@@ -1,0 +1,89 @@
+"""Opens the engine of a model on this machine, for `xp eval` and the stage `evaluate`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from xp.engines import server, sglang
+from xp.engines.completions import MODEL, CompletionClient, ServerEngine
+from xp.engines.config import LocalEngine
+from xp.engines.conversation import OpenEngine
+from xp.episode.tokens import ChatTokens
+from xp.errors import ExitCode, XpError
+from xp.worker.adapters import adapters_of, base_of, load_policy
+from xp.worker.stage import Sampling
+
+
+@contextmanager
+def local_engine(
+    engine: LocalEngine, model: str, chat: ChatTokens, sampling: Sampling, logs: Path, python: str = sys.executable
+) -> Iterator[OpenEngine]:
+    """Context manager: loads a model, or serves it.
+
+    Args:
+        engine: the engine.
+        model: Hugging Face id or directory, with or without adapters.
+        chat: its tokenizer.
+        sampling: sampling and limits.
+        logs: directory for a server's output.
+        python: the interpreter with the server's engine.
+
+    Raises:
+        XpError: (RUNTIME) the weights cannot be loaded, or the server did not start; (ENGINE) it ended during use.
+    """
+    seed = sampling.evaluation_seed
+    if engine.server is None:
+        import torch
+        from transformers.utils import logging
+
+        from xp.engines.transformers_engine import over_model
+
+        torch.set_num_threads(engine.num_threads)
+        logging.disable_progress_bar()
+        with loading(model, "weights"):
+            policy = load_policy(model, engine.dtype).eval()
+        yield over_model(policy, chat, sampling, seed)
+        return
+    log = logs / f"{engine.name}.log"
+    devices, _ = server.split_devices(engine.server.num_accelerators, 0)
+    kind: type[CompletionClient]
+    if engine.name == "vllm":
+        settings, base, name = server.with_adapters(engine.server, model)
+        running, kind = server.running(settings, base, devices, log, python, name), CompletionClient
+    else:
+        arguments, adapters = engine.server.arguments, adapters_of(model)
+        kind = sglang.SGLangClient
+        if adapters is not None and not devices:  # it would pin their memory
+            raise XpError("SGLang takes a model's adapters on accelerators alone; set vllm", ExitCode.PLAN)
+        if adapters is not None:
+            arguments, model = (*arguments, "--lora-paths", f"{MODEL}={adapters}"), base_of(adapters)
+            kind = sglang.AdapterClient
+        running = sglang.running(arguments, model, devices, log, python)
+    with running as served:
+        client = kind(served.url, sampling, chat.end_ids, str(log), key=served.key)
+        yield lambda opening: ServerEngine(client, opening, seed, chat.holds_one_of(sampling.stop))
+
+
+@contextmanager
+def loading(model: str, part: str) -> Iterator[None]:
+    """Context manager: converts transformers' error for a model that is not there, or lacks files, to an XpError.
+
+    Args:
+        model: Hugging Face directory or id.
+        part: what is loaded.
+    """
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        fault = f"model={model}: its {part} cannot be loaded"
+        reason = " ".join(str(error).split("\n", 1)[0].split()).rstrip(".")
+        if Path(model).is_dir():
+            raise XpError(f"{fault}: {reason}; give a whole Hugging Face directory", ExitCode.RUNTIME) from error
+        raise XpError(
+            f"{fault}: no such model on the hub, no access, or no network ({reason}); check the name, set HF_TOKEN for"
+            " a gated model, or give a directory",
+            ExitCode.RUNTIME,
+        ) from error
