@@ -13,7 +13,8 @@ from tools.public_scripts import page as scripts_page
 from xp.cli.explain import Field, as_yaml, comment_of, fields_of, source_of, specs_of
 from xp.composition import compose, origin_of
 from xp.episode.metric_table import METRICS, Metric
-from xp.planning.backend import FieldSupport, Support, backend_of, meant_fields
+from xp.planning.backend import backend_of
+from xp.planning.rows import FieldSupport, Support, meant_fields
 from xp.spec import BackendName
 
 REFERENCE = ("env=whodunit", "model=qwen2.5-3b-instruct", "hardware=a100x4")
@@ -30,6 +31,7 @@ ALGORITHMS = (
     ("algorithm=opd", "algorithm.distill.teacher=ORG/TEACHER", "training.kl_coef=0"),
 )
 """Overrides of the reference spec under which fields have an effect that are null or unused in it."""
+BY_XP: Final = "by xp, in "
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 MEASURED = DOCS.parent / "tools/parity/measured.json"
 """Output of `make parity-measure`."""
@@ -166,7 +168,7 @@ def parity_markdown(
     counts = {fit: sum(m.support is fit for row in table for m in row.meanings.values()) for fit in Support}
     notes: dict[str, int] = {}
     known = {row.field: row for row in table}
-    body = [_parity_row(row, notes) for row in table]
+    body = [_parity_row(row, notes) for row in table if not _is_xps(row)]
     for overrides, rows_of_one in by_algorithm.items():
         changed = [row for row in rows_of_one if _is_of_the_algorithm(row.field) and row != known.get(row.field)]
         body += ["", f"### {overrides}", "", *HEADER, *(_parity_row(row, notes) for row in changed)]
@@ -181,8 +183,16 @@ def parity_markdown(
             f"No sign: exact ({counts[Support.EXACT]} cells)."
             f" ≈ emulated ({counts[Support.EMULATED]}): the same meaning by",
             "other means, or with the difference that the note names.",
-            f"✗ unsupported ({counts[Support.UNSUPPORTED]}): a plan that sets it is refused. Fields that are not here",
-            "(`env`, `hardware`, `launcher`, ...) are implemented by xp itself and mean the same everywhere.",
+            f"✗ unsupported ({counts[Support.UNSUPPORTED]}): a plan that sets it is refused.",
+            "",
+            "xp itself implements `env`, `hardware`, `launcher` and others, the same everywhere, and these fields:",
+            "",
+            ", ".join(
+                f"`{row.field}` ({row.meanings[BackendName.TRL].receives.removeprefix(BY_XP)})"
+                for row in table
+                if _is_xps(row)
+            )
+            + ".",
             "",
             *HEADER,
             *body,
@@ -198,6 +208,11 @@ def parity_page() -> str:
     """Content of docs/parity.md."""
     others = {" ".join(one): rows([*REFERENCE, *one]) for one in ALGORITHMS}
     return parity_markdown(rows(REFERENCE), others, section(MEASURED))
+
+
+def _is_xps(row: ParityRow) -> bool:
+    """Returns whether xp itself implements the field on every backend."""
+    return all(one.receives.startswith(BY_XP) for one in row.meanings.values())
 
 
 def _is_of_the_algorithm(field: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
@@ -10,8 +11,8 @@ from typing import Any, Final
 import yaml
 
 from xp.composition import compose
-from xp.planning.backend import RunPaths, backend_of
-from xp.planning.rows import Row
+from xp.planning.backend import RunPaths
+from xp.planning.native_keys import AnswerKind
 from xp.spec import RunSpec
 
 FILE: Final = Path(__file__).parents[1] / "tests/recorded/published_recipes.yaml"
@@ -45,15 +46,6 @@ def sources() -> Mapping[str, list[dict[str, Any]]]:
     """Recipe -> rows."""
     content: dict[str, list[dict[str, Any]]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     return content
-
-
-def rows_of(spec: RunSpec) -> tuple[Row, ...]:
-    """The backend's rows."""
-    from xp.backends.skyrl.control.rows import ROWS as SKYRL
-    from xp.backends.slime.control.rows import ROWS as SLIME
-    from xp.backends.trl.control.rows import ROWS as TRL
-
-    return {"skyrl": SKYRL, "slime": SLIME, "trl": TRL}[spec.backend.name]
 
 
 def received(spec: RunSpec) -> dict[str, Any]:
@@ -105,13 +97,15 @@ def home(spec: RunSpec, row: Mapping[str, Any]) -> str:
     if "field" in row:
         return f"`{row['field']}={_text(expected(row))}`"
     key = row["key"]
-    overridden = [f"`backend.overrides.{key}`: {one.opens[key]}" for one in rows_of(spec) if key in one.opens]
-    if key in spec.backend.overrides and overridden:
-        return overridden[0]
-    field = backend_of(spec).owners(spec).get(key, "")
+    keys = import_module(f"xp.backends.{spec.backend.name}.control.render").native_keys(spec)
+    if (found := keys.replaced(spec.backend.overrides).get(key)) is not None:
+        return f"`backend.overrides.{key}`: {found[1]}"
+    field = keys.owners.get(key)
+    if not field and (found := keys.answer(key)) is not None and found[0] is AnswerKind.OWNER:
+        field = found[1]
     if field:
         return f"`{field}`"
-    reason = next((one.reasons[key] for one in rows_of(spec) if key in one.reasons), "")
+    reason = keys.pins[key].reason if key in keys.pins else ""
     return f"constant: {reason}" if reason else "the machine and the model"
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -13,11 +16,13 @@ from xp.backends.skyrl.control import rows as skyrl
 from xp.backends.slime.control import rows as slime
 from xp.backends.trl.control import rows as trl
 from xp.composition import compose
-from xp.planning.backend import Support, backend_of, meant_fields
-from xp.planning.rows import Row
-from xp.spec import BackendName
+from xp.planning.backend import backend_of
+from xp.planning.by_xp import BY_XP
+from xp.planning.rows import Row, Support, meant_fields, upwards
+from xp.planning.values import spec_refusals
+from xp.spec import BackendName, RunSpec, schema_fields
 from xp.testing.backend import BackendSuite
-from xp.testing.fields import CARRIED_BY_THE_RECORD, changed, dropped
+from xp.testing.fields import ABOUT_THE_PLAN, changed, dropped
 
 SPECS = {
     "experts": ("env=whodunit", "model=qwen3-30b-a3b", "hardware=h200x8"),
@@ -69,6 +74,34 @@ def test_a_fact_about_a_field_has_one_home(rows: Sequence[Row]) -> None:
     assert [field for field, times in Counter(row.field for row in rows).items() if times > 1] == []
 
 
+LEAVES = [
+    re.sub(r"\.?\*", "", path.replace("env.members.*", "env"))
+    for path, _ in schema_fields(RunSpec)
+    if not any(other.startswith(f"{path}.") for other, _ in schema_fields(RunSpec))
+]
+
+
+@pytest.mark.parametrize("rows", [trl, skyrl, slime], ids=["trl", "skyrl", "slime"])
+def test_every_field_has_a_row_or_a_module_of_xp(rows: ModuleType) -> None:
+    sft = import_module(f"{rows.__name__}.sft").SFT
+    homes = {*BY_XP, *(row.field for row in (*rows.ROWS, *sft))}
+    assert [path for path in LEAVES if not homes & {*upwards(path)}] == []
+
+
+def test_the_modules_of_xp_exist_and_mention_their_fields() -> None:
+    unmentioned = []
+    for path in LEAVES:
+        entry = next((BY_XP[above] for above in upwards(path) if above in BY_XP), None)
+        if entry is None:
+            continue
+        place = Path(__file__).parents[2] / entry.replace(".", "/")
+        files = [place.with_suffix(".py")] if place.with_suffix(".py").is_file() else [*place.rglob("*.py")]
+        word = re.compile(rf"\b{path.rpartition('.')[2]}\b")
+        if not any(word.search(file.read_text()) for file in files):
+            unmentioned.append(f"{path} in {entry}")
+    assert unmentioned == []
+
+
 @pytest.mark.parametrize("backend", list(BackendName))
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_what_is_not_exact_has_a_note(backend: BackendName, name: str) -> None:
@@ -105,9 +138,9 @@ class TestSlime(BackendSuite):
 def test_a_changed_algorithm_field_changes_the_job_or_is_refused(backend: BackendName, name: str) -> None:
     base = with_algorithm(name, backend)
     plain = compose(base)
-    if backend_of(plain).refusals(plain):
+    if spec_refusals(plain):
         refused = {(BackendName.SKYRL, "opd on a server"), (BackendName.SLIME, "sapo")}
-        assert backend is BackendName.TRL or (backend, name) in refused, backend_of(plain).refusals(plain)
+        assert backend is BackendName.TRL or (backend, name) in refused, spec_refusals(plain)
         pytest.skip(f"backend={backend} has no {name}")
     assert dropped(base, [field for field in meant_fields(plain) if is_of_the_algorithm(field)]) == []
 
@@ -117,7 +150,7 @@ def test_a_changed_field_of_a_fine_tuning_changes_the_job_or_is_refused(backend:
     (tmp_path / "talk.jsonl").touch()
     base = [*REFERENCE, f"backend={backend}", f"sft.data={tmp_path}/talk.jsonl", "training.reference=sft"]
     spec = compose(base)
-    assert backend_of(spec).refusals(spec) == []
+    assert spec_refusals(spec) == []
     meanings = backend_of(spec).meanings(spec)
     assert set(meanings) == set(meant_fields(spec))
     fields = [field for field in meanings if field.startswith("sft.")]
@@ -136,4 +169,4 @@ def test_no_field_of_an_algorithm_is_beyond_the_reach_of_these_changes() -> None
     specs = [compose([*REFERENCE, *algorithm]) for algorithm in ((), *ALGORITHMS.values())]
     fields = {field for spec in specs for field in meant_fields(spec) if is_of_the_algorithm(field)}
     reached = {field for spec in specs for field in meant_fields(spec) if any(changed(spec, field))}
-    assert fields - reached - CARRIED_BY_THE_RECORD == set()
+    assert fields - reached - ABOUT_THE_PLAN == set()

@@ -19,7 +19,7 @@ import yaml
 from tests.engines import needs_vllm
 from tests.support.resuming import lose_once, process_with
 from tests.support.tiny import tokenizer_and_model
-from xp.backends.trl.control.render import stages
+from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
@@ -44,7 +44,7 @@ def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
             *overrides,
         ]
     )
-    job = next(stage.job for stage in stages(spec, RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train")
+    job = next(stage.job for stage in render(spec, RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train")
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")

@@ -22,7 +22,7 @@ def received(line: str) -> dict[str, str]:
     """Native keys with their values; of each field its support, what receives it, and what differs."""
     spec = compose(shlex.split(line))
     backend = backend_of(spec)
-    keys = native(spec.backend.name, backend.stages(spec, PLACES))
+    keys = native(spec.backend.name, backend.render(spec, PLACES))
     if spec.backend.name == "slime":
         keys = [word.replace(" ", "=", 1) for word in re.split(r" (?=--\w)", " ".join(keys))]
     if isinstance(keys, list):

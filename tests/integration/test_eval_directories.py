@@ -97,7 +97,7 @@ def test_a_model_that_cannot_be_loaded_is_one_message(
     words = ["eval", "env=multiply", *TASKS, f"outputs={outputs}", *PLAY]
     for model, code, fault in (
         ("Org/Nope", ExitCode.RUNTIME, "xp: model=Org/Nope: its tokenizer cannot be loaded: "),
-        (str(bare), ExitCode.CONFIG, f"xp: model.path={bare}: the directory holds no weights (*.safetensors)"),
+        (str(bare), ExitCode.CONFIG, f"xp: model.path={bare}: the directory has no weights (*.safetensors)"),
     ):
         assert main([*words, f"model={model}"]) == code
         error = capsys.readouterr().err

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from xp.composition import compose
-from xp.planning.backend import backend_of
+from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 
 
@@ -93,7 +93,7 @@ def random_specs(
         values = _values(draw) | own(draw)
         overrides = [f"{key}={value}" for key, value in values.items()]
         spec = compose(["env=whodunit", "hardware=a100x4", f"backend={backend}", *overrides])
-        if not backend_of(spec).refusals(spec):
+        if not spec_refusals(spec):
             found += 1
             yield spec
 

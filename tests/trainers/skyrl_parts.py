@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.tiny import tokenizer_and_model
-from xp.backends.skyrl.control.render import stages
+from xp.backends.skyrl.control.render import render
 from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.backends.skyrl.worker.train import skyrl_row
@@ -28,7 +28,7 @@ REHEARSAL = ("backend=skyrl", "hardware=cpu")
 
 def train_config(*overrides: str) -> SkyRLTrainStageConfig:
     """As the control plane renders it for the rehearsal."""
-    train = next(stage for stage in stages(compose([*REHEARSAL, *overrides]), PLACES) if stage.name == "train")
+    train = next(stage for stage in render(compose([*REHEARSAL, *overrides]), PLACES) if stage.name == "train")
     return SkyRLTrainStageConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.support.recipes import recipes_of
 from tests.trainers.skyrl_parts import native
-from xp.backends.skyrl.control.render import stages
+from xp.backends.skyrl.control.render import render
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.composition import compose
@@ -91,7 +91,7 @@ def _importable() -> None:
 
 
 def train_config(overrides: list[str]) -> SkyRLTrainStageConfig:
-    job = {one.name: one.job for one in stages(compose(overrides), PLACES)}["train"]
+    job = {one.name: one.job for one in render(compose(overrides), PLACES)}["train"]
     return SkyRLTrainStageConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
 
 

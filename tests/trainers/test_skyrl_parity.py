@@ -10,7 +10,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.trainers.same_meaning import Meant, differences, random_specs
 from tests.trainers.skyrl_parts import native
-from xp.backends.skyrl.control.render import stages
+from xp.backends.skyrl.control.render import render
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.planning.backend import RunPaths
 from xp.spec import RunSpec
@@ -25,7 +25,7 @@ SCHEDULE = {"constant_with_warmup": "constant"}
 
 
 def read(spec: RunSpec) -> Meant:
-    job = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")
+    job = next(stage.job for stage in render(spec, PLACES) if stage.name == "train")
     config = SkyRLTrainStageConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
     cfg = native(config)
     trainer, algorithm, optimizer = cfg.trainer, cfg.trainer.algorithm, cfg.trainer.policy.optimizer_config

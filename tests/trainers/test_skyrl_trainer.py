@@ -16,7 +16,6 @@ from tests.contracts.test_agreement import ROW
 from tests.support.task_set import leave_manifest
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
-from xp.backends.skyrl.control.render import refusals
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.running_episode import task_of
 from xp.backends.skyrl.worker.train import write_view
@@ -26,6 +25,7 @@ from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.planning.values import spec_refusals
 from xp.worker.played import SampledTask
 
 SMALL = ("training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=4")
@@ -257,7 +257,7 @@ def test_skip_is_refused_where_skyrl_applies_the_update_all_the_same() -> None:
     spec = compose(
         ["recipes=whodunit-skyrl-megatron", "training.on_nonfinite=skip", "backend.parallel.strategy=megatron"]
     )
-    assert "training.on_nonfinite" in {refusal.field for refusal in refusals(spec)}
+    assert "training.on_nonfinite" in {refusal.field for refusal in spec_refusals(spec)}
 
 
 def test_an_evaluation_while_training_has_a_line_of_its_own(tmp_path: Path) -> None:

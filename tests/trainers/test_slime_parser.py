@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.recipes import recipes_of
 from tests.trainers.slime_setup import needs_slime, parsed
-from xp.backends.slime.control.render import stages
+from xp.backends.slime.control.render import render
 from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
 from xp.composition import compose
@@ -32,7 +32,7 @@ SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
 
 
 def command(spec: RunSpec) -> SlimeCommand:
-    job = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")
+    job = next(stage.job for stage in render(spec, PLACES) if stage.name == "train")
     config = SlimeTrainConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
     return config.with_length(config.length.over(NUM_TASKS, config.prompts_per_step)).from_the_start().command
 

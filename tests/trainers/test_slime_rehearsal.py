@@ -24,7 +24,7 @@ from tests.support.listeners import Listener, listeners, off_loopback
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
-from xp.backends.slime.control.render import stages
+from xp.backends.slime.control.render import render
 from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig, WorkerConfig
 from xp.composition import compose
 from xp.job import Job
@@ -124,7 +124,7 @@ def rehearsed(job: Job, engine: FakeSglang, more: Sequence[str]) -> Job:
 
 
 def job_of(spec: RunSpec, places: RunPaths, name: str) -> Job:
-    return next(stage.job for stage in stages(spec, places) if stage.name == name)
+    return next(stage.job for stage in render(spec, places) if stage.name == name)
 
 
 def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
@@ -164,7 +164,7 @@ def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
         _check_conversion(Path(str(dump).format(rollout_id=rollout_id)), root, worker)
     assert (root / "runs/r/model/model.safetensors").is_file()
     _check_evaluation(root / "runs/r/attempt_1/evaluate")
-    assert is_whole(stages(spec, places)[-1], root, print)  # no other stage starts an engine
+    assert is_whole(render(spec, places)[-1], root, print)  # no other stage starts an engine
 
 
 def _check_evaluation(stage: Path) -> None:

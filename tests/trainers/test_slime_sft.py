@@ -15,7 +15,7 @@ from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from tests.trainers.slime_setup import needs_slime, parsed, tiny_directory
 from tests.trainers.test_slime_parser import PLACES
 from tests.trainers.test_slime_rehearsal import spec_of
-from xp.backends.slime.control.render import sft_stage, stages
+from xp.backends.slime.control.render import render, sft_stage
 from xp.backends.slime.worker import sft
 from xp.backends.slime.worker.config import (
     ORDER,
@@ -158,7 +158,7 @@ def test_the_training_starts_from_the_fine_tuned_model(tmp_path: Path) -> None:
 
     for reference, place in (("initial", "models/tiny"), ("sft", "runs/r/sft")):
         spec = spec_with_talk(tmp_path, "training.kl_coef=0.1", f"training.reference={reference}")
-        stage, train, _ = stages(spec, PLACES)
+        stage, train, _ = render(spec, PLACES)
         assert (stage.name, train.name, train.needs) == ("sft", "train", ("prepare", "sft"))
         (tmp_path / "runs/r/sft").mkdir(parents=True, exist_ok=True)
         (tmp_path / "runs/r/sft/config.json").write_text((tmp_path / "models/tiny/config.json").read_text())

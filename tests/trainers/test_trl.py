@@ -20,7 +20,7 @@ from tests.support.recipes import recipes_of
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_args import MAX_STEPS
 from xp.backends.trl.control.constraints import world_size
-from xp.backends.trl.control.render import grpo_config, stages
+from xp.backends.trl.control.render import grpo_config, render
 from xp.backends.trl.worker.checkpoints import EndInTime, Seal, latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
@@ -39,7 +39,7 @@ PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 
 
 def train_config(*overrides: str) -> TRLTrainConfig:
-    train = next(stage for stage in stages(compose(overrides), PLACES) if stage.name == "train")
+    train = next(stage for stage in render(compose(overrides), PLACES) if stage.name == "train")
     return TRLTrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
 
 

@@ -18,7 +18,7 @@ from tests.contracts.test_agreement import FakeMix
 from tests.support.fake_session import RULES, FakeSession, steady, with_limits
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS
-from xp.backends.trl.control.render import refusals, stages
+from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.async_rollouts import AsyncRollouts, RolloutThread
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
@@ -33,6 +33,7 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.planning.backend import RunPaths
+from xp.planning.values import spec_refusals
 from xp.tasks.row import TaskRow
 from xp.testing.jobs import DEADLINE_S
 
@@ -123,7 +124,7 @@ def test_an_evaluation_has_its_steps_weights_and_the_engine() -> None:
     ids=["uncorrected", "colocated", "nothing to correct", "the policy itself", "a server"],
 )
 def test_a_plan_says_what_cannot_be_sampled_ahead(overrides: tuple[str, ...], told: str) -> None:
-    found = "\n".join(map(str, refusals(compose(overrides))))
+    found = "\n".join(map(str, spec_refusals(compose(overrides))))
     assert told in found
     assert bool(found) == bool(told)
 
@@ -190,7 +191,7 @@ def training(root: Path, *more: str) -> Iterator[tuple[Any, Seen, Any, TRLTrainC
     model.save_pretrained(root / "base")
     tokenizer.save_pretrained(root / "base")
     spec = compose([*OVERRIDES, *more])
-    job = next(one.job for one in stages(spec, RunPaths(str(root), 1, "tasks")) if one.name == "train")
+    job = next(one.job for one in render(spec, RunPaths(str(root), 1, "tasks")) if one.name == "train")
     config = TRLTrainConfig.from_json(job.files[f"{root}/attempt_1/train/config.json"])
     config = replace(config, base_model=str(root / "base"))
     Path(config.common.metrics).parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.trainers.test_trl_experts import OVERRIDES, Equal, experts
 from tests.trainers.trl_ranks import ROWS
-from xp.backends.trl.control.render import stages
+from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
@@ -25,7 +25,7 @@ def test_attention_has_no_dropout_while_trl_trains(tmp_path: Path) -> None:
     tokenizer = experts(tmp_path / "base")
     config_file = tmp_path / "base/config.json"
     config_file.write_text(json.dumps({**json.loads(config_file.read_text()), "attention_dropout": 0.5}))
-    job = next(s.job for s in stages(compose(OVERRIDES), RunPaths(str(tmp_path), 1, "tasks/t")) if s.name == "train")
+    job = next(s.job for s in render(compose(OVERRIDES), RunPaths(str(tmp_path), 1, "tasks/t")) if s.name == "train")
     config = TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"])
     config = replace(config, base_model=f"{tmp_path}/base")
     rollouts: Any = Equal(Ranks())

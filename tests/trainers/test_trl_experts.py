@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
-from xp.backends.trl.control.render import stages
+from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
@@ -60,7 +60,7 @@ def test_without_a_reward_no_weight_of_a_mixture_moves(tmp_path: Path) -> None:
     import torch
 
     tokenizer = experts(tmp_path / "base")
-    job = next(s.job for s in stages(compose(OVERRIDES), RunPaths(str(tmp_path), 1, "tasks/t")) if s.name == "train")
+    job = next(s.job for s in render(compose(OVERRIDES), RunPaths(str(tmp_path), 1, "tasks/t")) if s.name == "train")
     config = TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"])
     config = replace(config, base_model=f"{tmp_path}/base")
     rollouts: Any = Equal(Ranks())

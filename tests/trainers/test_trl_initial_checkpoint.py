@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
-from xp.backends.trl.control.render import stages
+from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
@@ -55,7 +55,7 @@ def test_the_policy_starts_from_the_checkpoint_and_kl_from_the_model(places: tup
     base, start = places
     tokenizer, model = tokenizer_and_model()
     spec = compose([*OVERRIDES, f"training.initial_checkpoint={start}"])
-    job = next(one.job for one in stages(spec, RunPaths(str(tmp_path), 1, "tasks")) if one.name == "train")
+    job = next(one.job for one in render(spec, RunPaths(str(tmp_path), 1, "tasks")) if one.name == "train")
     config = replace(
         TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"]), base_model=str(base)
     )
@@ -78,7 +78,7 @@ def test_without_a_checkpoint_policy_and_reference_are_the_same(places: tuple[Pa
     base, _ = places
     tokenizer, _ = tokenizer_and_model()
     job = next(
-        one.job for one in stages(compose(OVERRIDES), RunPaths(str(tmp_path), 1, "tasks")) if one.name == "train"
+        one.job for one in render(compose(OVERRIDES), RunPaths(str(tmp_path), 1, "tasks")) if one.name == "train"
     )
     config = replace(
         TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"]), base_model=str(base)

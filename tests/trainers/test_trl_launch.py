@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.support.launching import DEADLINE_S, eventually, is_alive
-from xp.backends.trl.control.render import stages
+from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.planning.backend import RunPaths
@@ -27,7 +27,7 @@ def launched(directory: Path, *overrides: str, base_model: str = "none") -> subp
     """The train stage's own command, with the files that the plan holds."""
     root = str(directory)
     job = next(
-        stage.job for stage in stages(compose(overrides), RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train"
+        stage.job for stage in render(compose(overrides), RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train"
     )
     for path, text in job.files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
-from xp.backends.trl.control.render import checkpoint, stages
+from xp.backends.trl.control.render import checkpoint, render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.lora import merged_weights
 from xp.backends.trl.worker.policy import publish_policy
@@ -72,7 +72,7 @@ def chat() -> ChatTokens:
 def started(directory: Path, overrides: tuple[str, ...], start: str | None = None) -> Any:
     """A trainer of a run in `directory`, before its first step."""
     places, spec = RunPaths(str(directory), 1, "tasks"), compose(list(overrides))
-    job = next(stage.job for stage in stages(spec, places) if stage.name == "train")
+    job = next(stage.job for stage in render(spec, places) if stage.name == "train")
     config = TRLTrainConfig.from_json(job.files[f"{directory}/attempt_1/train/config.json"])
     config = replace(config, base_model="models/base", initial_checkpoint=start)
     rollouts: Any = Scripted(Ranks())

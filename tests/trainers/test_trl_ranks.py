@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.task_set import leave_manifest
 from tests.support.tiny import tokenizer_and_model
-from xp.backends.trl.control.render import stages
+from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.planning.backend import RunPaths
@@ -50,7 +50,7 @@ def run(directory: Path, processes: int, strategy: str, *others: str) -> Run:
     ]
     root = str(directory)
     job = next(
-        stage.job for stage in stages(compose(overrides), RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train"
+        stage.job for stage in render(compose(overrides), RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train"
     )
     files = {Path(path).name: text for path, text in job.files.items() if "/train/" in path}
     tokenizer, model = tokenizer_and_model()

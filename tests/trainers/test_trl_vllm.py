@@ -22,7 +22,7 @@ import yaml
 
 from tests.support.http_server import HttpServer, Reply, Request, http_server
 from tests.support.tiny import tokenizer_and_model
-from xp.backends.trl.control.render import stages
+from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.colocated import choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
@@ -52,7 +52,7 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
             *("algorithm.importance_correction=token_truncate", *overrides),
         ]
     )
-    job = next(stage.job for stage in stages(spec, RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train")
+    job = next(stage.job for stage in render(spec, RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train")
     files = {Path(path).name: text for path, text in job.files.items() if "/train/" in path}
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")

@@ -6,8 +6,8 @@ import pytest
 
 from xp.composition import compose, options
 from xp.errors import XpError
-from xp.planning.backend import backend_of
 from xp.planning.plan import build_plan
+from xp.planning.values import spec_refusals
 from xp.spec import (
     AdvantageScale,
     Critic,
@@ -146,7 +146,7 @@ def test_a_policy_loss_with_a_correction_works_or_is_refused(
     spec = composed(
         algorithm, *GPU[backend], f"algorithm.importance_correction={correction}", "algorithm.importance_lower=0.5"
     )
-    assert {refusal.field for refusal in backend_of(spec).refusals(spec)} <= {"algorithm.importance_correction"}
+    assert {refusal.field for refusal in spec_refusals(spec)} <= {"algorithm.importance_correction"}
 
 
 @pytest.mark.parametrize("backend", ["skyrl", "slime"])

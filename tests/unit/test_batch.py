@@ -15,7 +15,6 @@ from xp.backends.skyrl.control.constraints import CONSTRAINTS as SKYRL
 from xp.backends.slime.control.constraints import CONSTRAINTS as SLIME
 from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
 from xp.composition import compose, options
-from xp.planning.backend import backend_of
 from xp.planning.batch import (
     FIELDS,
     HEADS,
@@ -27,12 +26,12 @@ from xp.planning.batch import (
     _best_micro,
     _values,
     arithmetic,
-    batch_refusals,
     batch_shape,
     broken,
     nearest_legal,
     placement,
 )
+from xp.planning.values import spec_refusals
 
 CONSTRAINTS = {"trl": TRL, "skyrl": SKYRL, "slime": SLIME}
 
@@ -203,9 +202,7 @@ def test_a_micro_batch_is_changed_before_the_experiment_is() -> None:
 
 def test_batches_are_not_judged_on_a_placement_that_does_not_exist() -> None:
     spec = compose(["backend=skyrl", "hardware=a100x4", "backend.parallel.context=3", "training.micro_batch_size=7"])
-    assert {constraint.tier for constraint in broken(batch_shape(spec), backend_of(spec).batch_constraints(spec))} == {
-        Tier.PLACEMENT
-    }
+    assert {one.field for one in spec_refusals(spec)} == {"backend.parallel", "backend.parallel.context"}
 
 
 @pytest.mark.parametrize("backend", CONSTRAINTS)
@@ -218,7 +215,7 @@ def test_every_silent_case_is_in_the_docs(backend: str) -> None:
 
 @pytest.mark.parametrize("recipe", options("recipes"))
 def test_every_recipe_is_legal(recipe: str) -> None:
-    assert batch_refusals(compose([f"recipes={recipe}"])) == []
+    assert spec_refusals(compose([f"recipes={recipe}"])) == []
 
 
 def test_the_arithmetic_multiplies_out() -> None:

@@ -11,11 +11,12 @@ import pytest
 from xp.backends.skyrl.control.overrides import catalog
 from xp.backends.skyrl.control.render import native
 from xp.composition import compose
-from xp.planning.backend import RunPaths, backend_of
+from xp.planning.backend import RunPaths
 from xp.planning.engine import sglang_arguments, vllm_server
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
 from xp.planning.refusals import card_refusals
+from xp.planning.values import spec_refusals
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 CORRECTED = "algorithm.importance_correction=token_truncate"
@@ -32,7 +33,7 @@ ENGINE = "generator.inference_engine"
 
 def refused(*overrides: str) -> dict[str, str]:
     spec = compose([*overrides])
-    return {one.field: one.reason for one in backend_of(spec).refusals(spec)}
+    return {one.field: one.reason for one in spec_refusals(spec)}
 
 
 def test_skyrl_gets_its_keys() -> None:

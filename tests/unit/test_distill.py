@@ -20,6 +20,7 @@ from xp.planning.duration import duration
 from xp.planning.memory.estimate import estimate, weights_of
 from xp.planning.memory.fit import memory_lines
 from xp.planning.plan import build_plan
+from xp.planning.values import spec_refusals
 from xp.spec import Architecture, RunSpec
 from xp.worker.distill import Distillation
 
@@ -51,7 +52,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stages_of(spec: RunSpec) -> dict[str, Any]:
-    return {stage.name: stage for stage in backend_of(spec).stages(spec, PLACES)}
+    return {stage.name: stage for stage in backend_of(spec).render(spec, PLACES)}
 
 
 def train_config(spec: RunSpec) -> dict[str, Any]:
@@ -62,7 +63,7 @@ def train_config(spec: RunSpec) -> dict[str, Any]:
 
 def refused(*overrides: str) -> str:
     spec = compose(overrides)
-    return "\n".join(map(str, backend_of(spec).refusals(spec)))
+    return "\n".join(map(str, spec_refusals(spec)))
 
 
 def teacher_of(directory: Path, network: dict[str, Any] = NETWORK) -> Path:

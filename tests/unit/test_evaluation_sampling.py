@@ -14,6 +14,7 @@ from xp.errors import XpError
 from xp.evaluation.entries import entries
 from xp.evaluation.words import read
 from xp.planning.backend import RunPaths, backend_of
+from xp.planning.values import spec_refusals
 from xp.spec import BackendName, RunSpec
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
@@ -25,7 +26,7 @@ OWN = (
 
 def configs(spec: RunSpec) -> dict[str, dict[str, Any]]:
     """Stage -> its program's configuration."""
-    stages = backend_of(spec).stages(spec, PLACES)
+    stages = backend_of(spec).render(spec, PLACES)
     return {
         stage.name: json.loads(stage.job.files[f"{PLACES.stage(stage.name)}/config.json"])
         for stage in stages
@@ -40,7 +41,7 @@ def limits(where: dict[str, Any]) -> tuple[int, int]:
 @pytest.mark.parametrize("backend", list(BackendName))
 def test_an_evaluation_has_limits_of_its_own_and_the_training_keeps_its(backend: BackendName) -> None:
     spec = compose([*REFERENCE, f"backend={backend}", *OWN])
-    assert backend_of(spec).refusals(spec) == []
+    assert spec_refusals(spec) == []
     both, training = configs(spec), (spec.training.max_tokens_per_turn, spec.training.max_response_tokens)
     train, own = both["train"]["common"], both["evaluate"]["sampling"]
     assert (own["temperature"], own["top_p"], own["top_k"]) == (0.6, 0.7, 20)
@@ -73,7 +74,7 @@ def test_the_engine_has_room_for_the_longer_of_both() -> None:
 @pytest.mark.parametrize("backend", list(BackendName))
 def test_an_evaluation_longer_than_the_context_is_refused(backend: BackendName) -> None:
     spec = compose([*REFERENCE, f"backend={backend}", "evaluation.max_response_tokens=40000"])
-    (refusal,) = [one for one in backend_of(spec).refusals(spec) if one.field == "evaluation.max_response_tokens"]
+    (refusal,) = [one for one in spec_refusals(spec) if one.field == "evaluation.max_response_tokens"]
     assert "lower one of them" in refusal.reason
 
 

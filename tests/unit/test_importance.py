@@ -10,7 +10,7 @@ import torch
 
 from tools.parity.recorded import LOWER, UPPER, batch
 from xp.composition import compose
-from xp.planning.backend import backend_of
+from xp.planning.values import spec_refusals
 from xp.spec import ImportanceCorrection, RunSpec
 from xp.worker.importance import OUTSIDE, SAMPLE_SIZE, Importance, metrics
 
@@ -123,4 +123,4 @@ RATIOS = ("trainer", "engine")
 
 
 def _refused(spec: RunSpec) -> str:
-    return "\n".join(map(str, backend_of(spec).refusals(spec)))
+    return "\n".join(map(str, spec_refusals(spec)))

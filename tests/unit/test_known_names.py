@@ -19,8 +19,8 @@ from xp.composition import GROUPS, compose
 from xp.composition.known_names import RENAMED, unread_variables
 from xp.composition.native_names import _catalogs, _sample, hint
 from xp.errors import ExitCode
-from xp.planning.backend import backend_of
 from xp.planning.plan import build_plan
+from xp.planning.values import spec_refusals
 
 KEYS = yaml.safe_load(Path(__file__).with_name("tutorial_keys.yaml").read_text(encoding="utf-8"))
 TUTORIALS = {name: (tuple(one["base"]), one["answers"]) for name, one in KEYS["tutorials"].items()}
@@ -145,7 +145,7 @@ def _not_passed(option: str, backend: str, key: str) -> list[str]:
     spec = compose(["env=whodunit", "hardware=a100x4", f"backend={option}"])
     overrides = {**spec.backend.overrides, name: value}
     tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
-    return [str(one) for one in backend_of(tried).refusals(tried)]
+    return [str(one) for one in spec_refusals(tried)]
 
 
 def _said(command: list[str]) -> str:

@@ -22,6 +22,7 @@ from xp.composition.native_names import _REFERENCE, _VARIANTS, hint, reference_s
 from xp.planning.backend import backend_of
 from xp.planning.native_keys import NEEDS, AnswerKind, NativeKeys
 from xp.planning.plan import build_plan
+from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 
 BACKENDS = ("trl", "skyrl", "slime")
@@ -99,8 +100,7 @@ def test_a_table_opens_no_key_that_a_field_renders(backend: str) -> None:
         if (found := render(backend).native_keys(spec).answer(key))
         and found[0] in (AnswerKind.WARNED, AnswerKind.HARMLESS)
     }
-    by_rows = {key for row in import_module(f"xp.backends.{backend}.control.rows").ROWS for key in row.opens}
-    assert sorted(opened - by_rows) == sorted(MOE if backend == "slime" else ())
+    assert sorted(opened) == sorted(MOE if backend == "slime" else ())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -199,7 +199,7 @@ def _composed(backend: str) -> RunSpec:
 
 @pytest.mark.parametrize(("backend", "key", "value", "part"), HARM)
 def test_a_key_with_an_owner_or_without_an_effect_is_refused(backend: str, key: str, value: object, part: str) -> None:
-    (refusal,) = backend_of(spec := with_own(backend, key, value)).refusals(spec)
+    (refusal,) = spec_refusals(with_own(backend, key, value))
     assert refusal.field.startswith(f"backend.overrides.{key}")
     assert part in refusal.reason
 
@@ -209,7 +209,7 @@ def test_an_open_key_says_what_no_longer_holds_and_a_harmless_one_nothing(
     backend: str, key: str, value: object
 ) -> None:
     spec = with_own(backend, key, value)
-    assert backend_of(spec).refusals(spec) == []
+    assert spec_refusals(spec) == []
     said = [line for line in notice_lines(build_plan(spec, "r")) if f"backend.overrides.{key}" in line and ": " in line]
     assert len([line for line in said if not line.startswith("would pass")]) == ((backend, key, value) in OPEN)
 
@@ -227,7 +227,7 @@ def test_keys_of_a_fine_tuning_reach_its_stage_alone_and_those_of_the_training_d
     }[backend]
     spec = with_own(backend, other, of_training)
     spec = spec.model_copy(update={"sft": spec.sft.model_copy(update={"overrides": {key: value}})})
-    assert backend_of(spec).refusals(spec) == []
+    assert spec_refusals(spec) == []
     jobs = {stage.name: "".join(stage.job.files.values()) for stage in build_plan(spec, "r").stages}
     shown = {"trl": '"{}": ', "skyrl": "{}", "slime": '"--{}"'}[backend]
     assert [shown.format(name) in jobs["sft"] for name in (key, other)] == [True, False]
@@ -236,7 +236,7 @@ def test_keys_of_a_fine_tuning_reach_its_stage_alone_and_those_of_the_training_d
 
 def test_a_key_of_skyrls_policy_is_one_of_its_fine_tuning_too() -> None:
     spec = with_own("skyrl", "fsdp_config", {"fsdp_size": 2}, "sft")
-    assert backend_of(spec).refusals(spec) == []
+    assert spec_refusals(spec) == []
     (line,) = backend_of(spec).override_lines(spec)
     assert line.startswith("sft.overrides.fsdp_config.fsdp_size: ")
     (stage,) = (one for one in build_plan(spec, "r").stages if one.name == "sft")
@@ -261,7 +261,7 @@ def test_a_key_of_skyrls_policy_is_one_of_its_fine_tuning_too() -> None:
 def test_a_key_of_a_fine_tuning_is_checked_as_one_of_its_class(
     backend: str, key: str, value: object, part: str
 ) -> None:
-    (refusal,) = backend_of(spec := with_own(backend, key, value, "sft")).refusals(spec)
+    (refusal,) = spec_refusals(with_own(backend, key, value, "sft"))
     assert refusal.field == f"sft.overrides.{key}"
     assert part in refusal.reason
 

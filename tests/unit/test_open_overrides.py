@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
 from tools.pages import REFERENCE
@@ -12,8 +14,10 @@ from xp.backends.trl.control import rows as trl
 from xp.backends.trl.control.render import grpo_config
 from xp.cli.display import notice_lines
 from xp.composition import compose
-from xp.planning.backend import RunPaths, Support, backend_of
+from xp.planning.backend import RunPaths, backend_of
 from xp.planning.plan import build_plan
+from xp.planning.rows import Support
+from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 
 ROWS = {"trl": trl.ROWS, "skyrl": skyrl.ROWS, "slime": slime.ROWS}
@@ -42,7 +46,7 @@ def spec_of(backend: str, key: str, value: object) -> RunSpec:
 @pytest.mark.parametrize(("backend", "key", "value", "field"), [(b, *one) for b, all_ in OPEN.items() for one in all_])
 def test_an_open_key_replaces_xps_with_a_warning(backend: str, key: str, value: object, field: str) -> None:
     spec = spec_of(backend, key, value)
-    assert backend_of(spec).refusals(spec) == []
+    assert spec_refusals(spec) == []
     (line,) = [line for line in notice_lines(build_plan(spec, "r")) if f"backend.overrides.{key}" in line]
     assert len(line.partition(": ")[2]) > 10
     if backend != "slime":
@@ -56,7 +60,7 @@ def test_an_open_key_replaces_xps_with_a_warning(backend: str, key: str, value: 
 @pytest.mark.parametrize(("backend", "key", "value"), [(b, *one) for b, all_ in PINNED.items() for one in all_])
 def test_a_pinned_key_is_refused_with_its_reason(backend: str, key: str, value: object) -> None:
     spec = spec_of(backend, key, value)
-    (refusal,) = backend_of(spec).refusals(spec)
+    (refusal,) = spec_refusals(spec)
     assert refusal.field == f"backend.overrides.{key}"
     assert any(
         part in refusal.reason for part in ("for every run: ", "set training.", "set tracking", "no effect: ", "write ")
@@ -67,5 +71,6 @@ def test_a_pinned_key_is_refused_with_its_reason(backend: str, key: str, value: 
 def test_every_key_that_is_the_same_for_every_run_has_its_reason(backend: str) -> None:
     spec = compose([*REFERENCE, f"backend={backend}"])
     (fixed,) = [row for row in ROWS[backend] if not row.field]
-    assert set(fixed.keys(spec)) == set(fixed.reasons)
-    assert all(fixed.reasons.values())
+    pins = import_module(f"xp.backends.{backend}.control.render").native_keys(spec).pins
+    assert set(fixed.keys(spec)) == set(pins)
+    assert all(pin.reason for pin in pins.values())

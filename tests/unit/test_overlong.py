@@ -18,6 +18,7 @@ from xp.episode.rewards import Overlong, RewardSteps
 from xp.episode.shaping import Shape, load_shape
 from xp.episode.trajectory import trajectory
 from xp.planning.backend import RunPaths, backend_of
+from xp.planning.values import spec_refusals
 from xp.replay.rescore import _recorded
 from xp.spec import BackendName
 
@@ -94,11 +95,11 @@ def test_a_pass_is_of_the_task_and_the_mean_of_the_update() -> None:
 @pytest.mark.parametrize("backend", list(BackendName))
 def test_the_training_has_the_rule_and_the_evaluation_not(backend: BackendName) -> None:
     spec = compose([*REFERENCE, f"backend={backend}", "algorithm.overlong={buffer_tokens: 512, factor: 0.5}"])
-    files = {path: text for one in backend_of(spec).stages(spec, PLACES) for path, text in one.job.files.items()}
+    files = {path: text for one in backend_of(spec).render(spec, PLACES) for path, text in one.job.files.items()}
     rule = json.loads(files[f"{PLACES.stage('train')}/config.json"])["overlong"]
     expected = {"max_response_tokens": spec.training.max_response_tokens, "buffer_tokens": 512, "factor": 0.5}
     assert rule == expected
     assert "overlong" not in json.loads(files[f"{PLACES.stage('evaluate')}/config.json"])
     longer = compose([*REFERENCE, f"backend={backend}", "algorithm.overlong={buffer_tokens: 512000, factor: 0.5}"])
-    (refusal,) = backend_of(longer).refusals(longer)
+    (refusal,) = spec_refusals(longer)
     assert refusal.field == "algorithm.overlong"

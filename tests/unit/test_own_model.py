@@ -334,7 +334,7 @@ def test_a_directory_without_a_part_of_the_model_is_refused(
     (place / part).unlink()
     assert main([command, "model=hf", f"model.path={place}"]) == ExitCode.CONFIG
     kind = part.partition(".")[2]
-    assert f"model.path={place}: the directory holds no " in (said := capsys.readouterr().err)
+    assert f"model.path={place}: the directory has no " in (said := capsys.readouterr().err)
     assert kind in said
 
 
@@ -343,7 +343,7 @@ def test_a_shard_that_the_index_names_and_that_is_missing_is_named(tmp_path: Pat
     shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     (place / shards["a"]).touch()
-    assert f"the directory holds no {shards['b']}" in fault("model=hf", f"model.path={place}")
+    assert f"the directory has no {shards['b']}" in fault("model=hf", f"model.path={place}")
 
 
 @pytest.mark.parametrize(

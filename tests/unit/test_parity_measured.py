@@ -18,7 +18,7 @@ from tools.parity.measure import (
 from tools.parity.options import OPTIONS, REPORTED, Option
 from tools.parity.recorded import BAR, batch
 from xp.episode.metric_table import METRICS
-from xp.planning.backend import backend_of
+from xp.planning.values import spec_refusals
 
 SAID = json.loads(MEASURED.read_text())
 COMMITTED = ParityMeasure((), SAID["options"])
@@ -41,7 +41,7 @@ def test_differences_above_the_bar_and_reasons_match() -> None:
 
 def test_what_the_measure_says_is_refused_is_refused() -> None:
     specs = {(option.name, backend): spec_of(option, backend, ()) for option in OPTIONS for backend in PROGRAMS}
-    refused = {key: str(of[0]) for key, spec in specs.items() if (of := backend_of(spec).refusals(spec))}
+    refused = {key: str(of[0]) for key, spec in specs.items() if (of := spec_refusals(spec))}
     assert refused == {
         key: cell["refused"] for key in specs if "refused" in (cell := COMMITTED.options[key[0]][key[1]])
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 import xp
 from xp.backends.skyrl.control.render import native
 from xp.composition import compose
-from xp.planning.backend import backend_of
+from xp.planning.values import spec_refusals
 
 MOE = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b")
 SKYRL = (*MOE, "backend=skyrl", "backend.parallel.strategy=megatron")
@@ -19,7 +19,7 @@ ENGINE = "generator.inference_engine"
 
 def refused(*overrides: str) -> dict[str, str]:
     spec = compose([*overrides])
-    return {one.field: one.reason for one in backend_of(spec).refusals(spec)}
+    return {one.field: one.reason for one in spec_refusals(spec)}
 
 
 def test_skyrl_gets_its_keys_with_what_they_need() -> None:

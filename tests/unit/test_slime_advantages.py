@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.slime_config import worker_config
-from xp.backends.slime.control.render import stages
+from xp.backends.slime.control.render import render
 from xp.backends.slime.worker.advantages import advantages, centred, estimate_of
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.train import main as train
@@ -97,7 +97,7 @@ def test_a_function_of_the_users_own_sees_the_valid_episodes_alone(
 
 def test_a_missing_function_ends_the_stage_before_an_episode(tmp_path: Path) -> None:
     named = ["algorithm=custom", "algorithm.advantage_fn=xp_no_such_module:mine"]
-    made = stages(compose(["env=whodunit", "backend=slime", "hardware=h100x8", "model=qwen3-4b", *named]), PLACES)
+    made = render(compose(["env=whodunit", "backend=slime", "hardware=h100x8", "model=qwen3-4b", *named]), PLACES)
     config = next(stage for stage in made if stage.name == "train").job.files["runs/r/attempt_1/train/config.json"]
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(XpError, match="advantage_fn xp_no_such_module:mine cannot be loaded"):

@@ -14,7 +14,7 @@ from tests.contracts.test_agreement import NO_RETRY, FakeMix
 from tests.support.task_set import leave_manifest
 from tests.support.tiny import tokenizer_and_model
 from tests.unit.slime_config import worker_config
-from xp.backends.slime.control.render import stages
+from xp.backends.slime.control.render import render
 from xp.backends.slime.worker import rollout_process, train
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeTrainConfig, WorkerConfig
 from xp.backends.slime.worker.program import run_file
@@ -83,7 +83,7 @@ def test_slime_plays_the_last_evaluation_and_those_that_are_due(
 ) -> None:
     words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"]
     words += [f"evaluation.every={'null' if every is None else every}", "training.num_steps=10"]
-    made = stages(compose(words), RunPaths("runs/r", 1, "tasks/t"))
+    made = render(compose(words), RunPaths("runs/r", 1, "tasks/t"))
     train = next(one for one in made if one.name == "train")
     config = SlimeTrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
     flags = config.with_length(config.length).command.flags
@@ -102,12 +102,12 @@ def test_an_evaluation_that_slimes_program_lacks_is_the_stages() -> None:
         "backend.engine.placement=separate",
     )
     places = RunPaths("runs/r", 1, "tasks/t")
-    in_train = stages(compose(words), places)[-1]
+    in_train = render(compose(words), places)[-1]
     assert (in_train.made_in, in_train.done) == ("train", "runs/r/attempt_1/evaluate/after/eval.json")
-    left = stages(compose([*words, *ahead, "backend.engine.accelerators=4"]), places)[-1]
+    left = render(compose([*words, *ahead, "backend.engine.accelerators=4"]), places)[-1]
     assert (left.made_in, left.done) == (None, None)
     alone = (*ahead, "backend.engine.accelerators=4", "evaluation.before_training=false")
-    assert stages(compose([*words, *alone]), places)[-1].made_in == "train"
+    assert render(compose([*words, *alone]), places)[-1].made_in == "train"
 
 
 def test_the_stages_program_knows_an_early_stop_that_ray_has_wrapped(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_stopped_trainings_last_step_is_its_newest_whole_checkpoint(
     words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k", "training.num_steps=10"]
     words += ["evaluation.every=2", "training.checkpoint_every=2", "evaluation.patience=1"]
     files = next(
-        one for one in stages(compose(words), RunPaths("runs/r", 1, "tasks/t")) if one.name == "train"
+        one for one in render(compose(words), RunPaths("runs/r", 1, "tasks/t")) if one.name == "train"
     ).job.files
     config = SlimeTrainConfig.from_json(files["runs/r/attempt_1/train/config.json"])
     checkpoints = tmp_path / config.checkpoints

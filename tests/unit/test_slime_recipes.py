@@ -10,10 +10,10 @@ import pytest
 from tests.unit.slime_parser import is_on
 from tests.unit.slime_specs import SLIME
 from tests.unit.test_slime_render import MODELS, RECIPES, line
-from xp.backends.slime.control.render import refusals
 from xp.composition import compose
 from xp.errors import XpError
 from xp.planning.plan import build_plan
+from xp.planning.values import spec_refusals
 
 
 def test_the_recipe_has_the_public_examples_defaults() -> None:
@@ -58,7 +58,7 @@ def test_every_model_of_ours_has_the_flags_of_its_family(model: str) -> None:
     spec = compose([*SLIME[:3], f"model={model}"])
     found, shape = line(spec), spec.model.architecture
     assert shape is not None
-    assert refusals(spec) == []
+    assert spec_refusals(spec) == []
     assert found["kv_channels"] == shape.head_dim
     assert is_on(found, "--add-qkv-bias") == model.startswith("qwen2.5")
     assert is_on(found, "--qk-layernorm") == model.startswith("qwen3")

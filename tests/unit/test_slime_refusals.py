@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from xp.backends.slime.control.flags import catalog
-from xp.backends.slime.control.render import refusals, train_flags
+from xp.backends.slime.control.render import train_flags
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths
 from xp.planning.plan import build_plan
+from xp.planning.values import spec_refusals
 
 SLIME = ["env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b"]
 
 
 def found(*overrides: str) -> str:
-    return "\n".join(map(str, refusals(compose([*SLIME, *overrides]))))
+    return "\n".join(map(str, spec_refusals(compose([*SLIME, *overrides]))))
 
 
 def test_a_dense_model_has_no_experts_to_spread() -> None:

@@ -13,13 +13,15 @@ from tests.unit.slime_parser import is_on, parse
 from tests.unit.slime_specs import DENSE, SLIME, expected_estimator, legal
 from xp.backends.slime.control.architecture import SHAPE
 from xp.backends.slime.control.flags import catalog, fault, words
-from xp.backends.slime.control.render import checkpoint, meanings, refusals, stages, train_flags
+from xp.backends.slime.control.render import checkpoint, meanings, render, train_flags
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.worker.config import ROLES, ConvertConfig, SlimeTrainConfig
 from xp.composition import compose
-from xp.planning.backend import MEANT, RunPaths, Support
+from xp.planning.backend import RunPaths
 from xp.planning.extent import num_steps
 from xp.planning.plan import build_plan
+from xp.planning.rows import MEANT, Support
+from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 from xp.testing.jobs import DEADLINE_S
 
@@ -34,7 +36,7 @@ def line(spec: RunSpec) -> dict[str, Any]:
 
 def configs(*overrides: str) -> dict[str, str]:
     """Stage -> its config.json."""
-    made = stages(compose(overrides), PLACES)
+    made = render(compose(overrides), PLACES)
     return {stage.name: stage.job.files[f"runs/r/attempt_1/{stage.name}/config.json"] for stage in made}
 
 
@@ -60,7 +62,7 @@ def test_every_leaf_has_a_meaning_and_every_row_a_leaf() -> None:
     found = meanings(compose(SLIME))
     assert all(meaning.receives for meaning in found.values())
     assert all(meaning.note for meaning in found.values() if meaning.support is not Support.EXACT)
-    assert all(row.field.startswith(MEANT) for row in ROWS if row.field and row.render is not None)
+    assert all(row.field.startswith(MEANT) for row in ROWS if row.field and row.render != {})
     assert {f"model.architecture.{name}" for name in SHAPE} <= set(found)
 
 
@@ -80,14 +82,13 @@ def test_what_is_unsupported_is_refused_where_it_is_set() -> None:
     said = {path for path, meaning in meanings(compose(SLIME)).items() if meaning.support is Support.UNSUPPORTED}
     assert said == set(UNSUPPORTED)
     for path, override in UNSUPPORTED.items():
-        assert path in {refusal.field for refusal in refusals(compose([*SLIME, override]))}, override
+        assert path in {refusal.field for refusal in spec_refusals(compose([*SLIME, override]))}, override
 
 
 def test_every_flag_of_xp_is_one_of_the_pinned_version() -> None:
     spec = compose([*SLIME, "evaluation.every=5", "algorithm.dynamic_sampling=true"])
     known = catalog().flags
     assert set(train_flags(spec, PLACES)) <= set(known)
-    assert {flag for row in ROWS for flag in row.native} <= set(known)
     assert [fault(name, values) for name, values in train_flags(spec, PLACES).items() if values is not None] == [
         None for values in train_flags(spec, PLACES).values() if values is not None
     ]
@@ -111,7 +112,7 @@ def test_the_options_file_names_what_the_catalog_was_made_from() -> None:
 @settings(max_examples=20, deadline=None)
 @given(legal())
 def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
-    assert refusals(spec) == []
+    assert spec_refusals(spec) == []
     found, training, algorithm = line(spec), spec.training, spec.algorithm
     assert found["rollout_batch_size"] == training.prompts_per_step
     assert found["n_samples_per_prompt"] == training.group_size

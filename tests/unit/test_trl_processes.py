@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.unit.test_trl_render import GPUS, LORA, PLACES, SEPARATE, jobs, train_config
-from xp.backends.trl.control.render import grpo_config, stages
+from xp.backends.trl.control.render import grpo_config, render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.engines.config import EvaluateConfig
@@ -17,8 +17,9 @@ from xp.errors import ExitCode, XpError
 from xp.job import Resources
 from xp.planning.batch import arithmetic
 from xp.planning.plan import build_plan
-from xp.planning.sft import sft_fields, sft_refusals
+from xp.planning.sft import sft_fields
 from xp.planning.stages import policy_start, reference_place, start_place, starts_private_ray
+from xp.planning.values import value_refusals
 from xp.spec import Reference, RunSpec
 
 
@@ -27,11 +28,11 @@ def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
     rendered = grpo_config(spec, PLACES)
     assert (rendered["use_vllm"], rendered["vllm_mode"]) == (True, "colocate")
     assert (rendered["vllm_enable_sleep_mode"], rendered["use_cpu"]) == (False, True)
-    train, evaluate = (stage.job for stage in stages(spec, PLACES) if stage.name in ("train", "evaluate"))
+    train, evaluate = (stage.job for stage in render(spec, PLACES) if stage.name in ("train", "evaluate"))
     assert train.env["TORCH_COMPILE_DISABLE"] == evaluate.env["TORCH_COMPILE_DISABLE"] == "1"
     assert "vllm" in train.runtime.packages
     for words in (["hardware=a100x4", "model=qwen2.5-1.5b-instruct"], []):
-        assert not any("TORCH_COMPILE_DISABLE" in stage.job.env for stage in stages(compose(words), PLACES))
+        assert not any("TORCH_COMPILE_DISABLE" in stage.job.env for stage in render(compose(words), PLACES))
 
 
 @pytest.mark.parametrize(("card", "sleeps"), [("h200", False), ("rtx3070", True)])
@@ -42,7 +43,7 @@ def test_a_colocated_engine_sleeps_only_where_it_must(card: str, *, sleeps: bool
 
 def test_a_server_on_a_cpu_takes_weights_over_gloo() -> None:
     spec = compose(["backend.engine.name=vllm", "backend.engine.placement=separate", "backend.engine.accelerators=1"])
-    train = next(stage.job for stage in stages(spec, PLACES) if stage.name == "train")
+    train = next(stage.job for stage in render(spec, PLACES) if stage.name == "train")
     config = next(text for path, text in train.files.items() if path.endswith("train/config.json"))
     server = TRLTrainConfig.from_json(config).common.server
     assert server is not None
@@ -128,7 +129,7 @@ def test_where_the_episodes_of_a_fine_tuning_are_from(tmp_path: Path) -> None:
     ],
 )
 def test_solve_needs_a_class_that_is_here(words: tuple[str, ...], num_refusals: int) -> None:
-    refusals = [*sft_refusals(compose(words))]
+    refusals = [*value_refusals(compose(words))]
     assert [one.field for one in refusals] == ["sft.data"] * num_refusals
     assert all("has no class here" in one.reason for one in refusals)
 

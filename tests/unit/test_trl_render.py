@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from xp.backends.trl.control.overrides import catalog
-from xp.backends.trl.control.render import grpo_config, meanings, refusals, stages
+from xp.backends.trl.control.render import grpo_config, meanings, render
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.job import Job
-from xp.planning.backend import MEANT, RunPaths, Support
+from xp.planning.backend import RunPaths
+from xp.planning.rows import MEANT, Support
+from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
@@ -24,7 +26,7 @@ SEPARATE = (*GPUS, "backend.engine.placement=separate", "backend.engine.accelera
 
 
 def jobs(*overrides: str) -> Mapping[str, Job]:
-    return {stage.name: stage.job for stage in stages(compose(overrides), PLACES)}
+    return {stage.name: stage.job for stage in render(compose(overrides), PLACES)}
 
 
 def train_config(*overrides: str) -> TRLTrainConfig:
@@ -32,7 +34,7 @@ def train_config(*overrides: str) -> TRLTrainConfig:
 
 
 def refused(*overrides: str) -> str:
-    return "\n".join(map(str, refusals(compose(overrides))))
+    return "\n".join(map(str, spec_refusals(compose(overrides))))
 
 
 @pytest.mark.parametrize(
@@ -71,14 +73,10 @@ def leaves(spec: RunSpec) -> list[str]:
     return paths
 
 
-ESTIMATOR = "algorithm.estimator"
 SET = {
     "algorithm.dynamic_sampling": (("algorithm.dynamic_sampling=true",), "algorithm.dynamic_sampling"),
     "algorithm.use_kl_in_reward": (("algorithm.use_kl_in_reward=true",), "algorithm.use_kl_in_reward"),
-    # What belongs to an estimator goes with it.
-    "algorithm.advantage_fn": (("algorithm=custom", "algorithm.advantage_fn=my.own:advantages"), ESTIMATOR),
-    "algorithm.critic": (("algorithm=ppo",), ESTIMATOR),
-    "training.critic_learning_rate": (("algorithm=ppo", "training.critic_learning_rate=1e-5"), ESTIMATOR),
+    "model.router_replay": (("model=qwen3-30b-a3b", "model.router_replay=true"), "model.router_replay"),
     **{
         field: ((f"{field}={value}",), field)
         for field, value in (
@@ -87,20 +85,31 @@ SET = {
             ("backend.parallel.pipeline", 2),
             ("backend.parallel.context", 2),
             ("backend.parallel.expert", 2),
-            ("backend.engine.eager", "true"),
-            ("backend.engine.prefix_caching", "false"),
         )
     },
 }
-"""Fields that TRL (with colocated engines) does not support -> overrides that set it, and the field that is refused."""
+"""Fields that TRL does not support -> overrides that set it, and the field that is refused."""
 
 
 def test_what_is_called_unsupported_is_what_is_refused() -> None:
     unsupported = {path for path, meaning in meanings(compose(GPUS)).items() if meaning.support is Support.UNSUPPORTED}
     assert unsupported == set(SET)
-    assert refusals(compose(GPUS)) == []
+    assert spec_refusals(compose(GPUS)) == []
     for path, (overrides, field) in SET.items():
         assert f"{field}: TRL" in refused(*GPUS, *overrides), path
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field"),
+    [
+        (("algorithm=custom", "algorithm.advantage_fn=my.own:advantages"), "algorithm.estimator"),
+        (("algorithm=ppo", "training.critic_learning_rate=1e-5"), "algorithm.estimator"),
+        (("backend.engine.eager=true",), "backend.engine.eager"),
+        (("backend.engine.prefix_caching=false",), "backend.engine.prefix_caching"),
+    ],
+)
+def test_what_trl_cannot_do_by_value_is_refused(overrides: tuple[str, ...], field: str) -> None:
+    assert f"{field}: TRL" in refused(*GPUS, *overrides)
 
 
 @pytest.mark.parametrize("overrides", [(), GPUS, SEPARATE, ("algorithm=gspo",), ("algorithm=cispo",)])
@@ -168,6 +177,6 @@ def test_adapters_after_a_fine_tuning_have_it_as_the_reference() -> None:
         "training.kl_coef=0.1",
         "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}",
     ]
-    (refusal,) = refusals(compose(words))
+    (refusal,) = spec_refusals(compose(words))
     assert "set training.reference=sft" in str(refusal)
-    assert not refusals(compose([*words, "training.reference=sft"]))
+    assert not spec_refusals(compose([*words, "training.reference=sft"]))

@@ -26,7 +26,7 @@ from typing import Any
 
 from tools.benchmarks import Clock, Rate
 from tools.benchmarks.bench_rollout import rows_of
-from xp.backends.trl.control.render import stages
+from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.colocated import ColocatedEngine, choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
@@ -67,7 +67,7 @@ class RecordingEngine(ColocatedEngine):
 
 def rendered(spec: RunSpec, directory: Path) -> tuple[TRLTrainConfig, str]:
     """The config of the train stage and its episodes'; its variables are set in this process."""
-    made = stages(spec, RunPaths(str(directory), 1, str(directory / "tasks")))
+    made = render(spec, RunPaths(str(directory), 1, str(directory / "tasks")))
     job = next(stage.job for stage in made if stage.name == "train")
     os.environ.update(job.env)
     # The job has the evaluation's files too.

@@ -24,7 +24,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from xp.backends.trl.control.render import stages
+from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.planning.backend import RunPaths
@@ -57,7 +57,7 @@ class Bench:
         self.directory, self.steps = directory, steps
         self.spec = compose(list(SPEC))
         places = RunPaths(str(directory / "run"), 1, str(directory / "tasks"))
-        made = {stage.name: stage.job for stage in stages(self.spec, places)}
+        made = {stage.name: stage.job for stage in render(self.spec, places)}
         self.base = directory / model_place(self.spec.model)
         if not (self.base / "manifest.json").is_file():
             self._make_model(made["model"].files, made["model"].env)

@@ -17,6 +17,7 @@ from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.planning.backend import RunPaths, backend_of
+from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 
 PROGRAMS = {name: f"tools.parity.{name}_program" for name in ("trl", "skyrl", "slime")}
@@ -76,7 +77,7 @@ def spec_of(option: Option, backend: str, overrides: Sequence[str]) -> RunSpec:
 
 def case_of(option: Option, spec: RunSpec) -> ParityCase:
     """Input of the backend's program for one option."""
-    job = next(stage.job for stage in backend_of(spec).stages(spec, PLACES) if stage.name == "train")
+    job = next(stage.job for stage in backend_of(spec).render(spec, PLACES) if stage.name == "train")
     config = next(text for path, text in job.files.items() if path.endswith("/train/config.json"))
     sections = {**spec.training.model_dump(mode="json"), **spec.algorithm.model_dump(mode="json")}
     sections["adam_eps"] = option.adam_eps
@@ -107,7 +108,7 @@ def _of_backend(name: str, overrides: Sequence[str], python: str | None, options
         except XpError as error:
             cells[option.name] = {"refused": str(error).splitlines()[0]}
             continue
-        if refusals := backend_of(spec).refusals(spec):
+        if refusals := spec_refusals(spec):
             cells[option.name] = {"refused": str(refusals[0])}
             continue
         python = python or spec.backend.runtime.python or sys.executable

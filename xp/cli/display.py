@@ -179,8 +179,7 @@ def arithmetic(plan: Plan) -> list[str]:
     from xp.planning.extent import evaluation_line, ineffective_lines, training_line
 
     training = plan.spec.training
-    episodes = training.prompts_per_step * training.group_size
-    updates = training.updates_per_step * training.passes_per_step
+    episodes, updates = training.episodes_per_step, training.all_updates_per_step
     return [
         f"a step: {counted(training.prompts_per_step, 'task')} x {counted(training.group_size, 'episode')}"
         f" = {counted(episodes, 'episode')},"

@@ -19,6 +19,8 @@ from xp.composition.origins import ALTERNATIVES
 from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import ExitCode, XpError, nearest
 from xp.planning.backend import backend_of
+from xp.planning.rows import implemented_by_xp
+from xp.planning.values import spec_refusals
 from xp.spec import BackendName, RunSpec, Section
 
 
@@ -70,7 +72,7 @@ class KeyExplainer:
         self._fields = fields_of(self._spec)
         specs = specs_of(overrides, config_dirs)
         self._meanings = {name: backend_of(spec).meanings(spec) for name, spec in specs.items()}
-        self._refusals = {name: [str(one) for one in backend_of(spec).refusals(spec)] for name, spec in specs.items()}
+        self._refusals = {name: [str(one) for one in spec_refusals(spec)] for name, spec in specs.items()}
 
     def lines(self, path: str) -> Iterator[str]:
         """Yields the explanation of a field, or one line for each field of a section; raises XpError for a key that
@@ -90,7 +92,7 @@ class KeyExplainer:
         yield f"  means  {found['means']}"
         yield f"  legal  {found['legal']}"
         if not found["backends"]:
-            yield "  means the same on every backend: implemented by xp itself"
+            yield f"  all    exact: {implemented_by_xp(path)}"
         for name, own in found["backends"].items():
             yield f"  {name:6} {own['support']}: {own['receives']}{'  (' + own['note'] + ')' if own['note'] else ''}"
             yield from (f"         refused: {reason}" for reason in own["refused"])

@@ -27,8 +27,23 @@ GENERAL: Final = "hf"
 """The option for any model."""
 LOCAL: Final = LauncherName.LOCAL.value
 _KEY: Final = "model.path"
+NO_DIRECTORY: Final = "no such directory with a config.json; a hub's model is ORG/NAME"
 _FILES: Final = ("config.json", "adapter_config.json")
 """Files of which a model's directory has one."""
+
+
+def _fault(key: str, value: Any, text: str) -> Fault:
+    return Fault(key, f"{key}={value}: {text}")
+
+
+def _faults_of_parts(key: str, value: str, place: Path) -> Iterator[Fault]:
+    """A fault for each file that a Hugging Face directory lacks."""
+    for what in missing_parts(place):
+        yield _fault(key, value, f"the directory has no {what}; give a whole Hugging Face directory")
+
+
+def _outputs(container: Mapping[str, Any]) -> Path:
+    return Path(str(container.get("outputs", "outputs")))
 
 
 def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Iterator[Fault]:
@@ -38,18 +53,13 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         container: the sections, with the command line's values.
         options: the sections before these.
     """
-    model, option = container.get("model"), options["model"]
-    if not isinstance(model, dict):
-        return
-    path, outputs = model.get("path"), Path(str(container.get("outputs", "outputs")))
+    model, option, outputs = _below(container, "model"), options["model"], _outputs(container)
+    path = model.get("path")
     if path is None and option.get("name") is None:
         yield Fault(_KEY, f"model={GENERAL} needs {_KEY}=ORG/NAME, or the directory of a Hugging Face model")
     if isinstance(path, str) and _is_missing_here(path, container):
-        yield Fault(
-            _KEY,
-            f"{_KEY}={path}: no such directory with a config.json on this machine, where launcher={LOCAL} runs; correct"
-            " the path, or write ORG/NAME for a hub's model",
-        )
+        reason = f"no such directory with a config.json on this machine, where launcher={LOCAL} runs"
+        yield _fault(_KEY, path, f"{reason}; correct the path, or write ORG/NAME for a hub's model")
         return
     yield from _pin(model, _KEY, outputs)
     is_whole = path == option.get("path") and option.get("name") is not None and option.get("architecture") is not None
@@ -58,16 +68,15 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         return
     place = _resolved(path, outputs)
     if place is None:
-        yield Fault(_KEY, f"{_KEY}={path}: no such directory with a config.json; a hub's model is ORG/NAME")
+        yield _fault(_KEY, path, NO_DIRECTORY)
         return
     model["path"] = path = place
     config = config_of(path, outputs, model.get("revision"))
     if config is not None and (why := not_causal(config)):
-        yield Fault(_KEY, f"{_KEY}={path}: not a causal language model: {why}")
+        yield _fault(_KEY, path, f"not a causal language model: {why}")
         return
     if _is_local(container) and (Path(path) / "config.json").is_file():
-        for what in missing_parts(Path(path)):
-            yield Fault(_KEY, f"{_KEY}={path}: the directory holds no {what}; give a whole Hugging Face directory")
+        yield from _faults_of_parts(_KEY, path, Path(path))
     if option.get("name") is not None and path != option.get("path"):
         yield from _same_network(model, option, config)
     elif isinstance(written := model.get("architecture"), dict) and config is not None:
@@ -84,22 +93,19 @@ def _pin(section: dict[str, Any], key: str, outputs: Path) -> Iterator[Fault]:
     path, revision, pin = section.get(name), section.get("revision"), f"{parent}.revision"
     if not isinstance(path, str) or not _is_of_hub(path, outputs):
         if revision is not None:
-            yield Fault(pin, f"{pin}={revision}: only a hub's model ({key}=ORG/NAME) has revisions")
+            yield _fault(pin, revision, f"only a hub's model ({key}=ORG/NAME) has revisions")
     elif revision is None or isinstance(revision, str):
         section["revision"] = commit_of(path, revision or "main")
         if revision is not None and section["revision"] is None:
-            yield Fault(
-                pin,
-                f"{pin}={revision}: neither the hub nor the cache of this machine has it for {path}; correct it,"
-                " or give the commit, 40 hexadecimal digits",
-            )
+            reason = f"neither the hub nor the cache of this machine has it for {path}"
+            yield _fault(pin, revision, f"{reason}; correct it, or give the commit, 40 hexadecimal digits")
 
 
 def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Iterator[Fault]:
     """Fills in the date for a chat template that asks for it, of the model or of a served judge, in place."""
-    model, outputs = container.get("model"), Path(str(container.get("outputs", "outputs")))
-    arguments = model.get("chat_template") if isinstance(model, dict) else None
-    if not isinstance(model, dict) or not isinstance(arguments, dict):
+    model, outputs = _below(container, "model"), _outputs(container)
+    arguments = model.get("chat_template")
+    if not isinstance(arguments, dict):
         return
     day = arguments.get(CLOCK)
     if day is None:
@@ -115,7 +121,7 @@ def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         if day is not None:
             date.fromisoformat(day)
     except (TypeError, ValueError):
-        yield Fault(f"model.chat_template.{CLOCK}", f"model.chat_template.{CLOCK}={day}: expected a date, YYYY-MM-DD")
+        yield _fault(f"model.chat_template.{CLOCK}", day, "expected a date, YYYY-MM-DD")
 
 
 def _is_of_hub(path: str, outputs: Path) -> bool:
@@ -156,8 +162,7 @@ def _is_missing_here(path: str, container: Mapping[str, Any]) -> bool:
 
 
 def _is_local(container: Mapping[str, Any]) -> bool:
-    launcher = container.get("launcher")
-    return isinstance(launcher, dict) and launcher.get("name") == LOCAL
+    return _below(container, "launcher").get("name") == LOCAL
 
 
 def _resolved(path: str, outputs: Path) -> str | None:
@@ -175,14 +180,14 @@ def _same_network(model: Mapping[str, Any], option: Mapping[str, Any], config: A
     path, name = model["path"], option["name"]
     fix = f"set model={GENERAL} {_KEY}={path}"
     if config is None or not isinstance(model.get("architecture"), dict):
-        yield Fault(_KEY, f"{_KEY}={path}: nothing here says that it is the network of model={name}; {fix}")
+        yield _fault(_KEY, path, f"nothing here says that it is the network of model={name}; {fix}")
     elif lines := mismatches(model["architecture"], config):
         yield _other_network(_KEY, path, name, lines, fix)
 
 
 def _other_network(key: str, path: str, name: Any, lines: Sequence[str], fix: str) -> Fault:
     rest = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-    return Fault(key, f"{key}={path}: not the network of model={name}: {'; '.join(lines[:3])}{rest}; {fix}")
+    return _fault(key, path, f"not the network of model={name}: {'; '.join(lines[:3])}{rest}; {fix}")
 
 
 def _fill(
@@ -193,7 +198,7 @@ def _fill(
     if model.get("architecture") is None and option.get("architecture") is None and config is not None:
         model["architecture"] = network_of(config)
     if model.get("max_context_tokens") is None:
-        training = container.get("training") or {}
+        training = _below(container, "training")
         longest = [training.get(key) for key in ("max_prompt_tokens", "max_response_tokens")]
         total = sum(value for value in longest if isinstance(value, int))
         model["max_context_tokens"] = (context_of(config) if config else None) or total
@@ -215,25 +220,21 @@ _START: Final = "training.initial_checkpoint"
 
 def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     """Make the directory's path absolute in place, since stages run elsewhere; yields what is wrong with it."""
-    training, model = container.get("training"), container.get("model")
-    if not isinstance(training, dict) or not isinstance(model, dict):
-        return
+    training, outputs = _below(container, "training"), _outputs(container)
     start = training.get("initial_checkpoint")
     if not isinstance(start, str) or ADDRESS.match(start):
         return  # None, or a fault that the schema reports
-    outputs = Path(str(container.get("outputs", "outputs")))
     place = next((one for one in (Path(start).expanduser(), outputs / start) if one.is_dir()), None)
     if place is None:
-        yield Fault(_START, f"{_START}={start}: no such directory; give a Hugging Face directory, as runs/ID/model")
+        yield _fault(_START, start, "no such directory; give a Hugging Face directory, as runs/ID/model")
         return
     training["initial_checkpoint"] = str(place.absolute())
     config = config_of(str(place), outputs) if (place / "config.json").is_file() else None
     if config is None:
-        yield Fault(_START, f"{_START}={start}: {_without_config(place)}")
+        yield _fault(_START, start, _without_config(place))
         return
-    for what in missing_parts(place):
-        yield Fault(_START, f"{_START}={start}: the directory has no {what}; give a whole Hugging Face directory")
-    yield from _network_of_start(start, config, model, outputs)
+    yield from _faults_of_parts(_START, start, place)
+    yield from _network_of_start(start, config, _below(container, "model"), outputs)
 
 
 _TEACHER: Final = "algorithm.distill.teacher"
@@ -241,22 +242,19 @@ _TEACHER: Final = "algorithm.distill.teacher"
 
 def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes the teacher's path absolute in place; yields what is wrong with it."""
-    algorithm = container.get("algorithm")
-    distill = algorithm.get("distill") if isinstance(algorithm, dict) else None
-    teacher = distill.get("teacher") if isinstance(distill, dict) and distill.get("url") is None else None
-    if not isinstance(distill, dict) or not isinstance(teacher, str) or ADDRESS.match(teacher):
+    distill, outputs = _below(container, "algorithm", "distill"), _outputs(container)
+    teacher = distill.get("teacher")
+    if distill.get("url") is not None or not isinstance(teacher, str) or ADDRESS.match(teacher):
         return  # a server has it, or the schema reports a fault
-    outputs = Path(str(container.get("outputs", "outputs")))
     place, directory = _resolved(teacher, outputs), local_directory(teacher, outputs)
     is_path = teacher.startswith(("runs/", "models/")) or Path(teacher).is_absolute()
     if place is None or (is_path and directory is None and _is_local(container)):
-        fix = "give a Hugging Face directory, as runs/ID/model, or ORG/NAME for a hub's model"
-        yield Fault(_TEACHER, f"{_TEACHER}={teacher}: no such directory with a config.json; {fix}")
+        yield _fault(_TEACHER, teacher, NO_DIRECTORY)
         return
     distill["teacher"] = place
     yield from _pin(distill, _TEACHER, outputs)
-    for what in missing_parts(directory) if directory is not None and is_path else ():
-        yield Fault(_TEACHER, f"{_TEACHER}={teacher}: the directory has no {what}; give a whole Hugging Face directory")
+    if directory is not None and is_path:
+        yield from _faults_of_parts(_TEACHER, teacher, directory)
 
 
 def complete_served_models(container: dict[str, Any]) -> Iterator[Fault]:
@@ -267,19 +265,24 @@ def complete_served_models(container: dict[str, Any]) -> Iterator[Fault]:
         key, value = path.rpartition(".")[2], section.get(path.rpartition(".")[2])
         if not isinstance(value, str) or ADDRESS.match(value):
             continue  # there is none, or the schema reports a fault
-        if (place := _resolved(value, Path(str(container.get("outputs", "outputs"))))) is None:
-            yield Fault(path, f"{path}={value}: no such directory with a config.json; a hub's model is ORG/NAME")
+        if (place := _resolved(value, _outputs(container))) is None:
+            yield _fault(path, value, NO_DIRECTORY)
         else:
             section[key] = place
 
 
 def _judges(container: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Key of the served model of each environment's judge, and its section."""
-    env = container.get("env")
-    members = env.get("members", {"": env}) if isinstance(env, dict) else {}
-    for name, member in members.items() if isinstance(members, dict) else ():
-        key = "env" if len(members) == 1 else f"env.members.{name}"
+    for key, member in _members(container):
         yield f"{key}.judge.model.serve", _below(member, "judge", "model")
+
+
+def _members(container: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Key of each environment as the user types it, and its section."""
+    env = _below(container, "env")
+    members = env.get("members", {"": env} if env else {})
+    for name, member in members.items() if isinstance(members, dict) else ():
+        yield "env" if len(members) == 1 else f"env.members.{name}", member
 
 
 def _below(section: Any, *keys: str) -> dict[str, Any]:
@@ -292,22 +295,22 @@ def _below(section: Any, *keys: str) -> dict[str, Any]:
 def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes the path of a file or a data set of dialogues absolute in place, and the beginning of a run's name the
     whole name, since another run may begin so later; yields a Fault if there is no such file."""
-    sft = container.get("sft")
-    data = sft.get("data") if isinstance(sft, dict) else None
+    sft = _below(container, "sft")
+    data = sft.get("data")
     if not isinstance(data, str) or data.partition(":")[0] == SOLVE or data.startswith(HUB):
         return
     path, colon, config = data.partition(":")
     if path in ROOMS:
-        places = places_of(data, Path(str(container.get("outputs", "outputs")))) if is_name(config) else []
+        places = places_of(data, _outputs(container)) if is_name(config) else []
         if len(places) == 1:
-            container["sft"]["data"] = f"{path}:{places[0].name}"
+            sft["data"] = f"{path}:{places[0].name}"
         return
     place = Path(path).expanduser()
     if place.exists():
-        container["sft"]["data"] = f"{place.absolute()}{colon}{config}"
+        sft["data"] = f"{place.absolute()}{colon}{config}"
     elif "." in path or "/" in path:
         reason = "no such file or directory, whose rows have `messages`; a data set of the hub is hf:ORG/NAME"
-        yield Fault("sft.data", f"sft.data={data}: {reason}")
+        yield _fault("sft.data", data, reason)
 
 
 def _without_config(place: Path) -> str:
@@ -326,7 +329,7 @@ def _network_of_start(
     else:
         known = isinstance(path := model.get("path"), str) and local_directory(path, outputs)
         why = "cannot be read by xp" if known else "is not on this machine: download the model first"
-        yield Fault(_START, f"{_START}={start}: cannot be compared with the model, whose config.json {why}")
+        yield _fault(_START, start, f"cannot be compared with the model, whose config.json {why}")
         return
     if lines:
         fix = f"to train it alone, set model=hf model.path={start}"
@@ -335,17 +338,14 @@ def _network_of_start(
 
 def complete_rows(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes paths absolute in place, from the working directory; yields a fault for each file that is not there."""
-    env = container.get("env")
-    members = env.get("members", {"": env}) if isinstance(env, dict) else {}
-    for name, member in members.items() if isinstance(members, dict) else ():
+    for key, member in _members(container):
         rows = member.get("rows") if isinstance(member, dict) else None
-        key = "env.rows" if len(members) == 1 else f"env.members.{name}.rows"
         if isinstance(rows, str):
-            member["rows"] = yield from _absolute(rows, key)
+            member["rows"] = yield from _absolute(rows, f"{key}.rows")
         elif isinstance(rows, dict):
             for split, file in rows.items():
                 if isinstance(file, str):
-                    rows[split] = yield from _absolute(file, f"{key}.{split}")
+                    rows[split] = yield from _absolute(file, f"{key}.rows.{split}")
 
 
 def _absolute(name: str, key: str) -> Generator[Fault, None, str]:
@@ -358,5 +358,5 @@ def _absolute(name: str, key: str) -> Generator[Fault, None, str]:
         folder = place.parent
         files = sorted(os.listdir(folder)) if os.access(folder, os.R_OK) and folder.is_dir() else []
         hub = f"; a data set of the hub is {HUB}{name}" if "." not in name and name.count("/") == 1 else ""
-        yield Fault(key, f"{key}={name}: there is no file {place.name} in {folder}{nearest(place.name, files)}{hub}")
+        yield _fault(key, name, f"there is no file {place.name} in {folder}{nearest(place.name, files)}{hub}")
     return name.replace(path, str(place), 1)

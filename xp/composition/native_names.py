@@ -82,7 +82,7 @@ def _tried(backend: str, key: str) -> tuple[str | None, Sequence[str]]:
     spec = reference_spec({**_REFERENCE, "backend": backend}, {})
     overrides = {**spec.backend.overrides, name: _sample(_catalogs()[backend][key])}
     tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
-    reasons = [one.reason for one in backend_of(tried).refusals(tried) if one.field == f"backend.overrides.{name}"]
+    reasons = [one.reason for one in backend_of(tried).check(tried) if one.field == f"backend.overrides.{name}"]
     said = reasons[0].replace("xp has a field for this; set ", "in xp: ") if reasons else None
     return said, backend_of(tried).override_lines(tried)
 

@@ -21,9 +21,10 @@ from xp.evaluation.entries import Entry
 from xp.evaluation.settings import Eval
 from xp.lib.verified import damaged
 from xp.planning.backend import RunPaths
-from xp.planning.engine import local_engine_of, no_own_decoding
+from xp.planning.engine import local_engine_of
 from xp.planning.episode import chat_of, judge_server, sampling_of
 from xp.planning.stages import model_place, model_stages
+from xp.planning.values import no_own_decoding
 from xp.spec import EngineName, RunSpec
 from xp.worker.tasks import model_chat
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Protocol, cast
 
 from xp.job import Stage
+from xp.planning.rows import FieldSupport, Refusal
 from xp.plugins import Kind, load
-from xp.spec import RunSpec, Section
-
-if TYPE_CHECKING:
-    from xp.planning.batch import Constraint
+from xp.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -47,68 +43,6 @@ class RunPaths:
     @property
     def metrics(self) -> str:
         return f"{self.run}/metrics.jsonl"
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A reason why a spec cannot run on a backend."""
-
-    field: str
-    """Key path as in the spec."""
-    reason: str
-    """One sentence with a remedy."""
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.reason}"
-
-
-class Support(StrEnum):
-    """Degree to which a backend supports a field of the spec."""
-
-    EXACT = "exact"
-    EMULATED = "emulated"
-    """Supported by other means, or with a difference that `note` describes."""
-    UNSUPPORTED = "unsupported"
-    """Refused if it is set (`refusals`)."""
-
-
-@dataclass(frozen=True)
-class FieldSupport:
-    """Support of one field of a spec by a backend."""
-
-    support: Support
-    receives: str
-    """The trainer's native keys (`learning_rate=1e-06`), or the part of xp that implements the field (`xp.episode`)."""
-    note: str = ""
-    """One sentence about a difference, if the support is not exact."""
-
-
-MEANT = (
-    "seed",
-    "model",
-    "algorithm",
-    "training",
-    "evaluation",
-    "backend.attention",
-    "backend.parallel",
-    "backend.engine",
-)
-"""Sections for whose leaf fields each backend must have a Meaning; other sections are independent of the backend."""
-
-
-def meant_fields(spec: RunSpec) -> Iterator[str]:
-    """Key paths of all leaf fields of the sections `MEANT`, and of `sft` with a fine-tuning; a mapping with the user's
-    own keys is one leaf."""
-    for section in (*MEANT, *(["sft"] if spec.sft.data is not None else [])):
-        yield from _leaves(section, attrgetter(section)(spec))
-
-
-def _leaves(path: str, value: Any) -> Iterator[str]:
-    if isinstance(value, Section):
-        for name in type(value).model_fields:
-            yield from _leaves(f"{path}.{name}", getattr(value, name))
-    else:
-        yield path
 
 
 @dataclass(frozen=True)
@@ -146,17 +80,14 @@ class MemoryUse:
 class Backend(Protocol):
     """Control-plane functions of a backend: xp.backends.<name>.control.render, or a plugin's module."""
 
-    def refusals(self, spec: RunSpec) -> Sequence[Refusal]:
-        """All refusals of the spec."""
+    def check(self, spec: RunSpec) -> Sequence[Refusal]:
+        """All of the trainer's refusals, together; a backend without fine-tuning refuses `sft.data`."""
 
-    def owners(self, spec: RunSpec) -> Mapping[str, str]:
-        """Native key -> its field (empty: the same for every run), for a spec without refusals."""
+    def render(self, spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
+        """The stages after `prepare`, in order, of a spec without refusals."""
 
     def meanings(self, spec: RunSpec) -> Mapping[str, FieldSupport]:
-        """Key path of each leaf field of the sections `MEANT` -> its support: the rows of the parity table."""
-
-    def batch_constraints(self, spec: RunSpec) -> tuple[Constraint, ...]:
-        """Constraints on prompts, episodes, ranks and micro-batches (xp.planning.batch)."""
+        """Key path of each leaf field of the sections `MEANT` -> its support: the cells of the parity table."""
 
     def memory(self, spec: RunSpec) -> MemoryUse:
         """Memory use over time, for the estimate."""
@@ -164,22 +95,15 @@ class Backend(Protocol):
     def unauthenticated_endpoints(self, spec: RunSpec) -> Sequence[str]:
         """One sentence for each server of a run that other users of its machine or network can reach, for the plan."""
 
-    def stages(self, spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
-        """The stages after `prepare`, in order; raises XpError(PLAN) if the spec cannot be rendered."""
-
     def override_lines(self, spec: RunSpec) -> Sequence[str]:
         """A warning for each key of `backend.overrides` that replaces one of xp's; a backend may leave it out."""
-
-    def sft_stage(self, spec: RunSpec, places: RunPaths) -> Stage:
-        """Stage that fine-tunes the model on episodes; a backend without the function has no fine-tuning."""
 
     def checkpoint(self, spec: RunSpec, places: RunPaths, step: int) -> str:
         """Hugging Face directory of a rollout step's checkpoint."""
 
 
 NEEDS = (
-    "refusals", "owners", "meanings", "batch_constraints", "memory", "unauthenticated_endpoints", "stages",
-    "checkpoint",
+    "check", "render", "meanings", "memory", "unauthenticated_endpoints", "checkpoint",
 )  # fmt: skip
 """Names of the functions of a Backend."""
 

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 
 from xp.lib.text import counted
-from xp.planning.backend import Refusal, backend_of
+from xp.planning.rows import Refusal
 from xp.spec import EngineName, RunSpec, Strategy
 
 
@@ -363,9 +363,9 @@ def _best_micro(batch: BatchShape) -> int:
     return min(divisors, key=lambda n: (abs(math.log2(n / batch.micro)), n))
 
 
-def batch_refusals(spec: RunSpec) -> list[Refusal]:
+def batch_refusals(spec: RunSpec, constraints: tuple[Constraint, ...]) -> list[Refusal]:
     """Every violated constraint, with its formula, the numbers, the source, and the nearest legal batch shapes."""
-    constraints, batch = backend_of(spec).batch_constraints(spec), batch_shape(spec)
+    batch = batch_shape(spec)
     violated = broken(batch, constraints)
     if not violated:
         return []

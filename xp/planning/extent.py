@@ -18,8 +18,8 @@ from xp.lib.codec import decode
 from xp.lib.data_files import check_loader, is_set, place_of
 from xp.lib.packages import require
 from xp.lib.text import counted
-from xp.planning.backend import Refusal
 from xp.planning.episode import env_config
+from xp.planning.rows import Refusal
 from xp.planning.stages import prepare_config, profiles, task_set_place
 from xp.spec import EnvMember, HeldOutSpec, ImportanceCorrection, LauncherName, Overlap, RunSpec
 from xp.tasks.config import Purpose, Selection
@@ -59,8 +59,7 @@ def num_steps(spec: RunSpec) -> int | None:
 def training_line(spec: RunSpec) -> str:
     """One line about the length of the run."""
     training, steps = spec.training, num_steps(spec)
-    episodes = training.prompts_per_step * training.group_size
-    updates = training.updates_per_step * training.passes_per_step
+    episodes, updates = training.episodes_per_step, training.all_updates_per_step
     epochs = counted(training.epochs or 0, "epoch")
     rate = f"learning rate {training.learning_rate:g}"
     if steps is None:
@@ -117,7 +116,7 @@ def evaluation_line(spec: RunSpec) -> str:
     if during is None or steps is None:
         return f"evaluation: {size}"
     total = episodes * (evaluation.before_training + during + 1)
-    share = total / (total + steps * training.prompts_per_step * training.group_size)
+    share = total / (total + steps * training.episodes_per_step)
     percent = f"{share:.0%}" if share >= 0.005 else "under 1%"
     return f"evaluation: {size}: {counted(total, 'episode')}, {percent} of the run's"
 
@@ -144,6 +143,7 @@ def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal("training.epochs", too_few(known.train, training.prompts_per_step))
     if not any(member.train.split for member in spec.env.members.values()):
         yield Refusal("env.train.split", evaluation_only(None))
+    yield from profile_refusals(spec)
 
 
 def _named(selection: Selection | HeldOutSpec) -> int | None:

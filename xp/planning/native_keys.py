@@ -1,5 +1,4 @@
-"""Answers to the trainers' own keys that no row renders: `native_keys.toml` beside a backend's catalog, read by the
-checks of overrides and by hints."""
+"""Answers to the trainers' own keys, `native_keys.toml` beside a backend's catalog, for overrides and hints."""
 
 from __future__ import annotations
 
@@ -10,8 +9,9 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from xp.planning.rows import Row
+from xp.planning.rows import Native, Pin
 from xp.spec import EngineName, Placement, RunSpec, Strategy
 
 
@@ -22,6 +22,8 @@ class AnswerKind(StrEnum):
     """Refused; the text is the field that has the key's meaning."""
     REFUSED = "refused"
     """Refused; the text is the reason with the fix."""
+    OPEN = "open"
+    """Rendered by xp, and passed on in its place; the text is what no longer holds."""
     WARNED = "warned"
     """Passed on; the text is what no longer holds."""
     HARMLESS = "harmless"
@@ -75,20 +77,18 @@ class NativeKeys:
     """Key path of the user's own: `backend.overrides` or `sft.overrides`."""
     files: tuple[Path, ...]
     """Tables of answers; the first one with an answer has it."""
-    rows: Sequence[Row]
+    pins: Mapping[str, Pin]
     owners: Mapping[str, str]
     """Native key -> its field, by the rows; empty: the key is the same for every run."""
 
     def answer(self, key: str) -> tuple[AnswerKind, str] | None:
         """Kind and text of the answer to a key; a longer pattern comes before a shorter one."""
-        if key in self.owners:
-            opens = next((row.opens[key] for row in self.rows if key in row.opens), None)
-            if opens is not None:
-                return AnswerKind.WARNED, opens
-            reason = next((row.reasons[key] for row in self.rows if key in row.reasons), "")
-            field, same = self.owners[key], f"it is the same for every run{reason and f': {reason}'}"
-            return AnswerKind.REFUSED, f"xp renders this key itself; {f'set {field}' if field else same}"
-        return _answer(self.files, key)
+        found = _answer(self.files, key)
+        if key not in self.owners or (found is not None and found[0] is AnswerKind.OPEN):
+            return found
+        same = f": {self.pins[key].reason}" if key in self.pins else ""
+        what = f"set {self.owners[key]}" if self.owners[key] else f"it is the same for every run{same}"
+        return AnswerKind.REFUSED, f"xp renders this key itself; {what}"
 
     def fault(self, key: str, spec: RunSpec) -> str | None:
         """Returns why overrides cannot set a key that the trainer has; None if they can."""
@@ -107,11 +107,21 @@ class NativeKeys:
         return [
             f"{self.place}.{key.removeprefix('--')}: {found[1]}"
             for key, found in answers.items()
-            if found is not None and found[0] is AnswerKind.WARNED
+            if found is not None and found[0] in (AnswerKind.OPEN, AnswerKind.WARNED)
         ]
 
+    def replaced(self, overrides: Native) -> dict[str, tuple[Any, str]]:
+        """Rendered keys that the user's own replace, each with the value and what no longer holds."""
+        answers = {key: self.answer(key) for key in overrides}
+        return {
+            key: (overrides[key], found[1])
+            for key, found in answers.items()
+            if found is not None and found[0] is AnswerKind.OPEN
+        }
 
-def keys_of(place: str, files: tuple[Path, ...], rows: Sequence[Row], owners: Mapping[str, str]) -> NativeKeys:
+
+def keys_of(place: str, files: tuple[Path, ...], pins: Mapping[str, Pin], owners: Mapping[str, str]) -> NativeKeys:
     """Native keys of a stage; an answer of the first table comes before the rows, whose field may not be the key's
     meaning."""
-    return NativeKeys(place, files, rows, {key: owners[key] for key in owners if key not in _tables(files[0])[0]})
+    first = {key for key, (kind, _) in _tables(files[0])[0].items() if kind is not AnswerKind.OPEN}
+    return NativeKeys(place, files, pins, {key: owners[key] for key in owners if key not in first})

@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import overload
 
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.planning.backend import RunPaths, backend_of
-from xp.planning.extent import row_lines
-from xp.planning.refusals import check_limits, check_spec
-from xp.planning.stages import evaluate_stage, model_stages, prepare_stage, start_place, task_set_place
+from xp.planning.extent import extent_refusals, row_lines
+from xp.planning.memory.fit import memory_refusals
+from xp.planning.refusals import check_limits, machine_refusals
+from xp.planning.stages import evaluate_stage, prepare_stage, start_place, task_set_place
+from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 from xp.worker.stage import AFTER, BEFORE
 
@@ -47,11 +49,27 @@ def new_run_id(spec: RunSpec) -> str:
     return f"{spec.name}-{now}-{secrets.token_hex(2)}"
 
 
+def check(spec: RunSpec, *, tunes_only: bool = False) -> None:
+    """Raises XpError(PLAN) with every reason why the spec cannot run.
+
+    Args:
+        spec: the run.
+        tunes_only: True if the model is only fine-tuned.
+    """
+    row_lines(spec)
+    refusals = [*spec_refusals(spec), *extent_refusals(spec), *machine_refusals(spec)]
+    # Last: its remedy is searched among legal specs.
+    if not refusals:
+        refusals = [*memory_refusals(spec, trains=not tunes_only)]
+    if refusals:
+        raise XpError("\n".join(map(str, refusals)), ExitCode.PLAN)
+
+
 def build_plan(spec: RunSpec, run_id: str, attempt: int = 1, command: tuple[str, ...] = ()) -> Plan:
     """Plans the stages of a run; raises XpError(PLAN) with every reason why the backend cannot run the spec."""
-    check_spec(spec)
+    check(spec)
     places = _places(spec, run_id, attempt)
-    stages = (prepare_stage(spec, places, trains=True), *backend_of(spec).stages(spec, places))
+    stages = (prepare_stage(spec, places, trains=True), *backend_of(spec).render(spec, places))
     check_limits(spec.launcher, stages)
     return Plan(run_id, attempt, spec, stages, command)
 
@@ -116,16 +134,16 @@ def build_preparation(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
 
 def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
     """Plans a fine-tuning without a training, and its evaluation beside the initial model."""
-    check_spec(spec, tunes_only=True)
+    check(spec, tunes_only=True)
     if spec.sft.data is None:
         raise XpError(
             "sft.data=null: there is nothing to train on; set sft.data=solve, run:RUN, eval:ID, FILE.jsonl or"
             " hf:ORG/NAME"
         )
     backend, places = backend_of(spec), _places(spec, run_id, attempt)
-    built = model_stages(spec, places)
-    tuned = backend.sft_stage(spec, places)
-    stages = [prepare_stage(spec, places, trains=True), *built, tuned]
+    rendered = {stage.name: stage for stage in backend.render(spec, places) if stage.name in ("model", "sft")}
+    tuned = rendered["sft"]
+    stages = [prepare_stage(spec, places, trains=True), *rendered.values()]
     if spec.env.is_held_out:
         models = {BEFORE: start_place(spec), AFTER: places.sft}
         stages.append(evaluate_stage(spec, places, models, tuned.job, needs=("sft",)))

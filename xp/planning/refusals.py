@@ -1,4 +1,4 @@
-"""Refusals of a plan: all of a spec together, the sandbox of a model's commands, and the limits of a launcher."""
+"""Refusals by the machine, its cards, and files that are on it; the limits of a launcher."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from xp.lib.data_files import HUB
 from xp.models.files import config_of, local_directory
 from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
-from xp.planning.backend import Refusal, backend_of
-from xp.planning.engine import no_own_decoding
-from xp.planning.extent import extent_refusals, member_key, profile_refusals, row_lines
+from xp.planning.extent import member_key
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
-from xp.planning.memory.fit import memory_refusals
-from xp.planning.sft import sft_refusals
+from xp.planning.rows import Refusal
 from xp.planning.stages import start_place, starts_private_ray, teacher_place
 from xp.plugins import Kind, load
 from xp.spec import Attention, DType, EngineName, LauncherName, RunSpec, Strategy
@@ -28,24 +25,14 @@ from xp.spec.place import LauncherSpec
 from xp.spec.sft import SOLVE
 
 
-def check_spec(spec: RunSpec, *, tunes_only: bool = False) -> None:
-    """Raises XpError(PLAN) with every reason why the spec cannot run.
-
-    Args:
-        spec: the run.
-        tunes_only: True if the model is only fine-tuned.
-    """
-    row_lines(spec)
-    refusals = [*backend_of(spec).refusals(spec), *extent_refusals(spec), *sandbox_refusals(spec)]
-    refusals += [*card_refusals(spec), *judge_refusals(spec)]
-    if spec.backend.engine.name is EngineName.TRANSFORMERS and (reason := no_own_decoding(spec)) is not None:
-        refusals.append(Refusal("backend.engine.name", reason))
-    refusals += [*sft_refusals(spec), *profile_refusals(spec), *image_refusals(spec), *teacher_refusals(spec)]
-    refusals += draft_refusals(spec)
-    # Last: its remedy is searched among legal specs.
-    refusals = refusals or [*memory_refusals(spec, trains=not tunes_only)]
-    if refusals:
-        raise XpError("\n".join(map(str, refusals)), ExitCode.PLAN)
+def machine_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refusals by the machine and by files on it."""
+    yield from card_refusals(spec)
+    yield from sandbox_refusals(spec)
+    yield from judge_refusals(spec)
+    yield from image_refusals(spec)
+    yield from teacher_refusals(spec)
+    yield from draft_refusals(spec)
 
 
 def card_refusals(spec: RunSpec) -> Iterator[Refusal]:

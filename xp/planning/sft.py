@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import Refusal, RunPaths, backend_of
+from xp.planning.backend import RunPaths
 from xp.planning.stages import model_stages, start_place
 from xp.spec import RunSpec, Thinking
 from xp.spec.sft import EVAL, RUN, SOLVE
@@ -83,24 +83,3 @@ def _solvers(spec: RunSpec) -> Iterator[tuple[str, str]]:
     for name, member in spec.env.members.items():
         owner = member.serve or member.grader
         yield name, named or f"{owner}.solve"
-
-
-def sft_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """Refuses a fine-tuning that the backend lacks, or whose episodes have no source."""
-    sft = spec.sft
-    if sft.data is None:
-        return
-    if not hasattr(backend_of(spec), "sft_stage"):
-        yield Refusal(
-            "sft.data",
-            f"backend={spec.backend.name} has no fine-tuning; make the model with backend=trl (`python -m xp sft ...`),"
-            " and start from it: training.initial_checkpoint=runs/RUN/sft",
-        )
-    if sft.data == SOLVE:
-        for name, member in spec.env.members.items():
-            if ":" not in (member.serve or member.grader or ""):
-                yield Refusal(
-                    "sft.data",
-                    f"environment {name} has no class here (env.serve, env.grader), so no `solve`; name a function:"
-                    " sft.data=solve:module:function",
-                )

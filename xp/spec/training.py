@@ -124,6 +124,16 @@ class Training(Section):
     """Uses the trainer's and the engine's deterministic kernels, which are slower, so that a run gives the same numbers
     again on the same machine."""
 
+    @property
+    def episodes_per_step(self) -> int:
+        """Episodes of a rollout step."""
+        return self.prompts_per_step * self.group_size
+
+    @property
+    def all_updates_per_step(self) -> int:
+        """Optimizer updates of a rollout step, all passes together."""
+        return self.updates_per_step * self.passes_per_step
+
     def faults(self) -> Iterator[str]:
         if (self.num_steps is None) == (self.epochs is None):
             both = "exclude each other" if self.epochs is not None else "are both null"

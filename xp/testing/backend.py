@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from xp.composition import compose
 from xp.job import Stage
-from xp.planning.backend import Backend, Support, backend_of, meant_fields
+from xp.planning.backend import Backend, backend_of
+from xp.planning.rows import Support, meant_fields
 from xp.spec import RunSpec
 from xp.testing.fields import PLACES, dropped
 
@@ -33,10 +34,10 @@ class BackendSuite:
         return backend_of(self.spec)
 
     def stages(self) -> tuple[Stage, ...]:
-        return self.backend.stages(self.spec, PLACES)
+        return self.backend.render(self.spec, PLACES)
 
     def test_it_takes_the_spec(self) -> None:
-        assert [str(refusal) for refusal in self.backend.refusals(self.spec)] == []
+        assert [str(refusal) for refusal in self.backend.check(self.spec)] == []
 
     def test_it_says_what_it_makes_of_every_field(self) -> None:
         assert set(self.backend.meanings(self.spec)) == set(meant_fields(self.spec))
@@ -50,7 +51,7 @@ class BackendSuite:
 
     def test_a_key_of_the_trainers_that_does_not_exist_is_refused(self) -> None:
         spec = _composed((*self.words, "++backend.overrides.no_such_key_of_a_trainer=1"))
-        assert [refusal.field.partition(".")[0] for refusal in self.backend.refusals(spec)] == ["backend"]
+        assert [refusal.field.partition(".")[0] for refusal in self.backend.check(spec)] == ["backend"]
 
     def test_its_stages_have_names_of_their_own_and_need_what_comes_before(self) -> None:
         known = {"prepare"}

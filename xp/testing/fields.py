@@ -8,7 +8,9 @@ from typing import Any
 
 from xp.composition import compose, from_container
 from xp.errors import XpError
-from xp.planning.backend import RunPaths, Support, backend_of
+from xp.planning.backend import RunPaths, backend_of
+from xp.planning.rows import Support
+from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
@@ -34,8 +36,8 @@ SECTIONS: Mapping[str, Any] = {
     "backend.engine.speculative": {"method": "draft", "model": "Org/Small", "num_tokens": 3},
 }
 """Field that may be null -> a legal value."""
-CARRIED_BY_THE_RECORD = {"model.name", "algorithm.name"}
-"""Names that the run's record has, and that do not change the training."""
+ABOUT_THE_PLAN = {"model.name", "algorithm.name", "model.max_context_tokens"}
+"""Names that the run's record has, and a limit that is checked by the plan: no job depends on them."""
 
 
 def changed(spec: RunSpec, path: str) -> Iterator[RunSpec]:
@@ -96,7 +98,7 @@ def others(now: Any, path: str) -> list[Any]:
 
 
 def rendered(spec: RunSpec) -> str:
-    return str([(stage.name, stage.job) for stage in backend_of(spec).stages(spec, PLACES)])
+    return str([(stage.name, stage.job) for stage in backend_of(spec).render(spec, PLACES)])
 
 
 LIVE = {
@@ -114,7 +116,7 @@ def says_so(spec: RunSpec, field: str) -> bool:
     """Returns whether the backend's rows say that another value changes nothing."""
     meanings = backend_of(spec).meanings(spec)
     relevant = [one for name, one in meanings.items() if name == field or name.startswith(f"{field}.")]
-    return all(one.support is Support.EMULATED or one.receives.startswith(("nothing", "checked")) for one in relevant)
+    return all(one.support is Support.EMULATED or one.receives.startswith("nothing") for one in relevant)
 
 
 def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
@@ -127,10 +129,10 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
     plain = compose(base)
     module, faults = backend_of(plain), []
     for field in fields:
-        if field in CARRIED_BY_THE_RECORD or field.startswith("model.architecture") or field == "model.path":
+        if field in ABOUT_THE_PLAN or field.startswith("model.architecture") or field == "model.path":
             continue
         spec = compose([*base, LIVE[field]]) if field in LIVE else plain
-        accepted = [other for other in changed(spec, field) if other != spec and not module.refusals(other)]
+        accepted = [other for other in changed(spec, field) if other != spec and not spec_refusals(other)]
         if accepted and module.meanings(spec)[field].support is Support.UNSUPPORTED:
             faults.append(f"{field} is called unsupported and is not refused")
         elif any(rendered(other) == rendered(spec) and not says_so(other, field) for other in accepted):

@@ -1,4 +1,5 @@
-"""Keeps the model of a training's best evaluation as `checkpoints/best`; stops training if none is better for long.
+"""Keeps the model of a training's best evaluation as `checkpoints/best` (`evaluation.keep_best`), and stops training if
+none is better for long (`evaluation.patience`).
 
 `checkpoints/best` has the model, and best.json with the rollout step and the reward. It is replaced atomically. The
 evaluations since the best one are counted in metrics.jsonl, so that a resumed run continues the count.

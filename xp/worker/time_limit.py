@@ -1,4 +1,4 @@
-"""The end of a training at its limit of time or money, after a step with a checkpoint."""
+"""The end of a training at `training.max_hours` or `training.budget_usd`, after a step with a checkpoint."""
 
 from __future__ import annotations
 

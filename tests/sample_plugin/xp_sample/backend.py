@@ -7,18 +7,20 @@ from collections.abc import Mapping, Sequence
 
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
-from xp.planning.backend import FieldSupport, MemoryUse, Refusal, RunPaths, Support, meant_fields
-from xp.planning.batch import Constraint
+from xp.planning.backend import MemoryUse, RunPaths
 from xp.planning.episode import episode_config, episode_secrets
+from xp.planning.rows import FieldSupport, Refusal, Support, meant_fields
 from xp.planning.runtime import trainer_runtime
 from xp.planning.stages import QUIET, model_place, prepare_config, trainer_resources
 from xp.spec import RunSpec
 
 
-def refusals(spec: RunSpec) -> Sequence[Refusal]:
+def check(spec: RunSpec) -> Sequence[Refusal]:
     found = []
     if spec.env.is_held_out:
         found.append(Refusal("env.held_out", "backend=sample evaluates nothing; set it to null"))
+    if spec.sft.data is not None:
+        found.append(Refusal("sft.data", "backend=sample has no fine-tuning; set it to null"))
     if spec.model.path is None:
         found.append(Refusal("model.path", "backend=sample copies a directory; give one"))
     if spec.backend.overrides:
@@ -38,11 +40,6 @@ def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     }
 
 
-def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    del spec
-    return ()
-
-
 def memory(spec: RunSpec) -> MemoryUse:
     del spec
     return MemoryUse()
@@ -53,7 +50,7 @@ def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
     return ()
 
 
-def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
+def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     here = places.stage("train")
     config = {
         "tasks": places.tasks,

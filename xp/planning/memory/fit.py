@@ -12,8 +12,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from xp.models.network import COUNTED
-from xp.planning.backend import Refusal
-from xp.planning.batch import batch_refusals
 from xp.planning.memory.estimate import (
     BY_LENGTH,
     ENGINE_OVERHEAD,
@@ -30,6 +28,8 @@ from xp.planning.memory.estimate import (
     weights_of,
 )
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
+from xp.planning.rows import Refusal
+from xp.planning.values import spec_refusals
 from xp.spec import Architecture, RunSpec, Strategy
 
 LARGER = "choose a larger hardware option or a smaller model"
@@ -255,7 +255,6 @@ def _room_with(
     spec: RunSpec, changes: Mapping[str, Any], capacity: float, lengths: EpisodeLengths, work: Work
 ) -> float | None:
     """Headroom after the changes; None where they are not legal together."""
-    from xp.planning.backend import backend_of
 
     container = spec.model_dump(mode="json")
     for path, value in changes.items():
@@ -268,7 +267,7 @@ def _room_with(
         changed = RunSpec.model_validate_json(json.dumps(container))
     except ValidationError:
         return None
-    if batch_refusals(changed) or backend_of(changed).refusals(changed):
+    if spec_refusals(changed):
         return None
     return headroom(estimate(work.of(changed), lengths), capacity)
 

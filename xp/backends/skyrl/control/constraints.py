@@ -84,37 +84,27 @@ CONSTRAINTS = (
 
 
 @dataclass(frozen=True)
-class SkyRLBatchShape:
-    """The batch shape of one legal spec, in SkyRL's units."""
+class Workers:
+    """Training processes, one per accelerator (or per share of the CPU)."""
 
     num_nodes: int
-    """Number of machines that train."""
-    workers_per_node: int
-    """Training processes on each of them, one per accelerator (or per share of the CPU)."""
-    num_engines: int
-    mini_batch: int
-    """Prompts per optimizer update."""
-    updates_per_rollout: int
-    """Optimizer updates per rollout step, all passes together."""
+    per_node: int
 
     @property
-    def num_workers(self) -> int:
-        return self.num_nodes * self.workers_per_node
+    def total(self) -> int:
+        return self.num_nodes * self.per_node
 
 
-def geometry(spec: RunSpec) -> SkyRLBatchShape:
-    """Computes SkyRL's numbers, which have no meaning for a spec that violates a constraint."""
+def workers(spec: RunSpec) -> Workers:
+    """The processes that train; have no meaning for a spec that violates a constraint."""
     batch = batch_shape(spec)
     taken = batch.engine_accelerators or 0
     # Separate engines use whole machines if possible, else the same share of each.
     nodes_left = batch.num_nodes - taken // batch.per_node
     is_by_node = taken % batch.per_node == 0 and nodes_left > 0
-    return SkyRLBatchShape(
+    return Workers(
         num_nodes=nodes_left if is_by_node else batch.num_nodes,
-        workers_per_node=batch.per_node - (0 if is_by_node else taken // batch.num_nodes),
-        num_engines=batch.engines,
-        mini_batch=batch.prompts // batch.updates,
-        updates_per_rollout=batch.updates * spec.training.passes_per_step,
+        per_node=batch.per_node - (0 if is_by_node else taken // batch.num_nodes),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2, geometry, is_megatron
+from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2, is_megatron, workers
 from xp.backends.skyrl.control.keys import has_critic, has_stub, is_rehearsal
 from xp.backends.skyrl.control.overrides import (
     ANSWERS,
@@ -21,6 +21,7 @@ from xp.backends.skyrl.control.overrides import (
 )
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.control.rows.algorithm import has_native_correction
+from xp.backends.skyrl.control.rows.model import PINS
 from xp.backends.skyrl.control.rows.sft import SFT, ranks
 from xp.backends.skyrl.worker.config import (
     HELD_OUT_DATA,
@@ -33,13 +34,14 @@ from xp.job import Job, Stage
 from xp.lib.packages import IS_CLONE
 from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning import rows
-from xp.planning.backend import FieldSupport, MemoryUse, Refusal, RunPaths
-from xp.planning.batch import Constraint, batch_refusals, with_shared
+from xp.planning.backend import MemoryUse, RunPaths
+from xp.planning.batch import batch_refusals, with_shared
 from xp.planning.episode import budget_of, sampling_of
 from xp.planning.native_keys import NativeKeys, keys_of
-from xp.planning.rows import Native
+from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
+from xp.planning.shared_rows import importance, with_sft
 from xp.planning.stages import (
     cpu_engine,
     cpu_environment,
@@ -51,6 +53,7 @@ from xp.planning.stages import (
     train_fields,
     trainer_job,
 )
+from xp.planning.values import value_refusals
 from xp.spec import Attention, RunSpec, Strategy
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
@@ -82,11 +85,6 @@ def _install(spec: RunSpec) -> str | None:
 def native(spec: RunSpec) -> dict[str, Any]:
     """All keys of SkyRLTrainConfig that xp sets, without paths, then the user's own keys."""
     return rows.render(ROWS, spec) | flat(spec.backend.overrides)
-
-
-def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """See xp.planning.backend.Backend."""
-    return with_shared(CONSTRAINTS, spec, FSDP2)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
@@ -122,7 +120,7 @@ def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
     return ("vLLM and its router need no key on a cluster's network: anyone who can reach them can run code as you",)
 
 
-def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
+def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a built model), train with all evaluations, and evaluate in case of a crash."""
     built = (*model_stages(spec, places), *teacher_stages(spec, places))
     if spec.sft.data is not None:
@@ -168,10 +166,10 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     config = SkyRLTrainStageConfig(
         common=_common(spec, places, "train", native(spec), paths),
         **train_fields(spec, places),
-        updates_per_rollout=geometry(spec).updates_per_rollout,
+        updates_per_rollout=spec.training.all_updates_per_step,
         estimator=spec.algorithm.estimator.value,
         advantage_fn=spec.algorithm.advantage_fn,
-        importance=rows.importance(spec, is_native=has_native_correction(spec)),
+        importance=importance(spec, is_native=has_native_correction(spec)),
         ratio_from=spec.algorithm.ratio_from.value,
     )
     # A large model's weights are several files, but there is always one config.json.
@@ -192,7 +190,7 @@ def _common(
     return SkyRLStageConfig(
         **stage_fields(spec, places, stage),
         num_threads=spec.backend.num_threads,
-        num_workers=ranks(spec) if stage == "sft" else geometry(spec).num_workers,
+        num_workers=ranks(spec) if stage == "sft" else workers(spec).total,
         sampling=sampling_of(spec, evaluates=False),
         evaluation_limits=budget_of(spec, evaluates=True),
         rehearsal=is_rehearsal(spec),
@@ -212,7 +210,7 @@ def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str,
     env = cpu_environment(spec.backend.num_threads) if is_rehearsal(spec) else {}
     env |= cpu_engine(spec)
     if is_rehearsal(spec) and spec.hardware.num_nodes > 1:
-        env[PRETENDED_GPUS] = str(geometry(spec).workers_per_node)
+        env[PRETENDED_GPUS] = str(workers(spec).per_node)
     return trainer_job(spec, here, argv, files, outputs, runtime, env, _stubs(spec))
 
 
@@ -224,12 +222,12 @@ def _stubs(spec: RunSpec) -> tuple[str, ...]:
     return "CUDA: the CPU", "NCCL and CUDA IPC: gloo"
 
 
-def refusals(spec: RunSpec) -> list[Refusal]:
-    """All refusals of the spec."""
-    row_refusals = rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)
+def check(spec: RunSpec) -> list[Refusal]:
+    """See xp.planning.backend.Backend."""
+    row_refusals = rows.refusals(with_sft(ROWS, SFT, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
     return row_refusals or [
-        *batch_refusals(spec),
+        *batch_refusals(spec, with_shared(CONSTRAINTS, spec, FSDP2)),
         *override_refusals(spec, native_keys(spec), flat(spec.backend.overrides), catalog()["fields"]),
         *override_refusals(spec, sft_keys(spec), sft_overrides(spec), sft_catalog()),
     ]
@@ -237,12 +235,12 @@ def refusals(spec: RunSpec) -> list[Refusal]:
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SkyRLTrainConfig."""
-    return keys_of("backend.overrides", ANSWERS, ROWS, owners(spec))
+    return keys_of("backend.overrides", ANSWERS, PINS, owners(spec))
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SFTConfig, those of the policy by their names in SkyRLTrainConfig."""
-    return keys_of("sft.overrides", SFT_ANSWERS, (*SFT, *ROWS), owners(spec) | rows.owners(SFT, spec))
+    return keys_of("sft.overrides", SFT_ANSWERS, PINS, owners(spec) | rows.owners(SFT, spec))
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -252,7 +250,9 @@ def owners(spec: RunSpec) -> dict[str, str]:
 
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     """Key path of each leaf field -> its support."""
-    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written, flat(spec.backend.overrides))
+    refused = [*value_refusals(spec), *check(spec)]
+    replaced = native_keys(spec).replaced(flat(spec.backend.overrides))
+    return rows.meanings(with_sft(ROWS, SFT, spec), spec, refused, _written, replaced)
 
 
 def override_lines(spec: RunSpec) -> list[str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from xp.backends.slime.control.flags import Flags, switch, value
-from xp.planning.backend import Refusal
+from xp.planning.rows import Refusal
 from xp.spec import Architecture, RunSpec
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.slime.control.flags import catalog, fault, override_flags
-from xp.planning.backend import Refusal
 from xp.planning.native_keys import NativeKeys
+from xp.planning.rows import Refusal
 from xp.spec import RunSpec
 
 ANSWERS = (Path(__file__).with_name("native_keys.toml"),)

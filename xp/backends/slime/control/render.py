@@ -11,6 +11,7 @@ from xp.backends.slime.control.constraints import CONSTRAINTS
 from xp.backends.slime.control.flags import Flags, catalog, flags_of, override_flags, words
 from xp.backends.slime.control.overrides import ANSWERS, SFT_ANSWERS, override_refusals, with_aliases
 from xp.backends.slime.control.rows import ROWS
+from xp.backends.slime.control.rows.model import PINS
 from xp.backends.slime.control.rows.sft import SFT
 from xp.backends.slime.control.rows.training import HELD_OUT
 from xp.backends.slime.worker import engine_key
@@ -30,13 +31,14 @@ from xp.job import Job, Stage
 from xp.lib.digest import text_digest
 from xp.lib.packages import IS_CLONE
 from xp.planning import rows
-from xp.planning.backend import FieldSupport, MemoryUse, Refusal, RunPaths
-from xp.planning.batch import NOT_MEGATRON, Constraint, batch_refusals, with_shared
+from xp.planning.backend import MemoryUse, RunPaths
+from xp.planning.batch import NOT_MEGATRON, batch_refusals, with_shared
 from xp.planning.episode import budget_of
 from xp.planning.native_keys import NativeKeys, keys_of
-from xp.planning.rows import Native
+from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
+from xp.planning.shared_rows import with_sft
 from xp.planning.stages import (
     model_place,
     model_stages,
@@ -51,6 +53,7 @@ from xp.planning.stages import (
     train_fields,
     trainer_job,
 )
+from xp.planning.values import value_refusals
 from xp.spec import Reference, RunSpec
 from xp.worker.stage import AFTER, BEFORE
 
@@ -96,11 +99,6 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
     }
 
 
-def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """See xp.planning.backend.Backend."""
-    return with_shared(CONSTRAINTS, spec, NOT_MEGATRON)
-
-
 def memory(spec: RunSpec) -> MemoryUse:
     """See xp.planning.backend.Backend. Adam can run on the host; without expert parallelism, each expert is split.
 
@@ -121,7 +119,7 @@ def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
     )
 
 
-def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
+def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a hub's model), convert (if configured; a teacher too), train with the evaluations, and
     evaluate for those that are left."""
     made = model_stages(spec, places)
@@ -284,8 +282,8 @@ def _exports(places: RunPaths) -> str:
     return f"{places.run}/exports"
 
 
-def refusals(spec: RunSpec) -> list[Refusal]:
-    """All refusals of the spec."""
+def check(spec: RunSpec) -> list[Refusal]:
+    """See xp.planning.backend.Backend."""
     if spec.hardware.accelerator == "cpu":
         return [
             Refusal(
@@ -295,10 +293,10 @@ def refusals(spec: RunSpec) -> list[Refusal]:
         ]
     if (family := family_refusal(spec)) is not None:
         return [family]
-    layout_refusals = [*architecture_refusals(spec), *rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)]
+    layout_refusals = [*architecture_refusals(spec), *rows.refusals(with_sft(ROWS, SFT, spec), spec)]
     # The batch shape and the flags have a meaning only for a supported layout.
     return layout_refusals or [
-        *batch_refusals(spec),
+        *batch_refusals(spec, with_shared(CONSTRAINTS, spec, NOT_MEGATRON)),
         *override_refusals(spec, native_keys(spec), spec.backend.overrides),
         *override_refusals(spec, sft_keys(spec), spec.sft.overrides),
     ]
@@ -306,13 +304,13 @@ def refusals(spec: RunSpec) -> list[Refusal]:
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Flags of the training."""
-    return keys_of("backend.overrides", ANSWERS, ROWS, with_aliases(owners(spec)))
+    return keys_of("backend.overrides", ANSWERS, PINS, with_aliases(owners(spec)))
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Flags of the stage `sft`."""
     owned = with_aliases(owners(spec) | rows.owners(SFT, spec))
-    return keys_of("sft.overrides", SFT_ANSWERS, (*SFT, *ROWS), owned)
+    return keys_of("sft.overrides", SFT_ANSWERS, PINS, owned)
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -324,17 +322,15 @@ def owners(spec: RunSpec) -> dict[str, str]:
 
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     """Key path of each leaf field -> its support."""
-    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written, _overridden(spec))
+    refused = [*value_refusals(spec), *check(spec)]
+    replaced = native_keys(spec).replaced({f"--{name}": content for name, content in spec.backend.overrides.items()})
+    return rows.meanings(with_sft(ROWS, SFT, spec), spec, refused, _written, replaced)
 
 
 def override_lines(spec: RunSpec) -> list[str]:
     """See xp.planning.backend.Backend."""
     of_sft = sft_keys(spec).warnings(override_flags(spec.sft.overrides))
     return [*native_keys(spec).warnings(override_flags(spec.backend.overrides)), *of_sft]
-
-
-def _overridden(spec: RunSpec) -> dict[str, Any]:
-    return {f"--{name}": content for name, content in spec.backend.overrides.items()}
 
 
 def _written(flags: Native) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from xp.planning.batch import WHOLE_UPDATES, Constraint, Tier, divides, placement
 from xp.spec import EngineName, Placement, RunSpec, Strategy
 
@@ -55,19 +53,6 @@ CONSTRAINTS = (
 )
 
 
-@dataclass(frozen=True)
-class TRLBatchShape:
-    """The batch shape of one spec, in GRPOConfig's units."""
-
-    generation_batch_size: int
-    """Episodes per rollout step over all ranks."""
-    gradient_accumulation_steps: int
-    updates_per_rollout: int
-    """Optimizer updates per rollout step, all passes together."""
-    episodes_per_process: int
-    """Episodes of one rollout step on one process."""
-
-
 def world_size(spec: RunSpec) -> int:
     """Number of training processes on all nodes."""
     return spec.hardware.num_nodes * node_size(spec)
@@ -80,18 +65,9 @@ def node_size(spec: RunSpec) -> int:
     return max(1, spec.trainer_accelerators - (spec.backend.engine.accelerators or 0))
 
 
-def geometry(spec: RunSpec) -> TRLBatchShape:
-    """Computes TRL's numbers, which have no meaning for a spec with `xp.planning.batch.batch_refusals`."""
-    training = spec.training
-    episodes = training.prompts_per_step * training.group_size
-    per_update = training.updates_per_step * training.micro_batch_size * world_size(spec)
-    updates = training.updates_per_step * training.passes_per_step
-    return TRLBatchShape(
-        generation_batch_size=episodes,
-        gradient_accumulation_steps=episodes // per_update,
-        updates_per_rollout=updates,
-        episodes_per_process=episodes // world_size(spec),
-    )
+def episodes_per_process(spec: RunSpec) -> int:
+    """Episodes of one rollout step on one process."""
+    return spec.training.episodes_per_step // world_size(spec)
 
 
 def is_sharded(spec: RunSpec) -> bool:

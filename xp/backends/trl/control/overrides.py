@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import nearest
-from xp.planning.backend import Refusal
 from xp.planning.native_keys import NativeKeys
+from xp.planning.rows import Refusal
 from xp.spec import RunSpec
 
 ANSWERS = (Path(__file__).with_name("native_keys.toml"),)

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.trl.control.constraints import CONSTRAINTS, geometry, is_sharded, node_size, world_size
+from xp.backends.trl.control.constraints import CONSTRAINTS, is_sharded, node_size, world_size
 from xp.backends.trl.control.overrides import ANSWERS, SFT_ANSWERS, catalog, override_refusals
 from xp.backends.trl.control.processes import accelerate_config
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.control.rows.algorithm import has_native_correction
+from xp.backends.trl.control.rows.model import PINS
 from xp.backends.trl.control.rows.sft import SFT
 from xp.backends.trl.worker.config import Lora, TRLSftConfig, TRLStageConfig, TRLTrainConfig
 from xp.engines.config import VLLMServer
 from xp.job import Job, Stage
 from xp.planning import rows
-from xp.planning.backend import FieldSupport, MemoryUse, Refusal, RunPaths
-from xp.planning.batch import Constraint, batch_refusals, with_shared
+from xp.planning.backend import MemoryUse, RunPaths
+from xp.planning.batch import batch_refusals, with_shared
 from xp.planning.engine import vllm_server
 from xp.planning.episode import sampling_of
 from xp.planning.native_keys import NativeKeys, keys_of
-from xp.planning.rows import Native
+from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
+from xp.planning.shared_rows import importance, with_sft
 from xp.planning.stages import (
     cpu_engine,
     cpu_environment,
@@ -33,6 +35,7 @@ from xp.planning.stages import (
     train_fields,
     trainer_job,
 )
+from xp.planning.values import value_refusals
 from xp.spec import DType, EngineName, RunSpec
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
@@ -41,11 +44,6 @@ PACKAGES = ("torch", "transformers", "trl", "openreward")
 def grpo_config(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     """Keyword arguments of trl.GRPOConfig, without the address of a server, which is known when it starts."""
     return rows.render(ROWS, spec) | {"output_dir": places.checkpoints} | spec.backend.overrides
-
-
-def batch_constraints(spec: RunSpec) -> tuple[Constraint, ...]:
-    """See xp.planning.backend.Backend."""
-    return with_shared(CONSTRAINTS, spec)
 
 
 def memory(spec: RunSpec) -> MemoryUse:
@@ -64,7 +62,7 @@ def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
     return ()
 
 
-def stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
+def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a built model), train with all evaluations, and evaluate in case of a crash."""
     built = (*model_stages(spec, places), *teacher_stages(spec, places))
     if spec.sft.data is not None:
@@ -115,7 +113,7 @@ def sft_arguments(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
 
 def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
     """Hugging Face directory of a rollout step's checkpoint (with adapters only, for model.lora)."""
-    return f"{places.checkpoints}/checkpoint-{step * geometry(spec).updates_per_rollout}"
+    return f"{places.checkpoints}/checkpoint-{step * spec.training.all_updates_per_step}"
 
 
 def _train_job(spec: RunSpec, places: RunPaths) -> Job:
@@ -130,9 +128,9 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         ),
         **train_fields(spec, places),
         num_processes=world_size(spec),
-        updates_per_rollout=geometry(spec).updates_per_rollout,
+        updates_per_rollout=spec.training.all_updates_per_step,
         lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
-        importance=rows.importance(spec, is_native=has_native_correction(spec)),
+        importance=importance(spec, is_native=has_native_correction(spec)),
         ratio_from=spec.algorithm.ratio_from.value,
         grpo=grpo_config(spec, places),
     )
@@ -165,12 +163,12 @@ def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, st
     return trainer_job(spec, here, argv, files, outputs, trainer_runtime(spec, packages), env, stubs)
 
 
-def refusals(spec: RunSpec) -> list[Refusal]:
-    """All refusals of the spec."""
-    row_refusals = rows.refusals(rows.with_sft(ROWS, SFT, spec), spec)
+def check(spec: RunSpec) -> list[Refusal]:
+    """See xp.planning.backend.Backend."""
+    row_refusals = rows.refusals(with_sft(ROWS, SFT, spec), spec)
     # The batch shape and the keys have a meaning only for a supported layout.
     return row_refusals or [
-        *batch_refusals(spec),
+        *batch_refusals(spec, with_shared(CONSTRAINTS, spec)),
         *override_refusals(spec, native_keys(spec), spec.backend.overrides, catalog(), "GRPOConfig"),
         *override_refusals(spec, sft_keys(spec), spec.sft.overrides, catalog("sft_catalog.json"), "SFTConfig"),
     ]
@@ -178,13 +176,13 @@ def refusals(spec: RunSpec) -> list[Refusal]:
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Keys of GRPOConfig."""
-    return keys_of("backend.overrides", ANSWERS, ROWS, owners(spec))
+    return keys_of("backend.overrides", ANSWERS, PINS, owners(spec))
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SFTConfig."""
     shared = {key: field for key, field in owners(spec).items() if key in (*SHARED, "output_dir")}
-    return keys_of("sft.overrides", SFT_ANSWERS, (*SFT, *ROWS), shared | rows.owners(SFT, spec))
+    return keys_of("sft.overrides", SFT_ANSWERS, PINS, shared | rows.owners(SFT, spec))
 
 
 def owners(spec: RunSpec) -> dict[str, str]:
@@ -194,7 +192,9 @@ def owners(spec: RunSpec) -> dict[str, str]:
 
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     """Key path of each leaf field -> its support."""
-    return rows.meanings(rows.with_sft(ROWS, SFT, spec), spec, refusals(spec), _written, spec.backend.overrides)
+    refused = [*value_refusals(spec), *check(spec)]
+    replaced = native_keys(spec).replaced(spec.backend.overrides)
+    return rows.meanings(with_sft(ROWS, SFT, spec), spec, refused, _written, replaced)
 
 
 def override_lines(spec: RunSpec) -> list[str]:

@@ -8,7 +8,8 @@ from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
 from xp.backends.skyrl.control.keys import Keys, has_critic, has_xp_estimator
 from xp.backends.skyrl.worker.config import XP_ESTIMATOR
-from xp.planning.rows import Row, is_corrected, is_to_engine, no_clip, sapo_rows, when
+from xp.planning.rows import Row, when
+from xp.planning.shared_rows import is_corrected, is_to_engine, no_clip, sapo_rows
 from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 from xp.tasks.schedule import MAX_BATCHES
 
@@ -49,7 +50,7 @@ def _clip_row(end: str) -> Row:
         loss = "cispo.cispo_eps_clip" if spec.algorithm.policy_loss is PolicyLoss.CISPO else "eps_clip"
         return {f"{PLACE}.{loss}_{end}": getattr(spec.algorithm, f"clip_{end}")}
 
-    return Row(f"algorithm.clip_{end}", render, receives=no_clip)
+    return Row(f"algorithm.clip_{end}", render, implemented_by=no_clip)
 
 
 def _advantages(spec: RunSpec) -> str:
@@ -91,8 +92,7 @@ def _bound(name: str, by_correction: Mapping[ImportanceCorrection, tuple[str, ..
             return "nothing: there is no correction to bound"
         return "" if render(spec) else "xp.backends.skyrl.worker.trainer"
 
-    native = tuple(f"{OFF_POLICY}.{key}" for keys in by_correction.values() for key in keys)
-    return Row(f"algorithm.{name}", render, receives=receives, native=native)
+    return Row(f"algorithm.{name}", render, implemented_by=receives)
 
 
 def _no_teacher(spec: RunSpec) -> str | None:
@@ -129,14 +129,12 @@ ALGORITHM = (
             "SkyRL has no critic under Megatron; set backend.parallel.strategy=fsdp2, or use algorithm=grpo",
         ),
     ),
-    Row("algorithm.advantage_fn", implemented_by="xp.backends.skyrl.worker.experiment, where it is set"),
     Row("algorithm.critic", implemented_by="trainer.critic.model.path=null"),
     # With that key SkyRL makes a reference model and computes its log-probabilities; xp's trainer takes no penalty.
     Row(
         "algorithm.distill",
         implemented_by="trainer.ref.model.path and xp's trainer, where it is set",
         refuse=_no_teacher,
-        native=(f"{PLACE}.use_kl_in_reward",),
     ),
     _of_critic("discount", "gamma", "Only the policy's tokens are discounted, not a tool's."),
     _of_critic("gae_lambda", "lambd"),
@@ -150,15 +148,7 @@ ALGORITHM = (
             "SkyRL scales by the group's deviation or not at all; set group_std or none",
         ),
     ),
-    Row(
-        "algorithm.policy_loss",
-        lambda s: {f"{PLACE}.policy_loss_type": _policy_loss(s)},
-        opens={
-            f"{PLACE}.policy_loss_type": "the loss is SkyRL's of that name, with SkyRL's own settings, on no other"
-            " trainer; clip_cov and kl_cov choose tokens within a micro-batch, so that training.micro_batch_size is a"
-            " part of them, and they take no importance correction; dppo's ratio is to the engine"
-        },
-    ),
+    Row("algorithm.policy_loss", lambda s: {f"{PLACE}.policy_loss_type": _policy_loss(s)}),
     *sapo_rows(f"{PLACE}.sapo.tau_"),
     Row("algorithm.ratio_level", implemented_by="trainer.algorithm.policy_loss_type, with policy_loss"),
     *(_clip_row(end) for end in ("low", "high")),
@@ -170,16 +160,8 @@ ALGORITHM = (
             lambda s: s.algorithm.dual_clip is not None and s.algorithm.ratio_level is RatioLevel.SEQUENCE,
             "SkyRL's gspo has no dual clip; set ratio_level=token or dual_clip=null, or use backend=trl or slime",
         ),
-        native=(f"{PLACE}.clip_ratio_c",),
     ),
-    Row(
-        "algorithm.loss_aggregation",
-        _loss_aggregation,
-        opens={
-            f"{PLACE}.loss_reduction": "the mean is SkyRL's of that name; token_mean_legacy is one of micro-batches'"
-            " means, so that training.micro_batch_size is a part of it; a KL penalty stays a token mean"
-        },
-    ),
+    Row("algorithm.loss_aggregation", _loss_aggregation),
     Row(
         "algorithm.kl_estimator",
         lambda s: {f"{PLACE}.kl_estimator_type": s.algorithm.kl_estimator.value},
@@ -229,7 +211,6 @@ ALGORITHM = (
             # SkyRL drops the groups of a step that an epoch's end divides: the whole training is one epoch.
             "trainer.epochs": 1,
         },
-        opens={f"{PLACE}.dynamic_sampling.max_sample_batches": "a step that draws so many batches stops the run"},
         note=lambda s: (
             f"A step that {MAX_BATCHES} batches do not fill ends the run; groups beyond a full step are lost."
             if s.algorithm.dynamic_sampling

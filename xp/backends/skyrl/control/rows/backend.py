@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_megatron
+from xp.backends.skyrl.control.constraints import is_colocated, is_megatron, workers
 from xp.backends.skyrl.control.keys import (
     ENGINE,
     Keys,
@@ -17,9 +17,10 @@ from xp.backends.skyrl.control.keys import (
     roles,
     trained,
 )
-from xp.planning.engine import no_expert_parallel, no_fp8, no_speculation
+from xp.planning.batch import batch_shape
 from xp.planning.episode import episode_config
 from xp.planning.rows import Row, when
+from xp.planning.shared_rows import indivisible_experts
 from xp.spec import Attention, EngineName, RunSpec, SpeculativeMethod, Strategy
 
 MAX_TOKENS = f"{ENGINE}.max_num_batched_tokens"
@@ -122,12 +123,12 @@ PARALLEL = (
     Row(
         "backend.parallel.tensor",
         lambda s: megatron(s, "tensor_model_parallel_size", s.backend.parallel.tensor),
-        receives=_sharded,
+        implemented_by=_sharded,
     ),
     Row(
         "backend.parallel.pipeline",
         lambda s: megatron(s, "pipeline_model_parallel_size", s.backend.parallel.pipeline),
-        receives=_sharded,
+        implemented_by=_sharded,
     ),
     Row(
         "backend.parallel.context",
@@ -141,12 +142,12 @@ PARALLEL = (
             # Experts are not split: tensor parallelism is for the rest of the network.
             | megatron(s, "expert_tensor_parallel_size", 1)
         ),
-        receives=_sharded,
+        implemented_by=_sharded,
     ),
     Row(
         "backend.parallel.offload_parameters",
         lambda s: fsdp(s, trained(s), {"cpu_offload": s.backend.parallel.offload_parameters}),
-        receives=_moved,
+        implemented_by=_moved,
         refuse=when(
             lambda s: is_megatron(s) and s.backend.parallel.offload_parameters,
             "SkyRL moves Megatron's parameters only between phases, where engines are colocated; set it to false",
@@ -160,7 +161,7 @@ PARALLEL = (
     Row(
         "backend.parallel.offload_reference",
         lambda s: fsdp(s, ("ref",), {"cpu_offload": s.backend.parallel.offload_reference}),
-        receives=_moved,
+        implemented_by=_moved,
         note=_reference_note,
         refuse=when(
             lambda s: is_megatron(s) and not is_colocated(s) and s.backend.parallel.offload_reference,
@@ -191,8 +192,6 @@ def _fp8(name: str) -> Row:
     return Row(
         f"backend.engine.{name}",
         lambda s: {} if getattr(s.backend.engine, name) is None else {key: getattr(s.backend.engine, name).value},
-        refuse=lambda s: no_fp8(s, name),
-        native=(key,),
     )
 
 
@@ -200,8 +199,8 @@ def _no_speculation(spec: RunSpec) -> str | None:
     """Returns why the engine cannot guess tokens. Source: skyrl 0.4.0, train/utils/utils.py
     `_validate_draft_weight_sync_cfg`."""
     speculative = spec.backend.engine.speculative
-    if (reason := no_speculation(spec)) is not None or speculative is None:
-        return reason
+    if speculative is None:
+        return None
     if speculative.method is not SpeculativeMethod.MTP:
         return "SkyRL guesses with the model's own heads only; set method=mtp and model=null, or use backend=trl"
     if not is_megatron(spec):
@@ -225,7 +224,7 @@ OF_ENGINE = (
         lambda s: {"trainer.placement.colocate_all": is_colocated(s)},
         refuse=_placement,
     ),
-    Row("backend.engine.accelerators", lambda s: {f"{ENGINE}.num_engines": geometry(s).num_engines}),
+    Row("backend.engine.accelerators", lambda s: {f"{ENGINE}.num_engines": batch_shape(s).engines}),
     Row(
         "backend.engine.tensor_parallel",
         f"{ENGINE}.tensor_parallel_size",
@@ -248,7 +247,6 @@ OF_ENGINE = (
                 f" {s.backend.engine.max_sequences} sequences; set {s.backend.engine.max_sequences} or more"
             ),
         ),
-        native=(MAX_TOKENS,),
     ),
     Row(
         "backend.engine.eager",
@@ -266,7 +264,7 @@ OF_ENGINE = (
     Row(
         "backend.engine.expert_parallel",
         f"{ENGINE}.expert_parallel_size",
-        refuse=lambda s: no_expert_parallel(
+        refuse=lambda s: indivisible_experts(
             s, (s.backend.engine.tensor_parallel,), "all accelerators of an engine (backend.engine.tensor_parallel)"
         ),
     ),
@@ -286,7 +284,6 @@ OF_ENGINE = (
             else "SkyRL trains the heads too, by a loss that reaches no other weights (trainer.mtp.loss_weight)."
         ),
         refuse=_no_speculation,
-        native=("trainer.mtp.num_speculative_tokens",),
     ),
 )
 
@@ -295,13 +292,13 @@ PLACE = (
     Row(
         "hardware.accelerators_per_node",
         lambda s: {
-            **{f"trainer.placement.{role}_num_gpus_per_node": geometry(s).workers_per_node for role in roles(s)},
+            **{f"trainer.placement.{role}_num_gpus_per_node": workers(s).per_node for role in roles(s)},
             "trainer.use_expandable_segments": not is_rehearsal(s),
         },
     ),
     Row(
         "hardware.num_nodes",
-        lambda s: {f"trainer.placement.{role}_num_nodes": geometry(s).num_nodes for role in roles(s)},
+        lambda s: {f"trainer.placement.{role}_num_nodes": workers(s).num_nodes for role in roles(s)},
         refuse=when(
             lambda s: is_rehearsal(s) and not has_stub(s) and s.hardware.num_nodes > 1,
             not_on_cpu("set 1, or engine.name=transformers"),
@@ -314,18 +311,14 @@ PLACE = (
             "generator.max_turns": max(member.max_turns for member in s.env.members.values()),
             # A thread per session for the environments' calls, most of which wait.
             "environment.skyrl_gym.max_env_workers": min(
-                max(s.training.prompts_per_step * s.training.group_size, s.evaluation.batch_size),
+                max(s.training.episodes_per_step, s.evaluation.batch_size),
                 episode_config(s).max_sessions(),
             ),
         },
     ),
-    Row("env.train", native=("data.train_data",)),
-    Row("env.held_out", native=("data.val_data",)),
     Row("backend.convert_model", refuse="SkyRL loads the Hugging Face model itself; set it to false"),
     Row("name", "trainer.run_name"),
     Row("project", "trainer.project_name"),
-    Row("outputs", native=("trainer.ckpt_path", "trainer.export_path", "trainer.log_path")),
-    Row("tracking", native=("trainer.logger",)),
 )
 """Fields outside the parity table's sections that have native keys or refusals."""
 

@@ -7,12 +7,11 @@ from typing import Any
 
 from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_critic, is_rehearsal, roles
-from xp.backends.skyrl.control.rows.training import OTHER_PARAMETERS
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.envs.config import PromptSource
-from xp.planning.engine import network_fields
 from xp.planning.episode import chat_of
-from xp.planning.rows import Pin, Row, adapter_on_tied, pinned, when
+from xp.planning.rows import Pin, Row, when
+from xp.planning.shared_rows import network_fields
 from xp.spec import DType, RunSpec
 from xp.worker.adapters import ENGINE_RANKS
 
@@ -39,7 +38,7 @@ def _no_lora(spec: RunSpec) -> str | None:
         return "SkyRL's adapters are not part of the rehearsal; set it to null on hardware=cpu"
     if has_critic(spec):
         return "SkyRL would train the critic's adapters on a random head that is never trained; set it to null"
-    return adapter_on_tied(spec)
+    return None
 
 
 def _rounded(spec: RunSpec) -> str:
@@ -104,7 +103,6 @@ MODEL = (
     Row(
         "model.path",
         implemented_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
-        native=("trainer.policy.model.path", "trainer.ref.model.path", "trainer.critic.model.path"),
         refuse=when(
             lambda s: not is_megatron(s) and network_fields(s).get("model_type") in READ_PADDING,
             "SkyRL pads episodes on the left, which changes this family's log-probabilities; use backend=trl",
@@ -121,7 +119,6 @@ MODEL = (
             "SkyRL always computes in bfloat16 on accelerators; set bfloat16 (its FSDP keeps float32 master weights)",
         ),
     ),
-    Row("model.max_context_tokens", implemented_by="checked against the longest episode when planning"),
     Row(
         "model.chat_template",
         lambda s: {"generator.chat_template_kwargs": dict(chat_of(s).arguments)},
@@ -132,7 +129,6 @@ MODEL = (
         _router_replay,
         implemented_by=lambda s: "" if is_megatron(s) else "the model's own router",
         refuse=_no_router_replay,
-        native=(f"{ENGINE}.enable_return_routed_experts", f"{ENGINE}.distributed_executor_backend"),
     ),
     Row("model.architecture", implemented_by="the model's own config.json"),
     # Rank 0 disables LoRA.
@@ -141,7 +137,6 @@ MODEL = (
         lambda s: {f"{LORA}.rank": 0} if s.model.lora is None else {},
         note=_rounded,
         refuse=_no_lora,
-        native=(f"{LORA}.lora_sync_path",),
     ),
     _of_lora("rank", refuse=_no_rank),
     # SkyRL takes a whole number.
@@ -168,7 +163,6 @@ MODEL = (
 
 
 METRICS = "xp writes the metrics and the trajectories"
-PER_ENGINE = "the planner counts backend.engine.tensor_parallel accelerators for an engine"
 TRUNCATION = "the Episode determines truncation; set algorithm.mask_truncated or env.reward.nonterminal"
 TURNS = "a turn is one message, which ends at the model's own end of turn"
 PINS = {
@@ -179,7 +173,7 @@ PINS = {
             *("trainer.enable_ray_gpu_monitor", "generator.inference_engine.enable_ray_prometheus_stats"),
             *("trainer.dump_data_batch", "trainer.dump_eval_results"),
         ),
-        Pin(False, METRICS, "SkyRL's own metrics and dumps are not part of the run's record"),
+        Pin(False, METRICS),
     ),
     **dict.fromkeys(
         (
@@ -191,11 +185,7 @@ PINS = {
     "generator.eval_n_samples_per_prompt": Pin(1, "evaluation.samples_per_task repeats the held-out tasks"),
     "trainer.resume_mode": Pin("latest", "resume=RUN continues a run"),
     "data.dataloader.num_workers": Pin(0, "a view of tasks is read in the trainer's process"),
-    "trainer.algorithm.advantage_batch_normalize": Pin(
-        False,
-        "set algorithm.advantage_scale",
-        "advantages are normalised over the batch after algorithm.advantage_scale",
-    ),
+    "trainer.algorithm.advantage_batch_normalize": Pin(False, "set algorithm.advantage_scale"),
     "trainer.update_ref_every_epoch": Pin(False, "xp's view of the tasks is one epoch, so that it would never happen"),
     "trainer.recompute_old_logprobs_per_minibatch": Pin(
         True, "old log-probabilities come from the micro-batches of the update, so that the first ratio is 1"
@@ -218,12 +208,8 @@ PINS = {
             "logprobs": Pin(1, "xp compares the engine's log-probabilities with the trainer's"),
         }.items()
     },
-    "generator.eval_sampling_params.min_p": Pin(
-        0.0, "held-out episodes are of the model's own distribution", "only SkyRL has it for held-out episodes"
-    ),
-    "generator.eval_sampling_params.additional_kwargs": Pin(
-        None, "tokens are drawn in the same way on every trainer", OTHER_PARAMETERS
-    ),
+    "generator.eval_sampling_params.min_p": Pin(0.0, "held-out episodes are of the model's own distribution"),
+    "generator.eval_sampling_params.additional_kwargs": Pin(None, "tokens are drawn in the same way on every trainer"),
     # SkyRL's only engine, also in the rehearsal, where xp's stub implements its interface.
     "generator.inference_engine.backend": Pin("vllm", "it is SkyRL's only engine"),
     "generator.inference_engine.run_engines_locally": Pin(True, "the engines run in the job"),
@@ -236,7 +222,7 @@ PINS = {
     ),
     **dict.fromkeys(
         (f"generator.inference_engine.{kind}_parallel_size" for kind in ("pipeline", "data")),
-        Pin(1, PER_ENGINE, f"{PER_ENGINE}, so that the numbers of engines and of their memory may be wrong"),
+        Pin(1, "the planner counts backend.engine.tensor_parallel accelerators for an engine"),
     ),
 }
 
@@ -245,4 +231,4 @@ PINS = {
 DROPOUTS = {
     f"{place}.transformer_config_kwargs.{name}_dropout": 0.0 for name in ("attention", "hidden") for place in MEGATRON
 }
-FIXED = pinned(PINS, lambda s: DROPOUTS if is_megatron(s) else {})
+FIXED = Row("", lambda s: {key: pin.value for key, pin in PINS.items()} | (DROPOUTS if is_megatron(s) else {}))

@@ -6,8 +6,8 @@ from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM, MICRO_BATCHES, Keys
 from xp.backends.skyrl.control.rows.training import SCHEDULER, no_rate, other_schedule, warmup_note
 from xp.planning.batch import batch_shape
-from xp.planning.rows import SFT as COMMON
-from xp.planning.rows import Row, sft_updates, uneven_sft_batch
+from xp.planning.rows import Row
+from xp.planning.shared_rows import sft_updates, uneven_sft_batch
 from xp.spec import RunSpec
 
 OPTIMIZER = "trainer.policy.optimizer_config"
@@ -35,7 +35,6 @@ def _fixed(spec: RunSpec) -> Keys:
 
 SFT = (
     Row("", _fixed),
-    *COMMON,
     *sft_updates("num_steps of SkyRL's SFTConfig"),
     Row(
         "sft.batch_size",
@@ -63,5 +62,4 @@ SFT = (
         refuse=lambda s: no_rate(s, s.sft.warmup_updates, s.sft.num_updates or 0),
     ),
     Row("sft.checkpoint_every", "trainer.ckpt_interval"),
-    Row("sft.overrides", implemented_by="keys of SFTConfig"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.backends.skyrl.control.constraints import geometry, is_colocated, is_megatron
+from xp.backends.skyrl.control.constraints import is_colocated, is_megatron
 from xp.backends.skyrl.control.keys import (
     ALGORITHM,
     ENGINE,
@@ -16,21 +16,9 @@ from xp.backends.skyrl.control.keys import (
 )
 from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
 from xp.episode.finite import OnNonfinite
-from xp.planning.engine import no_min_p
 from xp.planning.extent import num_steps
-from xp.planning.rows import (
-    OLDER,
-    Row,
-    cut_gap,
-    length_rows,
-    longest_episode,
-    longest_in_engine,
-    no_best,
-    no_patience,
-    not_ahead,
-    too_long,
-    when,
-)
+from xp.planning.rows import Row, when
+from xp.planning.shared_rows import OLDER, length_rows, longest_episode, longest_in_engine, not_ahead
 from xp.spec import LrSchedule, RunSpec
 
 SCHEDULER = {
@@ -46,10 +34,6 @@ BY_GROUP = (
     " steps that were sampled in advance."
 )
 CUT = "The engine's log-probabilities are those after it, the trainer's those before it."
-OTHER_PARAMETERS = (
-    "the engine draws by parameters that xp's other trainers do not have, and its log-probabilities may be those of"
-    " another distribution"
-)
 
 
 def other_schedule(spec: RunSpec, schedule: LrSchedule) -> str | None:
@@ -124,7 +108,10 @@ SIZES = (
     Row("training.group_size", "generator.n_samples_per_prompt"),
     Row(
         "training.updates_per_step",
-        lambda s: {f"trainer.{role}_mini_batch_size": geometry(s).mini_batch for role in trained(s)},
+        lambda s: {
+            f"trainer.{role}_mini_batch_size": s.training.prompts_per_step // s.training.updates_per_step
+            for role in trained(s)
+        },
     ),
     Row("training.passes_per_step", "trainer.update_epochs_per_batch"),
     Row(
@@ -157,7 +144,7 @@ RATES = (
             if has_critic(s)
             else {}
         ),
-        receives=lambda s: "" if has_critic(s) else "nothing: there is no critic",
+        implemented_by=lambda s: "" if has_critic(s) else "nothing: there is no critic",
     ),
     Row(
         "training.lr_schedule",
@@ -169,7 +156,7 @@ RATES = (
         lambda s: optimizers(s, "num_warmup_steps", s.training.warmup_updates),
         implemented_by=lambda s: "" if is_megatron(s) else "xp's schedule in SkyRL's FSDP worker, which begins at 1/N",
         note=lambda s: warmup_note(s, s.training.warmup_updates),
-        refuse=lambda s: no_rate(s, s.training.warmup_updates, (num_steps(s) or 0) * geometry(s).updates_per_rollout),
+        refuse=lambda s: no_rate(s, s.training.warmup_updates, (num_steps(s) or 0) * s.training.all_updates_per_step),
     ),
     Row(
         "training.weight_decay",
@@ -185,7 +172,7 @@ RATES = (
     Row(
         "training.adam_eps",
         lambda s: {f"{MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps} if is_megatron(s) else {},
-        receives=lambda s: "" if is_megatron(s) else f"torch.optim.AdamW's own {FSDP_ADAM_EPS}",
+        implemented_by=lambda s: "" if is_megatron(s) else f"torch.optim.AdamW's own {FSDP_ADAM_EPS}",
         refuse=when(
             lambda s: not is_megatron(s) and s.training.adam_eps != FSDP_ADAM_EPS,
             f"SkyRL's FSDP uses PyTorch's {FSDP_ADAM_EPS} and has no key for it; set it to {FSDP_ADAM_EPS}, or"
@@ -208,7 +195,7 @@ RATES = (
     ),
     Row(
         "training.reference_every",
-        implemented_by="nothing: SkyRL copies it once an epoch, and xp's view of the tasks is one epoch",
+        # SkyRL copies it once an epoch, and xp's view of the tasks is one epoch.
         refuse="SkyRL copies the reference only between epochs; set null, or use backend=trl or slime",
     ),
     Row(
@@ -247,7 +234,6 @@ SAMPLING = (
         "training.min_p",
         "generator.sampling_params.min_p",
         note=lambda s: CUT if s.training.min_p > 0 else "",
-        refuse=no_min_p,
     ),
     # SkyRL does not send sampling_params.repetition_penalty to the engine.
     Row(
@@ -258,7 +244,6 @@ SAMPLING = (
             )
         },
         note=lambda s: CUT if s.training.repetition_penalty != 1 else "",
-        opens={"generator.sampling_params.additional_kwargs": OTHER_PARAMETERS},
     ),
     Row("training.stop", lambda s: sampled("stop", list(s.training.stop) or None)),
     Row("training.max_tokens_per_turn", "generator.sampling_params.max_generate_length"),
@@ -276,7 +261,6 @@ SAMPLING = (
             f"{ENGINE}.engine_init_kwargs.max_model_len": longest_in_engine(s),
         },
         implemented_by="xp.backends.skyrl.worker.generator, which gives a turn what is left",
-        refuse=too_long,
     ),
 )
 
@@ -289,17 +273,11 @@ PROGRESS = (
     ),
     Row("training.keep_checkpoints", "trainer.max_ckpts_to_keep"),
     Row("training.gradient_checkpointing", "trainer.gradient_checkpointing"),
-    Row("training.shuffle", implemented_by="xp.tasks.schedule; SkyRL's loader keeps the order"),
-    Row(
-        "training.deterministic",
-        implemented_by="nothing: SkyRL has no deterministic mode",
-        refuse="SkyRL has no deterministic mode; set false, or use backend=slime",
-    ),
+    Row("training.deterministic", refuse="SkyRL has no deterministic mode; set false, or use backend=slime"),
     Row(
         "training.max_logprob_gap",
         implemented_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
         note=lambda s: OLDER if s.training.max_staleness else "",
-        refuse=cut_gap,
     ),
     Row(
         "training.on_nonfinite",
@@ -317,7 +295,6 @@ TRAINING = (*SIZES, *RATES, *SAMPLING, *PROGRESS)
 EVALUATED = "generator.eval_sampling_params"
 
 EVALUATION = (
-    Row("evaluation.samples_per_task", implemented_by="xp.tasks.evaluated: rows of the held-out view"),
     Row("evaluation.temperature", f"{EVALUATED}.temperature"),
     Row("evaluation.top_p", f"{EVALUATED}.top_p"),
     Row("evaluation.top_k", lambda s: {f"{EVALUATED}.top_k": s.evaluation.top_k or -1}),
@@ -335,12 +312,6 @@ EVALUATION = (
         "evaluation.every",
         lambda s: {"trainer.eval_interval": s.evaluation.every or (AT_THE_END if s.env.is_held_out else -1)},
         note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
-    ),
-    Row("evaluation.keep_best", implemented_by="xp.worker.best, by xp.backends.skyrl.worker.trainer", refuse=no_best),
-    Row(
-        "evaluation.patience",
-        implemented_by="xp.worker.best; trainer.max_training_steps, once it is spent",
-        refuse=no_patience,
     ),
     Row(
         "evaluation.batch_size",

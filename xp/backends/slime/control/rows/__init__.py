@@ -8,7 +8,6 @@ from xp.backends.slime.control.rows.algorithm import ALGORITHM
 from xp.backends.slime.control.rows.backend import BACKEND
 from xp.backends.slime.control.rows.model import FIXED, MODEL
 from xp.backends.slime.control.rows.training import EVALUATION, TRAINING
-from xp.planning.rows import COMMON
 
-ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
+ROWS = (FIXED, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
 """All rows, in the order of the command line."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from xp.backends.slime.worker.config import FRESH_TASKS, HAS_VARIANCE, OVER_TRAINED_TOKENS
-from xp.planning.backend import Support
-from xp.planning.rows import Row, is_corrected, is_to_engine, when
+from xp.planning.rows import Row, when
+from xp.planning.shared_rows import is_corrected, is_to_engine
 from xp.spec import (
     AdvantageScale,
     Estimator,
@@ -90,7 +90,6 @@ DISTILL = (
             "Slime loads a teacher from a Megatron checkpoint: set backend.convert_model=true, which makes it, or set"
             " distill.url to a server with the teacher",
         ),
-        native=("--opd-teacher-load",),
     ),
 )
 
@@ -100,7 +99,6 @@ ALGORITHM = (
         lambda s: {"--advantage-estimator": native_estimator(s)},
         implemented_by=ADVANTAGES,
     ),
-    Row("algorithm.advantage_fn", implemented_by=f"{ADVANTAGES}, in Slime's rollout process"),
     Row(
         "algorithm.advantage_scale",
         lambda s: {
@@ -121,8 +119,6 @@ ALGORITHM = (
     _of_loss("policy_loss", PolicyLoss.CLIP),
     Row(
         "algorithm.sapo",
-        support=Support.UNSUPPORTED,
-        note="Slime has no SAPO loss.",
         refuse="Slime has no such policy loss; use algorithm=gspo or cispo, or backend=trl or skyrl",
     ),
     _of_loss("ratio_level", RatioLevel.TOKEN),
@@ -139,15 +135,9 @@ ALGORITHM = (
         ),
     ),
     # low_var_kl is k3 clamped to 10; k3 is the exact estimator.
-    Row(
-        "algorithm.kl_estimator",
-        "--kl-loss-type",
-        opens={"--kl-loss-type": "low_var_kl is k3 cut at 10; algorithm.kl_estimator no longer says the form"},
-    ),
+    Row("algorithm.kl_estimator", "--kl-loss-type"),
     Row(
         "algorithm.use_kl_in_reward",
-        support=Support.UNSUPPORTED,
-        note="Slime's penalty in the reward is a part of its own estimators, which xp's replace.",
         refuse="xp computes the advantages where Slime has no log-probabilities; set false, which puts the penalty into"
         " the loss, or use backend=skyrl",
     ),

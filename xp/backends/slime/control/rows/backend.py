@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from xp.backends.slime.control.constraints import episodes_per_engine, geometry, is_colocated
-from xp.planning.backend import Support
-from xp.planning.engine import no_expert_parallel, no_fp8
+from xp.backends.slime.control.constraints import episodes_per_engine, is_colocated
+from xp.planning.batch import batch_shape
 from xp.planning.rows import LEFT_OUT, Row, when
+from xp.planning.shared_rows import indivisible_experts
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
 
@@ -67,12 +68,10 @@ PARALLEL = (
     ),
     Row(
         "backend.parallel.offload_parameters",
-        support=Support.UNSUPPORTED,
-        note="Megatron has no equivalent.",
         refuse="Megatron keeps trained parameters on the accelerator; set it to false, and if memory is short"
         " backend.parallel.offload_optimizer=true, or backend.parallel.tensor higher",
     ),
-    Row("backend.parallel.offload_optimizer", _offload, receives=_offload_receives, note=_offload_note),
+    Row("backend.parallel.offload_optimizer", _offload, implemented_by=_offload_receives, note=_offload_note),
     Row(
         "backend.parallel.offload_reference",
         implemented_by="the weights that Slime swaps in for its forward",
@@ -81,6 +80,13 @@ PARALLEL = (
         ),
     ),
 )
+
+
+def _training_nodes(spec: RunSpec) -> dict[str, Any]:
+    """Flags of the nodes that train, and of their accelerators for it."""
+    batch = batch_shape(spec)
+    nodes = max(1, math.ceil(batch.training / batch.per_node))
+    return {"--actor-num-nodes": nodes, "--actor-num-gpus-per-node": batch.training // nodes}
 
 
 def _expert_sizes(spec: RunSpec) -> list[int]:
@@ -102,12 +108,11 @@ ENGINE = (
         "backend.engine.placement",
         lambda s: {
             "--colocate": is_colocated(s),
-            "--actor-num-nodes": geometry(s).train_nodes,
-            "--actor-num-gpus-per-node": geometry(s).train_per_node,
+            **_training_nodes(s),
             "--num-gpus-per-node": s.trainer_accelerators,
         },
     ),
-    Row("backend.engine.accelerators", lambda s: {"--rollout-num-gpus": geometry(s).rollout}),
+    Row("backend.engine.accelerators", lambda s: {"--rollout-num-gpus": batch_shape(s).generating}),
     Row("backend.engine.tensor_parallel", "--rollout-num-gpus-per-engine"),
     Row("backend.engine.memory_fraction", "--sglang-mem-fraction-static"),
     Row(
@@ -115,7 +120,7 @@ ENGINE = (
         lambda s: {
             "--sglang-max-running-requests": s.backend.engine.max_sequences,
             # Slime's own bound on concurrent episodes, including those that wait for their environments.
-            "--sglang-server-concurrency": episodes_per_engine(s, s.training.prompts_per_step * s.training.group_size),
+            "--sglang-server-concurrency": episodes_per_engine(s, s.training.episodes_per_step),
         },
         note="Slime starts all episodes of a step at once; the engine queues the rest.",
     ),
@@ -127,28 +132,23 @@ ENGINE = (
     ),
     Row(
         "backend.engine.quantization",
-        support=Support.UNSUPPORTED,
-        note="Slime sends FP8 weights for an FP8 checkpoint only.",
         refuse="Slime quantises its updates for an FP8 checkpoint only (its tools/convert_hf_to_fp8.py), which xp does"
         " not make; set null and backend.engine.kv_cache_dtype=fp8, or use backend=skyrl or trl",
     ),
     Row(
         "backend.engine.kv_cache_dtype",
         lambda s: {"--sglang-kv-cache-dtype": "fp8_e4m3" if s.backend.engine.kv_cache_dtype else None},
-        refuse=lambda s: no_fp8(s, "kv_cache_dtype"),
     ),
     Row(
         "backend.engine.expert_parallel",
         "--sglang-ep-size",
-        refuse=lambda s: no_expert_parallel(
+        refuse=lambda s: indivisible_experts(
             s, _expert_sizes(s), "an engine's accelerators (backend.engine.tensor_parallel)"
         ),
     ),
     # SGLang's speculative workers load an update into their draft too (`update_weights_from_tensor`).
     Row(
         "backend.engine.speculative",
-        support=Support.UNSUPPORTED,
-        note="No family that xp writes for Slime has heads that guess, and another draft does not fit its updates.",
         refuse="no family that xp writes for Slime has heads that guess, and SGLang loads each update into any other"
         " draft too; set null, or use backend=trl (method=draft) or skyrl (method=mtp)",
     ),
@@ -163,8 +163,6 @@ PLACE = (
             "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; set it to true",
         ),
     ),
-    Row("env", native=("--prompt-data", "--eval-prompt-data")),
-    Row("outputs", native=("--save", "--save-hf")),
 )
 """Fields outside the parity table's sections that have flags or refusals."""
 

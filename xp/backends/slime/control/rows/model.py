@@ -14,8 +14,7 @@ from xp.backends.slime.worker.config import (
     SCALE_UPDATE,
     TOOL_KEY,
 )
-from xp.planning.backend import Support
-from xp.planning.rows import Native, Pin, Row, pinned, when
+from xp.planning.rows import Native, Pin, Row, when
 from xp.planning.stages import start_place
 from xp.spec import DType, RunSpec
 
@@ -49,20 +48,10 @@ MODEL = (
     Row(
         "model.path",
         lambda s: {"--hf-checkpoint": start_place(s)},
-        native=("--ref-load",),
     ),
     Row("model.max_context_tokens", "--sglang-context-length"),
-    Row(
-        "model.chat_template",
-        implemented_by="arguments of the chat template, in xp.episode.tokens; earlier turns stay as written",
-    ),
     Row("model.router_replay", lambda s: {"--use-rollout-routing-replay": s.model.router_replay}),
-    Row(
-        "model.lora",
-        support=Support.UNSUPPORTED,
-        note="Slime has no adapters.",
-        refuse="Slime has no adapters; set it to null, or use backend=skyrl or trl",
-    ),
+    Row("model.lora", refuse="Slime has no adapters; set it to null, or use backend=skyrl or trl"),
 )
 
 
@@ -70,33 +59,29 @@ HOOK = "it is a function of xp's"
 DROPOUT = Pin(
     0.0,
     "the ratio is between two passes of the same network",
-    "dropout differs between the log-probabilities before an update and those of the update",
 )
-FIXED = pinned(
-    {
-        "--train-backend": Pin("megatron", "it is Slime's only trainer"),
-        "--loss-type": Pin("policy_loss", "set sft.data, which fine-tunes in a stage of its own"),
-        "--optimizer": Pin("adam", "the spec has the settings of Adam, and Slime stops with muon"),
-        # Megatron's own defaults are 0.1.
-        "--attention-dropout": DROPOUT,
-        "--hidden-dropout": DROPOUT,
-        "--attention-softmax-in-fp32": Pin(True, "softmax is computed in float32"),
-        "--accumulate-allreduce-grads-in-fp32": Pin(True, "gradients are summed in float32"),
-        # A resumed run may have more steps than its checkpoint knew of.
-        "--override-opt-param-scheduler": Pin(True, "the schedule is that of the spec, also after a resume"),
-        "--update-weights-interval": Pin(
-            1, "set training.max_staleness", "episodes are older than training.max_staleness says, without a correction"
-        ),
-        "--input-key": Pin(INPUT_KEY, "the view of tasks is xp's"),
-        "--metadata-key": Pin(METADATA_KEY, "the view of tasks is xp's"),
-        "--tool-key": Pin(TOOL_KEY, "the view of tasks is xp's"),
-        "--custom-generate-function-path": Pin(GENERATE, HOOK),
-        "--custom-reward-post-process-path": Pin(ADVANTAGES, f"{HOOK}; set algorithm.advantage_fn"),
-        # Metrics are xp's: the rollout's by the first function, the update's by the second.
-        "--custom-rollout-log-function-path": Pin(LOG_ROLLOUT, HOOK),
-        "--custom-megatron-init-path": Pin(ENTER_TRAINING, HOOK),
-        # An episode that is left out is none of an update's mean.
-        "--rollout-data-postprocess-path": Pin(COUNT_TRAINED, HOOK),
-        "--custom-megatron-before-train-step-hook-path": Pin(SCALE_UPDATE, HOOK),
-    }
-)
+PINS = {
+    "--train-backend": Pin("megatron", "it is Slime's only trainer"),
+    "--loss-type": Pin("policy_loss", "set sft.data, which fine-tunes in a stage of its own"),
+    "--optimizer": Pin("adam", "the spec has the settings of Adam, and Slime stops with muon"),
+    # Megatron's own defaults are 0.1.
+    "--attention-dropout": DROPOUT,
+    "--hidden-dropout": DROPOUT,
+    "--attention-softmax-in-fp32": Pin(True, "softmax is computed in float32"),
+    "--accumulate-allreduce-grads-in-fp32": Pin(True, "gradients are summed in float32"),
+    # A resumed run may have more steps than its checkpoint knew of.
+    "--override-opt-param-scheduler": Pin(True, "the schedule is that of the spec, also after a resume"),
+    "--update-weights-interval": Pin(1, "set training.max_staleness"),
+    "--input-key": Pin(INPUT_KEY, "the view of tasks is xp's"),
+    "--metadata-key": Pin(METADATA_KEY, "the view of tasks is xp's"),
+    "--tool-key": Pin(TOOL_KEY, "the view of tasks is xp's"),
+    "--custom-generate-function-path": Pin(GENERATE, HOOK),
+    "--custom-reward-post-process-path": Pin(ADVANTAGES, f"{HOOK}; set algorithm.advantage_fn"),
+    # Metrics are xp's: the rollout's by the first function, the update's by the second.
+    "--custom-rollout-log-function-path": Pin(LOG_ROLLOUT, HOOK),
+    "--custom-megatron-init-path": Pin(ENTER_TRAINING, HOOK),
+    # An episode that is left out is none of an update's mean.
+    "--rollout-data-postprocess-path": Pin(COUNT_TRAINED, HOOK),
+    "--custom-megatron-before-train-step-hook-path": Pin(SCALE_UPDATE, HOOK),
+}
+FIXED = Row("", {key: pin.value for key, pin in PINS.items()})

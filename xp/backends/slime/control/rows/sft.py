@@ -14,8 +14,8 @@ from xp.backends.slime.worker.config import (
     warm_up_too_long,
 )
 from xp.planning.batch import batch_shape
-from xp.planning.rows import SFT as COMMON
-from xp.planning.rows import Row, render, sft_updates, uneven_sft_batch
+from xp.planning.rows import Row, render
+from xp.planning.shared_rows import sft_updates, uneven_sft_batch
 from xp.spec import RunSpec
 
 
@@ -58,7 +58,6 @@ def _long_warmup(spec: RunSpec) -> str | None:
 
 SFT = (
     Row("", _fixed),
-    *COMMON,
     *sft_updates(STEPS_FLAG),
     Row(
         "sft.batch_size",
@@ -76,5 +75,4 @@ SFT = (
     Row("sft.lr_schedule", "--lr-decay-style"),
     Row("sft.warmup_updates", lambda s: warmup_flags(s.sft), refuse=_long_warmup),
     Row("sft.checkpoint_every", "--save-interval"),
-    Row("sft.overrides", implemented_by="flags of train.py"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xp.backends.slime.control.constraints import geometry, is_colocated
+from xp.backends.slime.control.constraints import is_colocated
 from xp.backends.slime.worker.config import (
     EVALUATE,
     LOG_EVALUATION,
@@ -15,20 +15,9 @@ from xp.backends.slime.worker.config import (
     warm_up_start,
     warm_up_too_long,
 )
-from xp.planning.backend import Support
 from xp.planning.extent import num_steps
-from xp.planning.rows import (
-    OLDER,
-    Row,
-    length_rows,
-    longest_episode,
-    no_best,
-    no_patience,
-    no_reference,
-    not_ahead,
-    too_long,
-    when,
-)
+from xp.planning.rows import Row, when
+from xp.planning.shared_rows import OLDER, length_rows, longest_episode, not_ahead
 from xp.spec import LossAggregation, RunSpec, Sft, Training
 
 REPORTED_LATER = "Slime reports the gap of an update after it; the first update of a step is checked."
@@ -105,17 +94,12 @@ SIZES = (
         "training.updates_per_step",
         lambda s: {
             "--num-steps-per-rollout": s.training.updates_per_step,
-            "--global-batch-size": geometry(s).samples_per_update,
+            "--global-batch-size": s.training.episodes_per_step // s.training.updates_per_step,
         },
     ),
     Row(
         "training.passes_per_step",
-        support=Support.UNSUPPORTED,
-        note="Slime passes over a step's episodes once.",
-        refuse=when(
-            lambda s: s.training.passes_per_step > 1,
-            "Slime uses a step's episodes once; set it to 1 and updates_per_step higher, or use backend=skyrl or trl",
-        ),
+        refuse="Slime uses a step's episodes once; set 1 and updates_per_step higher, or use backend=skyrl or trl",
     ),
     Row(
         "training.max_staleness",
@@ -142,7 +126,6 @@ RATES = (
             if s.algorithm.critic is None
             else "lr of the role critic in --megatron-config-path"
         ),
-        native=("--megatron-config-path",),
     ),
     Row("training.lr_schedule", lambda s: {"--lr-decay-style": s.training.lr_schedule, "--min-lr": 0.0}),
     Row(
@@ -181,7 +164,7 @@ RATES = (
             "--kl-coef": 0.0,
         },
     ),
-    Row("training.reference_every", "--ref-update-interval", refuse=no_reference),
+    Row("training.reference_every", "--ref-update-interval"),
     Row(
         "training.entropy_coef",
         "--entropy-coef",
@@ -215,13 +198,8 @@ SAMPLING = (
     ),
     Row(
         "training.repetition_penalty",
-        support=Support.UNSUPPORTED,
-        note="SGLang penalises the turn's own tokens only, not those before it.",
-        refuse=when(
-            lambda s: s.training.repetition_penalty != 1,
-            "SGLang penalises only what the turn itself repeats, not the conversation; set 1, or use backend=skyrl or"
-            " trl",
-        ),
+        refuse="SGLang penalises only what the turn itself repeats, not the conversation; set 1, or use backend=skyrl"
+        " or trl",
     ),
     # The string stays in the turn: Slime sets SGLang's no_stop_trim.
     Row("training.stop", lambda s: {"--rollout-stop": s.training.stop or None}, refuse=_read_as_flag),
@@ -230,12 +208,10 @@ SAMPLING = (
         "--rollout-max-response-len",
         implemented_by=f"max_new_tokens of each turn, by {ROLLOUT}",
     ),
-    Row("training.max_prompt_tokens", implemented_by="xp.tasks.load leaves longer prompts out of the view"),
     Row(
         "training.max_response_tokens",
         lambda s: {"--seq-length": sequence_length(s)},
         implemented_by=ROLLOUT,
-        refuse=too_long,
     ),
 )
 
@@ -252,7 +228,6 @@ PROGRESS = (
             " fine-tuned model of sft.data); make the checkpoint the model (model.path), or use backend=skyrl or"
             " algorithm=grpo",
         ),
-        native=("--load",),
     ),
     Row("training.checkpoint_every", "--save-interval"),
     Row(
@@ -264,7 +239,6 @@ PROGRESS = (
         "training.gradient_checkpointing",
         lambda s: RECOMPUTE if s.training.gradient_checkpointing else dict.fromkeys(RECOMPUTE),
     ),
-    Row("training.shuffle", implemented_by="xp.tasks.schedule; the view has xp's order"),
     Row(
         "training.max_logprob_gap",
         implemented_by="xp.backends.slime.worker.training, of Slime's train_rollout_logprob_abs_diff",
@@ -309,7 +283,6 @@ def _without_export(spec: RunSpec) -> str | None:
 
 
 EVALUATION = (
-    Row("evaluation.samples_per_task", implemented_by="xp.tasks.evaluated: lines of the held-out view"),
     _evaluated("temperature", "--eval-temperature", lambda s: s.evaluation.temperature),
     _evaluated("top_p", "--eval-top-p", lambda s: s.evaluation.top_p),
     _evaluated("top_k", "--eval-top-k", lambda s: s.evaluation.top_k or -1),
@@ -331,12 +304,12 @@ EVALUATION = (
     Row(
         "evaluation.keep_best",
         implemented_by="xp.worker.best: the export of that step",
-        refuse=lambda s: no_best(s) or (_without_export(s) if s.evaluation.keep_best else None),
+        refuse=lambda s: _without_export(s) if s.evaluation.keep_best else None,
     ),
     Row(
         "evaluation.patience",
         implemented_by="xp.worker.best; train.py is ended, and the export of the last step is the model",
-        refuse=lambda s: no_patience(s) or (_without_export(s) if s.evaluation.patience is not None else None),
+        refuse=lambda s: _without_export(s) if s.evaluation.patience is not None else None,
     ),
     Row(
         "evaluation.batch_size",

@@ -7,7 +7,6 @@ from xp.backends.trl.control.rows.algorithm import ALGORITHM
 from xp.backends.trl.control.rows.backend import BACKEND
 from xp.backends.trl.control.rows.model import FIXED, MODEL
 from xp.backends.trl.control.rows.training import EVALUATION, TRAINING
-from xp.planning.rows import COMMON
 
-ROWS = (FIXED, *COMMON, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
+ROWS = (FIXED, *MODEL, *ALGORITHM, *TRAINING, *EVALUATION, *BACKEND)
 """All rows, in the order of their keys."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xp.planning.backend import Support
-from xp.planning.rows import Row, is_corrected, is_to_engine, no_clip, sapo_rows, when
+from xp.planning.rows import Row, when
+from xp.planning.shared_rows import is_corrected, is_to_engine, no_clip, sapo_rows
 from xp.spec import (
     AdvantageScale,
     EngineName,
@@ -33,7 +33,7 @@ OTHER_ESTIMATORS = {
 }
 """Estimator -> difference of TRL's GRPOTrainer from it."""
 MEANS = "xp.backends.trl.worker.means"
-NO_CRITIC = "GRPOTrainer has no critic."
+NO_CRITIC = "nothing: GRPOTrainer has no critic"
 
 
 MEAN_OF_LOSS = {PolicyLoss.CISPO: LossAggregation.TOKEN_MEAN, PolicyLoss.SAPO: LossAggregation.SEQUENCE_MEAN}
@@ -43,11 +43,6 @@ MEAN_OF_LOSS = {PolicyLoss.CISPO: LossAggregation.TOKEN_MEAN, PolicyLoss.SAPO: L
 def _has_mean(spec: RunSpec) -> bool:
     """Returns whether the loss determines its mean."""
     return spec.algorithm.policy_loss in MEAN_OF_LOSS
-
-
-def _other(spec: RunSpec) -> str | None:
-    """Returns how GRPOTrainer differs from the spec's estimator; None if it has the estimator."""
-    return OTHER_ESTIMATORS.get(spec.algorithm.estimator)
 
 
 def _other_aggregation(spec: RunSpec) -> str | None:
@@ -76,8 +71,7 @@ def _bound(name: str, key: str) -> Row:
     return Row(
         f"algorithm.{name}",
         lambda s: {key: getattr(s.algorithm, name) or None} if is_corrected(s) else {},
-        receives=lambda s: "" if is_corrected(s) else "nothing: there is no correction to bound",
-        native=(key,),
+        implemented_by=lambda s: "" if is_corrected(s) else "nothing: there is no correction to bound",
     )
 
 
@@ -93,19 +87,14 @@ ALGORITHM = (
     Row(
         "algorithm.estimator",
         implemented_by="GRPOTrainer's own",
-        support=lambda s: Support.UNSUPPORTED if _other(s) else None,
-        note=lambda s: f"GRPOTrainer {other}." if (other := _other(s)) else "",
         refuse=lambda s: (
-            (other := _other(s)) and f"TRL's GRPOTrainer {other}; use algorithm=grpo, or backend=skyrl or slime"
+            f"TRL's GRPOTrainer {other}; use algorithm=grpo, or backend=skyrl or slime"
+            if (other := OTHER_ESTIMATORS.get(s.algorithm.estimator))
+            else None
         ),
     ),
-    Row(
-        "algorithm.advantage_fn",
-        support=Support.UNSUPPORTED,
-        note="GRPOTrainer computes the advantages itself.",
-    ),
-    Row("algorithm.critic", support=Support.UNSUPPORTED, note=NO_CRITIC),
-    Row("algorithm.distill", implemented_by="xp.backends.trl.worker.teacher, where it is set"),
+    Row("algorithm.advantage_fn", implemented_by="nothing: GRPOTrainer computes the advantages itself"),
+    Row("algorithm.critic", implemented_by=NO_CRITIC),
     Row(
         "algorithm.advantage_scale",
         lambda s: {"scale_rewards": SCALE[s.algorithm.advantage_scale]},
@@ -114,14 +103,14 @@ ALGORITHM = (
     Row(
         "algorithm.policy_loss",
         lambda s: {"loss_type": s.algorithm.policy_loss.value} if _has_mean(s) else {},
-        receives=lambda s: "" if _has_mean(s) else "loss_type, with algorithm.loss_aggregation",
+        implemented_by=lambda s: "" if _has_mean(s) else "loss_type, with algorithm.loss_aggregation",
     ),
     *sapo_rows("sapo_temperature_"),
     Row("algorithm.ratio_level", lambda s: {"importance_sampling_level": s.algorithm.ratio_level.value}),
     Row(
         "algorithm.clip_low",
         "epsilon",
-        receives=no_clip,
+        implemented_by=no_clip,
         refuse=when(
             lambda s: s.algorithm.policy_loss is PolicyLoss.CISPO and s.algorithm.clip_low != 1,
             "TRL's cispo has no lower bound; set 1, or use backend=skyrl or slime",
@@ -131,26 +120,18 @@ ALGORITHM = (
     Row(
         "algorithm.clip_high",
         lambda s: {"epsilon_high": s.algorithm.clip_high + (s.algorithm.policy_loss is PolicyLoss.CISPO)},
-        receives=no_clip,
+        implemented_by=no_clip,
     ),
     # TRL bounds the ratio of all tokens before it clips; for positive advantages clip_high is the smaller bound.
     Row("algorithm.dual_clip", "delta"),
     Row(
         "algorithm.loss_aggregation",
         lambda s: {} if _has_mean(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]},
-        receives=lambda s: f"loss_type={s.algorithm.policy_loss}; {MEANS}" if _has_mean(s) else "",
-        implemented_by=MEANS,
+        implemented_by=lambda s: f"loss_type={s.algorithm.policy_loss}; {MEANS}" if _has_mean(s) else MEANS,
         refuse=_other_aggregation,
-        opens={
-            "loss_type": "the loss and its mean are TRL's of that name, on no other trainer; bnpo is a mean of"
-            " micro-batches' means, so that training.micro_batch_size is a part of it; luspo needs"
-            " algorithm.ratio_level=sequence, vespo token"
-        },
     ),
     Row(
         "algorithm.use_kl_in_reward",
-        support=Support.UNSUPPORTED,
-        note="GRPOTrainer's penalty is a part of the loss.",
         refuse="TRL has the rewards before the log-probabilities; set false, which puts the penalty into the loss, or"
         " use backend=skyrl",
     ),
@@ -180,13 +161,10 @@ ALGORITHM = (
     Row(
         "algorithm.mask_truncated",
         implemented_by="env_mask from xp.backends.trl.worker.rollout",
-        native=("mask_truncated_completions",),
     ),
     Row("algorithm.zero_variance_filter", implemented_by="env_mask from xp.backends.trl.worker.rollout"),
     Row(
         "algorithm.dynamic_sampling",
-        support=Support.UNSUPPORTED,
-        note="GRPOTrainer does not resample groups.",
-        refuse="TRL's GRPOTrainer does not resample groups; set it to false",
+        refuse="TRL's GRPOTrainer does not resample groups; set false, or use backend=skyrl or slime",
     ),
 )

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from xp.backends.trl.control.constraints import geometry, is_colocated, is_sharded, node_size, world_size
-from xp.planning.backend import Support
-from xp.planning.engine import no_expert_parallel, no_fp8, no_speculation
+from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, is_sharded, node_size, world_size
 from xp.planning.memory.estimate import engine_stays_awake
 from xp.planning.rows import Row, when
+from xp.planning.shared_rows import indivisible_experts
 from xp.spec import Attention, EngineName, Placement, RunSpec, SpeculativeMethod, Strategy
 
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
@@ -39,19 +38,6 @@ def _refused_strategy(spec: RunSpec) -> str | None:
     return None
 
 
-def _split(name: str) -> Row:
-    """Row of a kind of model parallelism that TRL does not support."""
-    return Row(
-        f"backend.parallel.{name}",
-        support=Support.UNSUPPORTED,
-        note="GRPOTrainer is data-parallel only.",
-        refuse=when(
-            lambda s: getattr(s.backend.parallel, name) > 1,
-            "TRL's GRPOTrainer is data-parallel only; set 1, or backend=skyrl or slime",
-        ),
-    )
-
-
 def _offload(name: str, note: str) -> Row:
     """Row of a part that FSDP2 offloads with the parameters."""
     return Row(
@@ -75,7 +61,13 @@ PARALLEL = (
         ),
     ),
     Row("backend.parallel.strategy", implemented_by=_strategy, refuse=_refused_strategy),
-    *(_split(name) for name in ("tensor", "pipeline", "context", "expert")),
+    *(
+        Row(
+            f"backend.parallel.{name}",
+            refuse="TRL's GRPOTrainer is data-parallel only; set 1, or backend=skyrl or slime",
+        )
+        for name in ("tensor", "pipeline", "context", "expert")
+    ),
     Row(
         "backend.parallel.offload_parameters",
         implemented_by="fsdp_offload_params",
@@ -137,7 +129,7 @@ def _indivisible(spec: RunSpec) -> str | None:
 
 def _too_many(spec: RunSpec) -> str | None:
     engine = spec.backend.engine
-    at_once = geometry(spec).episodes_per_process * engine.tensor_parallel
+    at_once = episodes_per_process(spec) * engine.tensor_parallel
     if not is_colocated(spec) or at_once <= min(engine.max_sequences, BATCHED_TOKENS):
         return None
     what = f"TRL's colocated engine takes all {at_once} episodes of its processes at once"
@@ -158,46 +150,29 @@ def _batched_elsewhere(spec: RunSpec) -> str | None:
     return "the policy itself generates; set null"
 
 
-def _untold(name: str, flag: str, default: bool) -> Row:
-    """Row of a switch of vLLM that only a server supports."""
-    return Row(
-        f"backend.engine.{name}",
-        receives=_served(flag),
-        support=lambda s: Support.UNSUPPORTED if is_colocated(s) else None,
-        note=lambda s: f"{NO_ARGUMENT}; refused if it differs." if is_colocated(s) else "",
-        refuse=when(
-            lambda s: is_colocated(s) and getattr(s.backend.engine, name) is not default,
-            f"{NO_ARGUMENT}; set {str(default).lower()}, or placement=separate",
-        ),
-    )
-
-
-def _of_server(name: str, flag: str, off: str, refuse: Callable[[RunSpec], str | None]) -> Row:
-    """Row of a flag of vLLM that only a server supports, and whose value `off` is none."""
+def _of_server(name: str, flag: str, fixed: Any, refuse: Callable[[RunSpec], str | None] = lambda _: None) -> Row:
+    """Row of a flag of vLLM that only a server has; colocated engines have the value `fixed`."""
 
     def refused(spec: RunSpec) -> str | None:
-        is_off = getattr(spec.backend.engine, name) in (None, 1)
-        if not is_off and is_colocated(spec):
-            return f"{NO_ARGUMENT}; set {off}, or placement=separate (and backend.engine.accelerators)"
+        if is_colocated(spec) and getattr(spec.backend.engine, name) != fixed:
+            legal = "null" if fixed is None else str(fixed).lower()
+            return f"{NO_ARGUMENT}; set {legal}, or placement=separate (and backend.engine.accelerators)"
         return refuse(spec)
 
-    return Row(
-        f"backend.engine.{name}",
-        receives=lambda s: _served(flag)(s) if getattr(s.backend.engine, name) not in (None, 1) else "nothing: off",
-        refuse=refused,
-    )
+    def implemented(spec: RunSpec) -> str:
+        is_off = fixed is not True and getattr(spec.backend.engine, name) == fixed
+        return "nothing: off" if is_off else _served(flag, colocated=f"nothing: {NO_ARGUMENT}")(spec)
+
+    return Row(f"backend.engine.{name}", implemented_by=implemented, refuse=refused)
 
 
-def _no_speculation(spec: RunSpec) -> str | None:
+def _own_heads(spec: RunSpec) -> str | None:
     speculative = spec.backend.engine.speculative
-    if (reason := no_speculation(spec)) is not None or speculative is None:
-        return reason
-    if speculative.method is not SpeculativeMethod.DRAFT:
-        return (
-            "TRL trains and saves the model without its heads; set method=draft with a smaller model, or use"
-            " backend=skyrl"
-        )
-    return None
+    if speculative is None or speculative.method is SpeculativeMethod.DRAFT:
+        return None
+    return (
+        "TRL trains and saves the model without its heads; set method=draft with a smaller model, or use backend=skyrl"
+    )
 
 
 ENGINE = (
@@ -209,18 +184,17 @@ ENGINE = (
     Row(
         "backend.engine.placement",
         _placement,
-        receives=lambda s: "" if s.backend.engine.name is EngineName.VLLM else _served("")(s),
+        implemented_by=lambda s: _served("")(s) if s.backend.engine.name is EngineName.TRANSFORMERS else "",
         refuse=when(
             lambda s: (
                 s.backend.engine.name is EngineName.TRANSFORMERS and s.backend.engine.placement is Placement.SEPARATE
             ),
             "the policy itself generates; set colocated, or engine.name=vllm",
         ),
-        native=("vllm_server_base_url", "vllm_group_port"),
     ),
     Row(
         "backend.engine.accelerators",
-        receives=_served("on these, --data-parallel-size engines of them", colocated="none of their own"),
+        implemented_by=_served("on these, --data-parallel-size engines of them", colocated="none of their own"),
         refuse=when(
             lambda s: (
                 s.hardware.accelerator != "cpu"
@@ -235,17 +209,17 @@ ENGINE = (
     Row(
         "backend.engine.tensor_parallel",
         lambda s: {"vllm_tensor_parallel_size": s.backend.engine.tensor_parallel} if is_colocated(s) else {},
-        receives=_served("--tensor-parallel-size"),
+        implemented_by=_served("--tensor-parallel-size"),
         refuse=_indivisible,
     ),
     Row(
         "backend.engine.memory_fraction",
         lambda s: {"vllm_gpu_memory_utilization": s.backend.engine.memory_fraction} if is_colocated(s) else {},
-        receives=_served("--gpu-memory-utilization"),
+        implemented_by=_served("--gpu-memory-utilization"),
     ),
     Row(
         "backend.engine.max_sequences",
-        receives=_served("--max-num-seqs", colocated="max_num_seqs, set by TRL"),
+        implemented_by=_served("--max-num-seqs", colocated="max_num_seqs, set by TRL"),
         note=lambda s: (
             "TRL gives its engine all episodes of its processes at once; refused if these are more."
             if is_colocated(s)
@@ -255,22 +229,24 @@ ENGINE = (
     ),
     Row(
         "backend.engine.max_batched_tokens",
-        receives=_served("--max-num-batched-tokens", colocated=f"max_num_batched_tokens={BATCHED_TOKENS}, set by TRL"),
+        implemented_by=_served(
+            "--max-num-batched-tokens", colocated=f"max_num_batched_tokens={BATCHED_TOKENS}, set by TRL"
+        ),
         refuse=_batched_elsewhere,
     ),
-    _untold("eager", "--enforce-eager", default=False),
-    _untold("prefix_caching", "--enable-prefix-caching", default=True),
-    _of_server("quantization", "--quantization", "null", lambda s: no_fp8(s, "quantization")),
-    _of_server("kv_cache_dtype", "--kv-cache-dtype", "null", lambda s: no_fp8(s, "kv_cache_dtype")),
+    _of_server("eager", "--enforce-eager", fixed=False),
+    _of_server("prefix_caching", "--enable-prefix-caching", fixed=True),
+    _of_server("quantization", "--quantization", fixed=None),
+    _of_server("kv_cache_dtype", "--kv-cache-dtype", fixed=None),
     _of_server(
         "expert_parallel",
         "--enable-expert-parallel, over all accelerators of a server",
-        "1",
-        lambda s: no_expert_parallel(
+        fixed=1,
+        refuse=lambda s: indivisible_experts(
             s, (s.backend.engine.accelerators or 1,), "all accelerators of the server (backend.engine.accelerators)"
         ),
     ),
-    _of_server("speculative", "--speculative-config", "null", _no_speculation),
+    _of_server("speculative", "--speculative-config", fixed=None, refuse=_own_heads),
 )
 
 
@@ -281,7 +257,7 @@ def _patience_s(spec: RunSpec) -> int:
     """
     limits = [member.limits for member in spec.env.members.values()]
     at_once = min(one.max_sessions for one in limits)
-    waves = math.ceil(geometry(spec).episodes_per_process / at_once)
+    waves = math.ceil(episodes_per_process(spec) / at_once)
     return COLLECTIVE_S + waves * math.ceil(max(one.episode_timeout_s for one in limits))
 
 
@@ -308,8 +284,6 @@ PLACE = (
         refuse="TRL trains the Hugging Face model itself; set it to false",
     ),
     Row("env.limits", lambda s: {"ddp_timeout": _patience_s(s)}),
-    Row("outputs", native=("output_dir",)),
-    Row("tracking", native=("report_to",)),
 )
 """Fields outside the parity table's sections that have native keys or refusals."""
 

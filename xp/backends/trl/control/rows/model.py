@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from xp.planning.engine import network_fields
-from xp.planning.rows import Pin, Row, adapter_on_tied, pinned, when
+from xp.planning.rows import Pin, Row, when
+from xp.planning.shared_rows import network_fields
 from xp.spec import DType
 
 HEAD = "lm_head"
@@ -40,22 +40,15 @@ MODEL = (
         implemented_by="torch_dtype=float32 for the weights",
         note="Trained weights are stored in float32, frozen ones (LoRA) in this type; the computation uses this type.",
     ),
-    Row("model.max_context_tokens", implemented_by="checked against the longest episode when planning"),
-    Row(
-        "model.chat_template",
-        implemented_by="arguments of the chat template, in xp.episode.tokens; earlier turns stay as written",
-    ),
     Row("model.architecture", implemented_by="the model's own config.json"),
     Row(
         "model.router_replay",
-        implemented_by="GRPOTrainer's own router",
         refuse="TRL cannot replay the engine's choice of experts; set false, or use backend=skyrl or slime",
     ),
     Row(
         "model.lora",
         implemented_by="peft_config=None",
         note=lambda s: ADAPTERS if s.model.lora is not None and s.model.dtype is not DType.FLOAT32 else "",
-        refuse=adapter_on_tied,
     ),
     Row("model.lora.rank", implemented_by="LoraConfig.r"),
     Row("model.lora.alpha", implemented_by="LoraConfig.lora_alpha"),
@@ -76,31 +69,22 @@ MODEL = (
 
 
 LOGS = "xp writes the metrics, one line per rollout step, and the progress bar"
-FIXED = pinned(
-    {
-        "report_to": Pin("none", f"{LOGS}; set tracking"),
-        "logging_strategy": Pin("steps", LOGS),
-        "logging_steps": Pin(1, LOGS),
-        "logging_nan_inf_filter": Pin(False, LOGS),
-        "disable_tqdm": Pin(True, LOGS),
-        "eval_strategy": Pin("no", "xp plays the evaluations; set evaluation.every"),
-        "mask_truncated_completions": Pin(False, "the Episode determines truncation; set algorithm.mask_truncated"),
-        "shuffle_dataset": Pin(False, "the order of tasks is xp's; set training.shuffle"),
-        "remove_unused_columns": Pin(False, "a prompt names its task"),
-        "dataloader_num_workers": Pin(0, "prompts are read in the trainer's process", "more processes of each rank"),
-        # The base model's dropout; xp.backends.trl.worker.lora sets the adapters' own afterwards.
-        "disable_dropout": Pin(
-            True,
-            "the ratio is between two passes of the same network",
-            "dropout differs between the log-probabilities before an update and those of the update",
-        ),
-        # TRL's default is the model's own factor.
-        "router_aux_loss_coef": Pin(
-            0.0,
-            "the loss is the same on every trainer",
-            "a loss on the balance of experts is added, which SkyRL and Slime do not have",
-        ),
-        # Every trained parameter is used in every forward pass.
-        "ddp_find_unused_parameters": Pin(False, "every parameter is used", "slower updates, with the same result"),
-    }
-)
+PINS = {
+    "report_to": Pin("none", f"{LOGS}; set tracking"),
+    "logging_strategy": Pin("steps", LOGS),
+    "logging_steps": Pin(1, LOGS),
+    "logging_nan_inf_filter": Pin(False, LOGS),
+    "disable_tqdm": Pin(True, LOGS),
+    "eval_strategy": Pin("no", "xp plays the evaluations; set evaluation.every"),
+    "mask_truncated_completions": Pin(False, "the Episode determines truncation; set algorithm.mask_truncated"),
+    "shuffle_dataset": Pin(False, "the order of tasks is xp's; set training.shuffle"),
+    "remove_unused_columns": Pin(False, "a prompt names its task"),
+    "dataloader_num_workers": Pin(0, "prompts are read in the trainer's process"),
+    # The base model's dropout; xp.backends.trl.worker.lora sets the adapters' own afterwards.
+    "disable_dropout": Pin(True, "the ratio is between two passes of the same network"),
+    # TRL's default is the model's own factor.
+    "router_aux_loss_coef": Pin(0.0, "the loss is the same on every trainer"),
+    # Every trained parameter is used in every forward pass.
+    "ddp_find_unused_parameters": Pin(False, "every parameter is used"),
+}
+FIXED = Row("", {key: pin.value for key, pin in PINS.items()})

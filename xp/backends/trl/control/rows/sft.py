@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from xp.backends.trl.control.constraints import world_size
-from xp.planning.backend import Support
-from xp.planning.rows import SFT as COMMON
-from xp.planning.rows import Row, uneven_sft_batch
+from xp.planning.rows import Row
+from xp.planning.shared_rows import uneven_sft_batch
 
 SFT = (
-    *COMMON,
     Row("sft.epochs", lambda s: {"num_train_epochs": s.sft.epochs or 1}),
     Row("sft.num_updates", lambda s: {"max_steps": s.sft.num_updates or -1}),
     Row(
@@ -23,13 +21,8 @@ SFT = (
     ),
     Row(
         "sft.max_tokens_per_micro_batch",
-        support=Support.UNSUPPORTED,
-        note="A micro-batch is a number of episodes there.",
         refuse="TRL's micro-batches count episodes; set it to null and use sft.micro_batch_size",
     ),
     Row("sft.learning_rate", "learning_rate"),
-    Row("sft.lr_schedule", implemented_by="xp.worker.learning_rate"),
-    Row("sft.warmup_updates", implemented_by="xp.worker.learning_rate"),
     Row("sft.checkpoint_every", "save_steps"),
-    Row("sft.overrides", implemented_by="arguments of SFTConfig"),
 )

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.trl.control.constraints import geometry, is_colocated
+from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, world_size
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
-from xp.planning.backend import Support
-from xp.planning.engine import no_min_p
-from xp.planning.rows import (
-    OLDER,
-    Row,
-    cut_gap,
-    length_rows,
-    longest_in_engine,
-    no_best,
-    no_patience,
-    no_reference,
-    not_ahead,
-    too_long,
-    when,
-)
+from xp.planning.rows import Row, when
+from xp.planning.shared_rows import OLDER, length_rows, longest_in_engine, not_ahead
 from xp.spec import EngineName, Reference, RunSpec
 
-ENGINE = "the engine that xp drives"
 AFTER_THE_CUT = "With vLLM, log-probabilities are those after it; with transformers, before it."
 
 
@@ -49,19 +35,19 @@ def _wrong_reference(spec: RunSpec) -> str | None:
 def _synced(spec: RunSpec) -> dict[str, Any]:
     """The policy itself is the new reference: TRL's default is a mixture of both."""
     every = spec.training.reference_every
-    steps = {} if every is None else {"ref_model_sync_steps": every * geometry(spec).updates_per_rollout}
+    steps = {} if every is None else {"ref_model_sync_steps": every * spec.training.all_updates_per_step}
     return {"sync_ref_model": every is not None, "ref_model_mixup_alpha": 1.0, **steps}
 
 
 def _no_synced(spec: RunSpec) -> str | None:
     if spec.training.reference_every is None or spec.model.lora is None:
-        return no_reference(spec)
+        return None
     return "TRL's reference of adapters is the model without them; set null, or model.lora=null"
 
 
 def _split_group(spec: RunSpec) -> str | None:
     """Returns why groups cannot be scored: each process scores whole groups of its own episodes."""
-    size, own = spec.training.group_size, geometry(spec).episodes_per_process
+    size, own = spec.training.group_size, episodes_per_process(spec)
     if own % size == 0 or not (spec.env.scores_groups or spec.algorithm.zero_variance_filter):
         return None
     why = "a group's reward" if spec.env.scores_groups else "algorithm.zero_variance_filter"
@@ -71,13 +57,17 @@ def _split_group(spec: RunSpec) -> str | None:
     )
 
 
+def _accumulation(spec: RunSpec) -> dict[str, Any]:
+    training = spec.training
+    at_once = training.updates_per_step * training.micro_batch_size * world_size(spec)
+    return {"gradient_accumulation_steps": training.episodes_per_step // at_once}
+
+
 TRAINING = (
-    *length_rows("max_steps", per_step=lambda s: geometry(s).updates_per_rollout),
-    Row("training.prompts_per_step", lambda s: {"generation_batch_size": geometry(s).generation_batch_size}),
+    *length_rows("max_steps", per_step=lambda s: s.training.all_updates_per_step),
+    Row("training.prompts_per_step", lambda s: {"generation_batch_size": s.training.episodes_per_step}),
     Row("training.group_size", "num_generations", refuse=_split_group),
-    Row(
-        "training.updates_per_step", lambda s: {"gradient_accumulation_steps": geometry(s).gradient_accumulation_steps}
-    ),
+    Row("training.updates_per_step", _accumulation),
     Row("training.passes_per_step", "num_iterations"),
     Row(
         "training.max_staleness",
@@ -89,12 +79,10 @@ TRAINING = (
     Row("training.micro_batch_size", "per_device_train_batch_size"),
     Row(
         "training.max_tokens_per_micro_batch",
-        support=Support.UNSUPPORTED,
-        note="A micro-batch is a number of episodes there.",
         refuse="TRL's micro-batches count episodes; set it to null and use training.micro_batch_size",
     ),
     Row("training.learning_rate", "learning_rate"),
-    Row("training.critic_learning_rate", support=Support.UNSUPPORTED, note=NO_CRITIC),
+    Row("training.critic_learning_rate", implemented_by=NO_CRITIC),
     Row("training.lr_schedule", lambda s: {"lr_scheduler_type": _schedule(s)}),
     Row(
         "training.warmup_updates", "warmup_steps", implemented_by="xp's schedule in TRL's trainer, which begins at 1/N"
@@ -110,7 +98,7 @@ TRAINING = (
     Row("training.temperature", "temperature"),
     Row("training.top_p", "top_p", note=AFTER_THE_CUT),
     Row("training.top_k", lambda s: {"top_k": s.training.top_k or 0}, note=AFTER_THE_CUT),
-    Row("training.min_p", "min_p", note=lambda s: AFTER_THE_CUT if s.training.min_p > 0 else "", refuse=no_min_p),
+    Row("training.min_p", "min_p", note=lambda s: AFTER_THE_CUT if s.training.min_p > 0 else ""),
     Row(
         "training.repetition_penalty",
         "repetition_penalty",
@@ -121,19 +109,17 @@ TRAINING = (
         implemented_by="AutoModelForCausalLM.from_pretrained, the reference's place being model.path; null: model.path",
         refuse=_wrong_reference,
     ),
-    Row("training.stop", implemented_by=f"where a turn ends, by {ENGINE}"),
     Row(
         "training.max_prompt_tokens",
         lambda s: {"vllm_max_model_length": longest_in_engine(s)} if s.backend.engine.name is EngineName.VLLM else {},
-        implemented_by="xp.tasks.load leaves longer prompts out",
+        implemented_by="xp.tasks.load, which leaves longer prompts out",
     ),
-    Row("training.max_tokens_per_turn", implemented_by=f"max_tokens of each turn, by {ENGINE}"),
-    Row("training.max_response_tokens", "max_completion_length", refuse=too_long),
+    Row("training.max_response_tokens", "max_completion_length"),
     Row(
         "training.checkpoint_every",
         lambda s: {
             "save_strategy": "steps",
-            "save_steps": s.training.checkpoint_every * geometry(s).updates_per_rollout,
+            "save_steps": s.training.checkpoint_every * s.training.all_updates_per_step,
         },
     ),
     Row("training.keep_checkpoints", "save_total_limit"),
@@ -143,8 +129,6 @@ TRAINING = (
             ("gradient_checkpointing", "activation_checkpointing"), s.training.gradient_checkpointing
         ),
     ),
-    Row("training.shuffle", implemented_by="xp.tasks.schedule; shuffle_dataset=False", native=("shuffle_dataset",)),
-    Row("training.on_nonfinite", implemented_by="xp.backends.trl.worker.guard, before the optimizer's step"),
     Row(
         "training.deterministic",
         "full_determinism",
@@ -158,28 +142,14 @@ TRAINING = (
         "training.max_logprob_gap",
         implemented_by="xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made",
         note=lambda s: OLDER if s.training.max_staleness else "",
-        refuse=cut_gap,
     ),
 )
 
 
-PLAYS = "xp.backends.trl.worker.held_out"
-
 EVALUATION = (
-    Row("evaluation.samples_per_task", implemented_by="xp.tasks.evaluated"),
-    *(
-        Row(f"evaluation.{name}", implemented_by=PLAYS)
-        for name in ("temperature", "top_p", "top_k", "max_tokens_per_turn")
-    ),
-    Row("evaluation.before_training", implemented_by=PLAYS),
-    Row("evaluation.batch_size", implemented_by=PLAYS),
-    Row("evaluation.every", implemented_by=PLAYS, native=("eval_strategy",)),
     Row(
         "evaluation.keep_best",
         implemented_by="xp.worker.best",
         note=lambda s: "The model of the last step is not among them." if s.evaluation.keep_best else "",
-        native=("load_best_model_at_end", "metric_for_best_model"),
-        refuse=no_best,
     ),
-    Row("evaluation.patience", implemented_by="xp.worker.best", refuse=no_patience),
 )

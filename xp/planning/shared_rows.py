@@ -1,0 +1,169 @@
+"""Rows that several backends have, and the conditions, sizes and reasons that their rows share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xp.models.files import config_of
+from xp.models.network import stated
+from xp.planning.rows import Row
+from xp.spec import ImportanceCorrection, PolicyLoss, RatioFrom, RunSpec
+from xp.worker.importance import Importance
+
+OLDER = "Episodes of an older policy have a larger gap: it is recorded, and only episodes of age 0 can stop the run."
+"""Note on `training.max_logprob_gap` where `training.max_staleness` is above 0."""
+
+
+def sapo_rows(prefix: str) -> tuple[Row, ...]:
+    """Rows of `algorithm.sapo`, with the native names `prefix` and `pos` or `neg`."""
+
+    def of(sign: str) -> Row:
+        name, key = f"temperature_{sign}", f"{prefix}{sign[:3]}"
+        return Row(
+            f"algorithm.sapo.{name}",
+            lambda s: {} if s.algorithm.sapo is None else {key: getattr(s.algorithm.sapo, name)},
+        )
+
+    return Row("algorithm.sapo", implemented_by="nothing: the loss is another"), of("positive"), of("negative")
+
+
+def no_clip(spec: RunSpec) -> str:
+    """Remark on a bound of the ratio's clipping for a loss that has no clipping; empty for other losses."""
+    return "unused: the gates of sapo are soft" if spec.algorithm.policy_loss is PolicyLoss.SAPO else ""
+
+
+def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> tuple[Row, Row]:
+    """Rows of `training.num_steps` and `training.epochs`, of which one is null.
+
+    Args:
+        key: native key of the number of steps.
+        per_step: number of the trainer's steps in one rollout step.
+    """
+
+    def steps(spec: RunSpec) -> dict[str, Any]:
+        number = spec.training.num_steps
+        return {} if number is None else {key: number * per_step(spec)}
+
+    return (
+        Row(
+            "training.num_steps",
+            steps,
+            implemented_by=lambda s: "nothing: training.epochs is set" if s.training.num_steps is None else "",
+        ),
+        # With epochs, the stage's program sets it when the number of tasks is known.
+        Row(
+            "training.epochs",
+            lambda s: {} if s.training.epochs is None else {key: None},
+            implemented_by=lambda s: (
+                "nothing: training.num_steps is set"
+                if s.training.epochs is None
+                else f"{key} is set by the stage's program: epochs x (tasks in the manifest // prompts_per_step)"
+            ),
+        ),
+    )
+
+
+def with_sft(rows: Sequence[Row], sft: Sequence[Row], spec: RunSpec) -> tuple[Row, ...]:
+    """Rows of a spec: those of the stage `sft` only if there is one, since they repeat keys of the training's."""
+    return (*rows, *(sft if spec.sft.data is not None else ()))
+
+
+def sft_updates(key: str) -> tuple[Row, Row]:
+    """Rows of a fine-tuning's length for a trainer whose stage computes its updates; `key`: what receives them."""
+    epochs = Row("sft.epochs", implemented_by=f"{key}: epochs x (episodes / batch_size, rounded up)")
+    return epochs, Row("sft.num_updates", implemented_by=key)
+
+
+def uneven_sft_batch(ranks: int, spec: RunSpec) -> str | None:
+    """Returns why the episodes of a fine-tuning's update cannot be divided among `ranks`; None if they can."""
+    sft = spec.sft
+    micro = sft.micro_batch_size if sft.max_tokens_per_micro_batch is None else 1
+    # With no rank, the layout itself is refused.
+    if not ranks or sft.batch_size % (micro * ranks) == 0:
+        return None
+    return f"must be divisible by sft.micro_batch_size x data-parallel ranks = {micro} x {ranks}; got {sft.batch_size}"
+
+
+def indivisible_experts(spec: RunSpec, sizes: Collection[int], what: str) -> str | None:
+    """Returns why an engine's experts cannot be divided among so many accelerators; None if they can, or need not.
+
+    Args:
+        spec: the spec.
+        sizes: the sizes above 1 that the engine supports.
+        what: the accelerators that these sizes are of.
+    """
+    size = spec.backend.engine.expert_parallel
+    if size in (1, *sizes):
+        return None
+    legal = ", ".join(map(str, sorted({1, *sizes})))
+    return f"must be 1, or fit {what}: {legal}; got {size}"
+
+
+def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str | None:
+    """Returns why sampling during updates is impossible; None if it is possible, or not needed.
+
+    Args:
+        spec: the spec.
+        reason: why the trainer itself cannot do it; None: it can.
+        is_colocated: whether engines and trainer share accelerators.
+    """
+    if spec.training.max_staleness == 0:
+        return None
+    if is_colocated:
+        return (
+            "colocated engines and the trainer use the same accelerators by turns, so nothing can be sampled in"
+            " advance; set backend.engine.placement=separate (and backend.engine.accelerators), or"
+            " training.max_staleness=0"
+        )
+    return reason
+
+
+def is_corrected(spec: RunSpec) -> bool:
+    """Returns whether there is an importance correction."""
+    return spec.algorithm.importance_correction is not ImportanceCorrection.NONE
+
+
+def is_to_engine(spec: RunSpec) -> bool:
+    """Returns whether the clipped ratio is to the engine's log-probabilities."""
+    return spec.algorithm.ratio_from is RatioFrom.ENGINE
+
+
+def has_correction(spec: RunSpec) -> bool:
+    """Returns whether the update may use episodes of another distribution than the policy's."""
+    return is_corrected(spec) or is_to_engine(spec)
+
+
+def importance(spec: RunSpec, *, is_native: bool) -> Importance | None:
+    """The importance correction for a trainer; None if there is none.
+
+    Args:
+        spec: the spec.
+        is_native: whether the trainer itself multiplies the loss by these weights.
+    """
+    algorithm = spec.algorithm
+    if not is_corrected(spec):
+        return None
+    return Importance(
+        algorithm.importance_correction.value, algorithm.importance_lower, algorithm.importance_upper, is_native
+    )
+
+
+def longest_episode(spec: RunSpec) -> int:
+    """Tokens of the longest prompt and all its turns together."""
+    return spec.training.max_prompt_tokens + spec.training.max_response_tokens
+
+
+def longest_in_engine(spec: RunSpec) -> int:
+    """The same for the engine, which also plays the evaluations."""
+    return max(longest_episode(spec), spec.training.max_prompt_tokens + (spec.evaluation.max_response_tokens or 0))
+
+
+def network_fields(spec: RunSpec) -> Mapping[str, Any]:
+    """The fields of model.architecture: the spec's, or those that config.json states; empty: neither is known."""
+    model = spec.model
+    if model.architecture is not None:
+        return model.architecture.model_dump()
+    config = None if model.path is None else config_of(model.path, Path(spec.outputs), model.revision)
+    return {} if config is None else stated(config)

@@ -1,0 +1,122 @@
+"""Refusals by the values of a spec alone: xp's own, which are the same on every backend, beside the trainer's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xp.models.network import WITH_HEADS, has_own_decoding
+from xp.planning.backend import backend_of
+from xp.planning.rows import Refusal
+from xp.planning.shared_rows import has_correction, network_fields
+from xp.spec import DType, EngineName, RunSpec, SpeculativeMethod
+from xp.spec.sft import SOLVE
+from xp.worker.adapters import NOT_TIED, TIED
+
+
+def spec_refusals(spec: RunSpec) -> list[Refusal]:
+    """Refusals by the values of the spec alone: xp's own and the trainer's."""
+    return [*value_refusals(spec), *backend_of(spec).check(spec)]
+
+
+def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses values that xp itself cannot carry out, the same on every backend."""
+    model, algorithm, training, evaluation = spec.model, spec.algorithm, spec.training, spec.evaluation
+    if (overlong := algorithm.overlong) is not None and overlong.buffer_tokens > training.max_response_tokens:
+        reason = f"buffer_tokens is more than training.max_response_tokens={training.max_response_tokens}; lower it"
+        yield Refusal("algorithm.overlong", reason)
+    is_tied = model.architecture is not None and model.architecture.tied_embeddings
+    if is_tied and model.lora is not None and not {*TIED}.isdisjoint(model.lora.target_modules or ()):
+        yield Refusal("model.lora", NOT_TIED)
+    for section, most in (("training", training.max_response_tokens), ("evaluation", evaluation.max_response_tokens)):
+        if most is not None and (longest := training.max_prompt_tokens + most) > model.max_context_tokens:
+            yield Refusal(
+                f"{section}.max_response_tokens",
+                f"max_prompt_tokens + max_response_tokens = {longest} is more than the {model.max_context_tokens}"
+                f" tokens of the context of model={model.name}; lower one of them",
+            )
+    if training.budget_usd is not None and spec.hardware.usd_per_hour is None:
+        yield Refusal("training.budget_usd", "the price of the machines is not known; set hardware.usd_per_hour=N")
+    if training.reference_every is not None and training.kl_coef == 0:
+        yield Refusal(
+            "training.reference_every",
+            "training.kl_coef=0 has no reference to copy into; set null, or training.kl_coef",
+        )
+    for name in ("keep_best", "patience"):
+        if getattr(evaluation, name) and evaluation.every is None:
+            reason = "without evaluation.every there is no evaluation while training; set it"
+            yield Refusal(f"evaluation.{name}", reason)
+    if training.max_staleness > 0 and not has_correction(spec):
+        yield Refusal(
+            "training.max_staleness",
+            "these episodes are of an older policy, and the update needs a correction for it; set"
+            " algorithm.importance_correction=token_truncate (or another), algorithm.ratio_from=engine, or"
+            " training.max_staleness=0",
+        )
+    for name, member in spec.env.members.items() if spec.sft.data == SOLVE else ():
+        if ":" not in (member.serve or member.grader or ""):
+            yield Refusal(
+                "sft.data",
+                f"environment {name} has no class here (env.serve, env.grader), so no `solve`; name a function:"
+                " sft.data=solve:module:function",
+            )
+    yield from _engine_refusals(spec)
+
+
+def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses settings that no engine can have."""
+    engine, training, shape = spec.backend.engine, spec.training, spec.model.architecture
+    key, model = "backend.engine", f"model={spec.model.name}"
+    if engine.name is EngineName.TRANSFORMERS:
+        if (reason := no_own_decoding(spec)) is not None:
+            yield Refusal(f"{key}.name", reason)
+        for name in ("quantization", "kv_cache_dtype", "expert_parallel", "speculative"):
+            off = 1 if name == "expert_parallel" else None
+            if getattr(engine, name) != off:
+                reason = f"xp's own decoding has no such setting; set {off or 'null'}, or on a GPU {key}.name=vllm"
+                yield Refusal(f"{key}.{name}", reason)
+        return
+    is_on_cpu = spec.hardware.accelerator == "cpu"
+    # vLLM 0.30, quantization/fp8.py `get_supported_act_dtypes`.
+    if engine.quantization is not None and (is_on_cpu or spec.model.dtype is DType.FLOAT32):
+        yield Refusal(f"{key}.quantization", "the engine quantises weights of bfloat16 on a GPU; set null")
+    for name in ("quantization", "kv_cache_dtype"):
+        if getattr(engine, name) is not None and not has_correction(spec):
+            yield Refusal(
+                f"{key}.{name}",
+                "the engine's probabilities then differ from the trainer's, and the update needs a correction for it;"
+                " set algorithm.importance_correction=token_truncate (or another), algorithm.ratio_from=engine, or null"
+                " here",
+            )
+    if engine.expert_parallel > 1 and shape is not None and not shape.num_experts:
+        yield Refusal(f"{key}.expert_parallel", f"{model} is dense and has no experts to divide; set 1")
+    elif shape is not None and (shape.num_experts or 0) % engine.expert_parallel:
+        reason = f"must divide the {shape.num_experts} experts of {model}; got {engine.expert_parallel}"
+        yield Refusal(f"{key}.expert_parallel", reason)
+    if engine.speculative is not None:
+        if is_on_cpu:
+            yield Refusal(f"{key}.speculative", "it is not tested on a CPU; set null")
+        is_without = shape is not None and shape.model_type not in WITH_HEADS
+        if engine.speculative.method is SpeculativeMethod.MTP and is_without:
+            yield Refusal(
+                f"{key}.speculative",
+                f"{model} has no heads of multi-token prediction; set null, or method=draft with a smaller model on"
+                " backend=trl",
+            )
+        # vLLM 0.30, sampling_params.py `_validate_spec_decode`.
+        if training.min_p > 0:
+            reason = f"engines that guess tokens have no min_p; set 0, or {key}.speculative=null"
+            yield Refusal("training.min_p", reason)
+    is_cut = training.top_p < 1 or training.top_k is not None or training.min_p > 0 or training.repetition_penalty != 1
+    if engine.name is EngineName.VLLM and is_cut and training.max_logprob_gap is not None:
+        yield Refusal(
+            "training.max_logprob_gap",
+            "vLLM's log-probabilities are those after top_p, top_k, min_p and repetition_penalty, the trainer's those"
+            " before, so the gap does not show whether the weights agree; set null, or all of them off",
+        )
+
+
+def no_own_decoding(spec: RunSpec) -> str | None:
+    """Returns why xp's own engine cannot decode the model; None if it can, or its family is not known."""
+    if has_own_decoding(network_fields(spec)):
+        return None
+    return f"the layers of model={spec.model.name} keep more than xp's own decoding does, keys and values; set vllm"
