@@ -47,7 +47,7 @@ def test_a_working_directory_that_was_deleted_is_one_clear_message(
 
 
 def test_commands_and_actions_are_few() -> None:
-    assert len(COMMANDS) <= 19
+    assert len(COMMANDS) <= 18
     assert len(ACTIONS) + 1 <= 22, "with `eval list`"
     assert not {*INSTEAD} & {*COMMANDS, *ACTIONS}
 

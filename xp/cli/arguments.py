@@ -434,6 +434,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
 """Commands, in the order of `--help`."""
 INSTEAD: Final = {
     "parity": "explain KEY",
+    "evaluate": "eval run=RUN@STEP",
     "model": "options model",
     "hardware": "options hardware",
     "env list": "options env",
