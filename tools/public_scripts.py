@@ -11,9 +11,9 @@ from typing import Any, Final
 import yaml
 
 from xp.composition import compose
-from xp.planning.backend import RunPaths
 from xp.planning.native_keys import AnswerKind
 from xp.spec import RunSpec
+from xp.worker.places import RunPaths
 
 FILE: Final = Path(__file__).parents[1] / "tests/recorded/published_recipes.yaml"
 """Recipe -> the keys of its source; `field` names xp's where the source is of another trainer, `here` its value."""

@@ -99,8 +99,8 @@ Outcome = list[tuple[str, Any]] | None
 
 def texts(dialect: str, count: int) -> list[str]:
     """Turns with one or two calls: a third as the model's template writes them, the others with one or two faults."""
-    from xp.envs.config import Dialect
     from xp.episode.dialects import SYNTAX
+    from xp.spec.dialect import Dialect
 
     draw, syntax = random.Random(dialect), SYNTAX[Dialect(dialect)]
     return [_turn(draw, syntax, number % 3) for number in range(count)]
@@ -169,9 +169,9 @@ FAULTS: Final[Sequence[Callable[[random.Random, str], str]]] = (
 
 def xp_outcome(dialect: str, text: str) -> Outcome:
     from xp.envs.base import ToolSpec
-    from xp.envs.config import Dialect
     from xp.episode.dialects import SYNTAX
     from xp.episode.tool_calls import ToolCall
+    from xp.spec.dialect import Dialect
 
     calls = SYNTAX[Dialect(dialect)].read(text, lambda: [ToolSpec(name, "", PARAMETERS) for name in NAMES])
     # The environment executes the calls that can be read; a malformed one is reported to the model.

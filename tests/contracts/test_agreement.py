@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,24 +15,17 @@ import pytest
 
 from tests.support import grouped
 from tests.support.fake_session import RULES, FakeSession, call
+from tests.support.sections import overlong, replace, reward_rule, run_spec, sampling_of
 from tests.support.tiny import ScriptedModel, tokenizer_and_model
 from xp.envs.base import EnvUnavailable, Message, SessionLost, Task, ToolResult
-from xp.envs.config import (
-    Chat,
-    Dialect,
-    EnvConfig,
-    OnMalformedCall,
-    OnNoToolCall,
-    PromptSource,
-    Reduction,
-    RewardRule,
-    ToolCallsPerTurn,
-)
+from xp.envs.config import EnvConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.rewards import Overlong, RewardSteps
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
+from xp.spec.dialect import Dialect
+from xp.spec.env import OnMalformedCall, OnNoToolCall, PromptSource, Reduction, ToolCallsPerTurn
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
@@ -80,7 +73,7 @@ STOP = ("</tool_call>", "</action>")
 
 
 def paying(reduction: Reduction, nonterminal: float | None = None, maximum: float | None = None) -> EnvConfig:
-    return replace(RULES, reward=RewardRule(reduction, nonterminal, None, maximum))
+    return replace(RULES, reward=reward_rule(reduction, nonterminal=nonterminal, maximum=maximum))
 
 
 SCRIPTS = (
@@ -242,12 +235,11 @@ def under_trls_engine(model: Any, chat: ChatTokens, mix: Any, sampling: Any, ove
 
 def rollout_of(script: Script, mix: Any, max_tokens_per_turn: int = 200, overlong: Overlong | None = None) -> Any:
     """The script, played by TRL's adapter."""
-    from xp.worker.stage import Sampling
 
     tokenizer, _ = tokenizer_and_model()
     model = ScriptedModel(_conversation(script), len(tokenizer))
     limits = (400, max_tokens_per_turn, 2000)
-    sampling = Sampling(*limits, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=script.stop)
+    sampling = sampling_of(*limits, temperature=0.0, stop=script.stop)
     return under_trls_engine(model, ChatTokens(tokenizer), mix, sampling, overlong)
 
 
@@ -291,7 +283,7 @@ def _conversation(script: Script) -> list[int]:
     return ids
 
 
-OVERLONG = Overlong(max_response_tokens=2000, buffer_tokens=1990, factor=0.5)
+OVERLONG = overlong(2000, 1990, 0.5)
 """A penalty that every script has."""
 
 
@@ -329,7 +321,7 @@ def test_a_turn_cut_by_trls_adapter_truncates_its_episode(stop: tuple[str, ...])
     limit = len(tokenizer("It was the bu", add_special_tokens=False)["input_ids"])
     script = Script("is cut", ("It was the bu",), stop=stop)
     rollout = rollout_of(script, FakeMix(RULES), limit)
-    own: Any = SimpleNamespace(_config=SimpleNamespace(mask_truncated=True))
+    own: Any = SimpleNamespace(_config=SimpleNamespace(spec=run_spec(algorithm__mask_truncated=True)))
     assert len(rollout.conversation.completion_ids) == limit
     assert rollout.outcome.status is (EpisodeStatus.STOPPED if stop else EpisodeStatus.TRUNCATED)
     assert any(Rollouts._mask(own, rollout)) is bool(stop)
@@ -337,21 +329,12 @@ def test_a_turn_cut_by_trls_adapter_truncates_its_episode(stop: tuple[str, ...])
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_trajectory_keeps_the_engines_prompt_where_prompts_are_kept(keep: bool) -> None:
-    from xp.worker.stage import Sampling
 
     tokenizer, _ = tokenizer_and_model()
     script, mix = SCRIPTS[0], FakeMix(SCRIPTS[0].rules)
-    chat = ChatTokens(tokenizer, Chat(keep_prompts=keep))
+    chat = ChatTokens(tokenizer, keeps_prompts=keep)
     model: Any = ScriptedModel(_conversation(script), len(tokenizer))
-    sampling = Sampling(
-        temperature=0.0,
-        top_p=1.0,
-        top_k=None,
-        max_prompt_tokens=400,
-        max_tokens_per_turn=200,
-        max_response_tokens=2000,
-        seed=1,
-    )
+    sampling = sampling_of(400, 200, 2000, temperature=0.0)
     rollout = under_trls_engine(model, chat, mix, sampling)
     found = rollout.record.trajectory("r", "train", 0).prompt
     assert found == (chat.rendered(ROW.messages, ROW.tools) if keep else None)
@@ -361,11 +344,10 @@ def test_a_trajectory_keeps_the_engines_prompt_where_prompts_are_kept(keep: bool
 def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
     from xp.engines.play import play_each
     from xp.engines.transformers_engine import TransformersEngine
-    from xp.worker.stage import Sampling
 
     tokenizer, model = tokenizer_and_model()
-    chat, mix = ChatTokens(tokenizer, Chat(keep_prompts=True)), DrawnMix()
-    sampling = Sampling(400, 8, 40, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+    chat, mix = ChatTokens(tokenizer, keeps_prompts=True), DrawnMix()
+    sampling = sampling_of(400, 8, 40)
     numbered = [(ROW, number) for number in range(len(DRAWN))]
 
     def engine(opening: Any) -> TransformersEngine:
@@ -387,12 +369,11 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
 def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int) -> None:
     from xp.engines.play import play_each
     from xp.engines.transformers_engine import TransformersEngine
-    from xp.worker.stage import Sampling
 
     tokenizer, _ = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
     model: Any = ScriptedModel(_conversation(Script("wins", grouped.WINS)), len(tokenizer))
-    sampling = Sampling(400, 200, 2000, temperature=0.0, top_p=1.0, top_k=None, seed=1)
+    sampling = sampling_of(400, 200, 2000, temperature=0.0)
     numbered = [(ROW, number) for number in range(len(grouped.OWN))] * 2
 
     def engine(opening: Any) -> TransformersEngine:

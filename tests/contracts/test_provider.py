@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.support.ors_server import COUNTER, QUIZ, rules, running
+from tests.support.sections import replace
 from tests.unit.test_envs_graded import graded
 from xp.envs.base import Provider
 from xp.envs.config import EnvConfig

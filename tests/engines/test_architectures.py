@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support.architectures import VOCABULARY, tiny_model
+from tests.support.sections import sampling_of
 from xp.backends.trl.control.rows.model import OTHER_HEADS
 from xp.backends.trl.worker.policy import WholePolicy
 from xp.engines.conversation import Opening
@@ -17,9 +18,8 @@ from xp.engines.kv_cache import without_padding_mask
 from xp.engines.transformers_engine import TransformersEngine, check_decoding
 from xp.errors import XpError
 from xp.models.network import RECURRENT, has_own_decoding, stated
-from xp.worker.stage import Sampling
 
-SAMPLING = Sampling(64, 12, 64, temperature=0.7, top_p=1.0, top_k=None, seed=1)
+SAMPLING = sampling_of(64, 12, 64, temperature=0.7)
 FAST = ("granite", "cohere2", "gemma2", "gpt2", "qwen3")
 DECODED = (
     *("apertus", "arcee", "biogpt", "bitnet", "cohere", "cohere2_moe", "ctrl", "cwm", "deepseek_v2", "deepseek_v3"),

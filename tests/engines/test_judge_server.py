@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.engines import needs_vllm
 from tests.support.tiny import tokenizer_and_model
+from xp.composition import compose
 from xp.engines.config import JudgeServer, VLLMServer
 
 pytestmark = needs_vllm
@@ -38,7 +39,10 @@ def test_a_program_beside_vllm_is_answered_with_the_key_alone(tmp_path: Path) ->
     (tmp_path / "a_program.py").write_text(PROGRAM)
     words = ("--tensor-parallel-size", "1", "--generation-config", "vllm", "--gpu-memory-utilization", "0.2")
     server = VLLMServer(words, 0, 1200.0, 600.0)
-    config = JudgeServer(str(tmp_path / "judge"), "a", False, server, 0, str(tmp_path / "judge.log"), 10.0)
+    spec = compose(["env=multiply", f"env.judge={{rubric: Long, model: {{serve: {tmp_path}/judge, name: a}}}}"])
+    judge = spec.served_judge
+    assert judge is not None
+    config = JudgeServer(judge, spec.launcher, False, server, 0, str(tmp_path / "judge.log"))
     (tmp_path / "judge.json").write_text(config.to_json())
     command = [sys.executable, "-m", "xp.engines.judge_server", str(tmp_path / "judge.json"), "-m", "a_program"]
     environ = {

@@ -12,13 +12,13 @@ import pytest
 
 from tests.engines import needs_vllm
 from tests.engines.test_trl import configured
+from tests.support.sections import sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.engines.completions import CompletionClient
 from xp.engines.conversation import GenerationRequest
 from xp.engines.server import RunningServer, running
 from xp.errors import ExitCode, XpError
-from xp.worker.stage import Sampling
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 LENGTH = 24
@@ -26,7 +26,7 @@ LENGTH = 24
 
 def written(served: RunningServer, log: Path, prompt: Sequence[int], max_tokens: int, *stop: str) -> list[int]:
     """Tokens that the model writes at temperature 0."""
-    sampling = Sampling(600, LENGTH, 300, temperature=0.0, top_p=1.0, top_k=None, seed=1, stop=stop)
+    sampling = sampling_of(600, LENGTH, 300, temperature=0.0, stop=stop)
     writer = CompletionClient(served.url, sampling, [], str(log), key=served.key)
     turn = writer.answer(GenerationRequest(prompt, max_tokens, seed=1))
     assert len(turn.logprobs) == len(turn.ids)
@@ -71,14 +71,14 @@ def test_turns_end_where_they_should_and_a_lost_server_is_told(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     config = TRLTrainConfig.from_json((tmp_path / "config.json").read_text())
-    assert config.common.server is not None
-    server, log = replace(config.common.server, deadline_s=30.0), tmp_path / "vllm.log"
+    assert config.server is not None
+    server, log = replace(config.server, deadline_s=30.0), tmp_path / "vllm.log"
 
     def play() -> None:
-        with running(server, config.base_model, "", log) as served:
+        with running(server, config.reference, "", log) as served:
             check_ends(served, log)
             alive = (one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE)
-            (guard,) = (one for one in alive if config.base_model in one.cmdline())
+            (guard,) = (one for one in alive if config.reference in one.cmdline())
             for process in guard.children(recursive=True):
                 process.send_signal(sent)
             written(served, log, [1, 2, 3], LENGTH)

@@ -22,8 +22,8 @@ from tests.trainers.test_slime_rehearsal import GROUP, PROMPTS, STEPS, job_of, r
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.job import Job
 from xp.lib.loopback import free_port
-from xp.planning.backend import RunPaths
 from xp.planning.stages import prepare_stage, task_set_place
+from xp.worker.places import RunPaths
 
 pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sections import chat_model
 from tests.support.tiny import tokenizer_and_model
 from xp.envs.base import Message
-from xp.envs.config import Chat, ToolsPrompt
 from xp.episode.tokens import ChatTokens
+from xp.spec.model import Model, ToolsPrompt
 from xp.tasks.template_check import PROBE_TOOLS, examine
 
 vllm = pytest.importorskip("vllm", reason="vLLM is not here: make test-vllm")
@@ -24,7 +25,7 @@ SHOW_TOOLS = {"template_minicpmv45"}
 """Templates among them that tell the model of its tools."""
 
 
-def tokens(template: Path, chat: Chat | None = None) -> ChatTokens:
+def tokens(template: Path, chat: Model | None = None) -> ChatTokens:
     tokenizer = copy.deepcopy(tokenizer_and_model()[0])
     tokenizer.chat_template = template.read_text()
     tokenizer.add_special_tokens({"bos_token": "<|bos|>"})
@@ -44,7 +45,7 @@ def test_a_template_that_loses_the_tools_is_refused(template: Path) -> None:
 @pytest.mark.parametrize("name", sorted(WITH_ROLES))
 def test_tools_written_by_xp_reach_the_model(name: str) -> None:
     (template,) = (path for path in TEMPLATES if path.stem == name)
-    chat = tokens(template, Chat(tools_prompt=ToolsPrompt.SYSTEM))
+    chat = tokens(template, chat_model(tools_prompt=ToolsPrompt.SYSTEM))
     assert examine(chat).faults == ()
     opening = [Message(role="system", content="Be brief."), Message(role="user", content="Where is the key?")]
     text = chat.rendered(opening, json.dumps(PROBE_TOOLS))

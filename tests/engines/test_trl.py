@@ -18,12 +18,13 @@ import yaml
 
 from tests.engines import needs_vllm
 from tests.support.resuming import lose_once, process_with
+from tests.support.sections import with_model
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import RunPaths
+from xp.worker.places import RunPaths
 from xp.worker.step_log import check_gap
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -53,9 +54,7 @@ def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
             (directory / Path(path).name).write_text(text)
     config = TRLTrainConfig.from_json((directory / "config.json").read_text())
     config = replace(
-        config,
-        base_model=f"{root}/base",
-        common=replace(config.common, stage_dir=root),
+        with_model(config, f"{root}/base"),
         grpo={**config.grpo, "save_strategy": "no"},
     )
     (directory / "config.json").write_text(config.to_json())
@@ -85,11 +84,11 @@ def served(directory: Path, environ: dict[str, str]) -> Iterator[dict[str, str]]
     from xp.engines.server import URL, running
 
     config = TRLTrainConfig.from_json((directory / "config.json").read_text())
-    assert config.common.server is not None
+    assert config.server is not None
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environ.items():
             patch.setenv(name, value)
-        with running(config.common.server, config.base_model, "", directory / "vllm.log") as (url, key):
+        with running(config.server, config.reference, "", directory / "vllm.log") as (url, key):
             yield {**environ, URL: url, KEY: key, "NO_PROXY": "127.0.0.1"}
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.contracts.test_agreement import FakeMix
 from tests.support.fake_session import RULES
+from tests.support.sections import replace, with_keys
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.worker import colocated
 from xp.backends.trl.worker.config import TRLTrainConfig
@@ -21,12 +21,13 @@ from xp.backends.trl.worker.process import Ranks, TrainingProcess, leave_group, 
 from xp.backends.trl.worker.rollout import Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
-from xp.envs.config import OnNoToolCall
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.errors import XpError
 from xp.lib import loopback
+from xp.spec import DType
+from xp.spec.env import OnNoToolCall
 
 LEFT_OUT = "layers.1."
 DTYPE, UNTIED = "dtype", "untied"
@@ -86,14 +87,14 @@ def main(path: str, result: str, faults_text: str) -> None:
     from transformers import AutoTokenizer, set_seed
 
     set_seed(1)
-    tokenizer = AutoTokenizer.from_pretrained(config.base_model)
+    tokenizer = AutoTokenizer.from_pretrained(config.reference)
     mix: Any = FakeMix(replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 2 * ranks.number))
-    metrics = Path(config.common.stage_dir, "metrics.jsonl")
+    metrics = Path(config.stage_dir, "metrics.jsonl")
     log = TRLStepLog(config, MetricsFile(metrics, "train", 1) if ranks.is_main else None)
     if faults == DTYPE:
-        config = replace(config, common=replace(config.common, dtype="bfloat16"))
+        config = with_keys(config, model__dtype=DType.BFLOAT16)
     told = ""
-    with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
+    with Recorder(Path(config.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
         process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, ranks)
         rollouts = Rollouts(process, ROWS)
         trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)

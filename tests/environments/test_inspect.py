@@ -152,7 +152,7 @@ def test_a_judge_has_a_role_and_its_price_is_counted(monkeypatch: pytest.MonkeyP
     with serving(ChatServer(write=judge)) as server:
         role = {"model": "openai-api/mine/judge", "base_url": server.url, "api_key_var": "JUDGE_KEY"}
         config = task_of(
-            "judged", secrets=("JUDGE_KEY",), roles={"grader": role}, prices={"openai-api/mine/judge": (2.0, 8.0)}
+            "judged", secrets={"JUDGE_KEY": None}, roles={"grader": role}, prices={"openai-api/mine/judge": (2.0, 8.0)}
         )
         (outcome,) = played(config, [(0, ["By scattering."])])
         assert "Bearer of-the-judge" in str(server.headers)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tests.support.fake_session import RULES
+from tests.support.sections import replace
 
 GSM8K = replace(
     RULES, provider="local", grader=None, env_class="gsm8k", rows="tests.envs_under_test.graders:skyrl_rows"

@@ -31,7 +31,7 @@ def native(backend: str, stages: Iterable[Stage]) -> Any:
     config = json.loads(next(text for name, text in train.job.files.items() if name.endswith("/config.json")))
     places = {
         "trl": lambda: config["grpo"],
-        "skyrl": lambda: config["common"]["overrides"],
+        "skyrl": lambda: config["native_keys"],
         "slime": lambda: config["command"]["flags"],
     }
     return places[backend]()

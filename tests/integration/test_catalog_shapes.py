@@ -18,7 +18,7 @@ from xp.composition import ROOT, compose
 from xp.envs.base import Task
 from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
-from xp.planning.episode import env_config
+from xp.planning.episode import episode_config
 from xp.planning.stages import prepare_config
 from xp.spec import HeldOutSpec, RunSpec
 from xp.tasks.config import Purpose
@@ -188,5 +188,5 @@ def test_the_seven_tools_of_a_mystery_are_played() -> None:
 @cache
 def opened(look_alike: str) -> OpenRewardProvider:
     spec = compose(("env=openreward", f"env.serve=tests.envs_under_test.catalog.{look_alike}"))
-    ((name, member),) = spec.env.members.items()
-    return OpenRewardProvider(env_config(name, member, spec), os.environ)
+    (config,) = episode_config(spec).members.values()
+    return OpenRewardProvider(config, os.environ)

@@ -37,9 +37,9 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.local import ensure_made
 from xp.lib.loopback import HOST, free_port
 from xp.planning.engine import ON_CPU, sglang_arguments, vllm_server
-from xp.planning.episode import sampling_of
-from xp.planning.stages import model_place
 from xp.worker.adapters import load_policy
+from xp.worker.places import model_place
+from xp.worker.token_budget import evaluation_sampling
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(3600)]
 
@@ -176,7 +176,7 @@ def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -
     ensure_made(spec, str(model))
     log = tmp_path / "sglang.log"
     with running(sglang_arguments(spec), str(model), "", log, python) as (url, key):
-        sampling = sampling_of(spec, evaluates=True)
+        sampling = evaluation_sampling(spec)
         with pytest.raises(XpError, match="401"):
             SGLangClient(url, sampling, [2], str(log)).answer(GenerationRequest([7, 8], 3, 1))
         written = SGLangClient(url, sampling, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))
@@ -221,7 +221,7 @@ def test_vllm_plays_the_base_of_a_model_with_its_adapters_apart(tmp_path: Path) 
     served, model, name = server.with_adapters(vllm_server(spec, 0, takes_weights=False), str(tmp_path / "adapted"))
     log, prompt = tmp_path / "vllm.log", [10, 11, 12]
     with server.running(served, model, "", log, python, name) as (url, key):
-        written = CompletionClient(url, sampling_of(spec, evaluates=True), [2], str(log), key=key).answer(
+        written = CompletionClient(url, evaluation_sampling(spec), [2], str(log), key=key).answer(
             GenerationRequest(prompt, 8, 1)
         )
     with torch.no_grad():

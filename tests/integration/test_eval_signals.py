@@ -16,7 +16,7 @@ from tests.support.launching import DEADLINE_S, eventually, is_alive
 from xp.composition import compose
 from xp.errors import ExitCode
 from xp.evaluation.local import ensure_made
-from xp.planning.stages import model_place
+from xp.worker.places import model_place
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -12,10 +12,10 @@ import pytest
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import CONFIG, HELLO, harbor, write_task
 from xp.envs.base import Task
-from xp.envs.config import SandboxKind
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.spec.env import SandboxKind
 from xp.testing.jobs import eventually
 
 pytestmark = pytest.mark.integration

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,16 @@ import pytest
 from tests.envs_under_test.openenv_counter import Tools, own_results
 from tests.support.fake_session import RULES
 from tests.support.ors_server import rules
+from tests.support.sections import replace
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, ProtocolError, SessionLost, Task, ToolCrashed
-from xp.envs.config import Dialect, EnvConfig
+from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer
 from xp.envs.openenv import OpenEnvProvider
 from xp.envs.target import origin
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
+from xp.spec.dialect import Dialect
 
 pytestmark = pytest.mark.integration
 MODULE = "tests.envs_under_test.openenv_counter"

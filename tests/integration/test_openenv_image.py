@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,13 @@ import pytest
 from tests.envs_under_test.openenv_image import make_image
 from tests.integration.test_openenv import counter, task
 from tests.support.fake_session import with_limits
-from xp.envs.config import Dialect, EnvConfig
+from tests.support.sections import replace
+from xp.envs.config import EnvConfig
 from xp.envs.openenv import OpenEnvProvider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.spec.dialect import Dialect
 
 HAS_DAEMON = shutil.which("docker") is not None and not subprocess.call(
     ["docker", "version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

@@ -17,7 +17,7 @@ from xp.envs.openreward import OpenRewardProvider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
-from xp.planning.episode import env_config, episode_config, episode_secrets, named_code
+from xp.planning.episode import episode_config, episode_secrets, named_code
 from xp.planning.plan import build_plan
 from xp.planning.stages import prepare_config
 from xp.spec import RunSpec
@@ -75,9 +75,8 @@ def test_the_terminal_tool_of_a_toolset_takes_the_first_message_without_a_call(w
 def test_variables_reach_the_server_that_is_served_and_no_file() -> None:
     overrides = "{OPENAI_BASE_URL: 'http://127.0.0.1:9/v1', OPENAI_API_KEY: {from_env: MY_KEY}}"
     spec = composed(f"env.serve={BOXED}", f"env.overrides={overrides}")
-    (member,) = spec.env.members.values()
-    config = env_config("fake", member, spec)
-    with boxed({"MY_KEY": VALUE}, overrides=config.overrides, secret_overrides=config.secret_overrides) as provider:
+    (config,) = episode_config(spec).members.values()
+    with boxed({"MY_KEY": VALUE}, overrides=config.overrides) as provider:
         session = provider.open(TASK)
         values = [session.call("variable", {"value": name}).text for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY")]
         assert values == ["http://127.0.0.1:9/v1", VALUE]
@@ -87,7 +86,7 @@ def test_variables_reach_the_server_that_is_served_and_no_file() -> None:
     assert all("MY_KEY" in stage.job.secrets for stage in plan.stages if stage.name in ("prepare", "train"))
     with (
         pytest.raises(XpError, match=r"overrides.OPENAI_API_KEY needs MY_KEY, which is not set") as caught,
-        boxed({}, secret_overrides=config.secret_overrides) as provider,
+        boxed({}, overrides=config.overrides) as provider,
     ):
         provider.open(TASK)
     assert caught.value.code is ExitCode.SECRET

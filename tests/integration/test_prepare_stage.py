@@ -19,9 +19,10 @@ import pytest
 
 from tests.envs_under_test.counter import LOG_VARIABLE
 from tests.support.ors_server import COUNTER, rules
+from tests.support.sections import held_out_rule, member_of, prepare_of, selection
 from xp.errors import ExitCode
 from xp.lib.atomic import write_atomically
-from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
+from xp.tasks.config import PrepareConfig
 from xp.tasks.request import request_key
 from xp.tasks.store import open_verified
 
@@ -65,13 +66,13 @@ class Stage:
 
 def stage(root: Path, num_train: int = 150, **env: object) -> Stage:
     own = {"name": "count", "serve": COUNTER, "target": None, "variant": None, "system_prompt": "Use {tool_names}."}
-    member = MemberConfig(
+    member = member_of(
         rules(**{**own, **env}),
-        train=Selection(("train",), num_tasks=num_train),
-        held_out=HeldOut("test", may_overlap=True),  # both splits have the same prompts
+        train=selection(("train",), num_tasks=num_train),
+        held_out=held_out_rule("test", may_overlap=True),  # both splits have the same prompts
         weight=1.0,
     )
-    return Stage(root, PrepareConfig({"count": member}, allow_missing_fraction=0.0, concurrency=32))
+    return Stage(root, prepare_of({"count": member}, allow_missing_fraction=0.0, concurrency=32))
 
 
 def test_a_served_environment_is_prepared_and_each_session_is_torn_down(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.ors_server import rules
+from tests.support.sections import chat_model, member_of, prepare_of, replace, selection
 from tests.support.tiny import tokenizer_and_model
-from xp.envs.config import Chat, EnvConfig, EpisodeConfig, PromptSource
+from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.metrics import EpisodeFacts, check_health
 from xp.episode.mixture import EnvironmentMixture
@@ -19,7 +19,7 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import trajectory
 from xp.errors import ExitCode, XpError
-from xp.tasks.config import MemberConfig, PrepareConfig, Selection
+from xp.spec.env import PromptSource
 from xp.tasks.load import load_tasks
 from xp.tasks.prepare import prepare
 from xp.tasks.row import TaskRow
@@ -52,7 +52,7 @@ FIRST = {"an OpenEnv environment whose reset ignores its seed": 1}
 def prepared(env: EnvConfig, root: Path) -> list[TaskRow]:
     """The training tasks of an environment, as a training loads them."""
     split = "other" if "Silent" in env.provider else "train"
-    config = PrepareConfig({env.name: MemberConfig(env, Selection((split,)), None, 1.0)}, 0.0, 8)
+    config = prepare_of({env.name: member_of(env, selection((split,)))})
     made = prepare(config, os.environ, root)
     (root / "prepare.json").write_text(config.to_json())
     return load_tasks(made.path, root, "train")
@@ -126,7 +126,7 @@ def test_newly_drawn_rows_end_the_stage_unless_prompts_are_live(
 def test_a_live_prompts_length_is_checked_at_its_opening(limit: int, reason: str | None, tmp_path: Path) -> None:
     live = served("Drawn", prompt=PromptSource.LIVE)
     row = prepared(live, tmp_path)[0]
-    chat = ChatTokens(tokenizer_and_model()[0], Chat())
+    chat = ChatTokens(tokenizer_and_model()[0], chat_model())
     with EnvironmentMixture(EpisodeConfig({live.name: live}), os.environ) as mix:
         episode = mix.episode(row)
         ids = live_prompt(episode, row.tools, chat, limit)

@@ -11,9 +11,10 @@ from tests.envs_under_test.catalog.answers import _sum
 from tests.envs_under_test.catalog.whodunit import make_case
 from tests.support.fake_session import call
 from tests.support.ors_server import rules
-from xp.envs.config import EpisodeConfig, WeightedFn
+from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult
+from xp.spec.reward_fn import WeightedFnSpec
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
@@ -36,7 +37,7 @@ def row(split: str, index: int) -> TaskRow:
 
 def played(look_alike: str, split: str, index: int, message: str, function: str = "remember") -> list[dict[str, Any]]:
     SEEN.clear()
-    own = (WeightedFn(f"tests.integration.test_reward_metadata:{function}", 1.0),)
+    own = (WeightedFnSpec(fn=f"tests.integration.test_reward_metadata:{function}", weight=1.0),)
     member = rules(name="e", serve=f"{CATALOG}.{look_alike}", reward_fn=own)
     with EnvironmentMixture(EpisodeConfig({"e": member}), os.environ) as mix:
         episode = mix.episode(row(split, index))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.envs_under_test.narrow import ROOM
 from tests.reliability.test_sessions import wait_for
 from tests.support.ors_server import COUNTER, QUIZ, Effects, rules, running
+from tests.support.sections import replace
 from xp.__main__ import main
 from xp.envs import slots
 from xp.envs.openreward import OpenRewardProvider

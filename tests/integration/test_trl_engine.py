@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
 import torch
 
+from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.engines.conversation import (
     Conversation,
@@ -21,17 +21,9 @@ from xp.engines.conversation import (
     RolloutTurn,
 )
 from xp.engines.transformers_engine import TransformersEngine, draw
-from xp.worker.stage import Sampling
+from xp.spec import Sampling
 
-SAMPLING = Sampling(
-    temperature=1.0,
-    top_p=1.0,
-    top_k=None,
-    max_prompt_tokens=400,
-    max_tokens_per_turn=12,
-    max_response_tokens=60,
-    seed=1,
-)
+SAMPLING = sampling_of(400, 12, 60)
 
 
 class Engine:

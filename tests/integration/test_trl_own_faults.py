@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.fake_session import call
 from tests.support.ors_server import Effects, rules, running
+from tests.support.sections import sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.rollout import trl_rows
 from xp.engines.conversation import Conversation, Opening, RolloutTurn
@@ -28,20 +29,11 @@ from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 from xp.testing.jobs import eventually
-from xp.worker.stage import Sampling
 
 pytestmark = pytest.mark.integration
 AWKWARD = "tests.envs_under_test.awkward:Awkward"
 OTHER = "tests.envs_under_test.awkward:Other"
-SAMPLING = Sampling(
-    temperature=1.0,
-    top_p=1.0,
-    top_k=None,
-    max_prompt_tokens=400,
-    max_tokens_per_turn=200,
-    max_response_tokens=2000,
-    seed=1,
-)
+SAMPLING = sampling_of(400, 200, 2000)
 
 
 class Script:

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from tests.envs_under_test.graders import TOGETHER
 from tests.support.fake_session import RULES, FakeSession, OneAtATime, with_limits
+from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
@@ -32,17 +32,8 @@ from xp.lib.signals import StopSignal
 from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
-from xp.worker.stage import Sampling
 
-SAMPLING = Sampling(
-    temperature=1.0,
-    top_p=1.0,
-    top_k=None,
-    max_prompt_tokens=400,
-    max_tokens_per_turn=6,
-    max_response_tokens=400,
-    seed=1,
-)
+SAMPLING = sampling_of(400, 6, 400)
 TURNS = 3
 
 Hear = Callable[[int, int], None]

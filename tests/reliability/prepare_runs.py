@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.fake_provider import FakeWorld
+from tests.support.sections import replace
 from xp.lib.atomic import write_atomically
 from xp.tasks.config import PrepareConfig
 from xp.tasks.request import request_key

@@ -17,6 +17,7 @@ from xp.envs.base import NotOffered, ProtocolError, Task
 from xp.envs.openreward import OpenRewardProvider
 from xp.envs.target import remote_target
 from xp.errors import ExitCode, XpError
+from xp.spec.env import SecretSource
 
 
 def catalog(
@@ -77,8 +78,7 @@ def test_a_session_is_asked_for_as_the_sdk_asks_for_it(world: World, monkeypatch
         world,
         variant="counter",
         toolset="codex",
-        overrides={"OPENAI_BASE_URL": "http://h/v1"},
-        secret_overrides={"OPENAI_API_KEY": "MY_KEY"},
+        overrides={"OPENAI_BASE_URL": "http://h/v1", "OPENAI_API_KEY": SecretSource(from_env="MY_KEY")},
     )
     with pytest.raises(NotOffered):
         provider.open(Task("fake", "train", 2))

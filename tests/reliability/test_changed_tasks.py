@@ -13,9 +13,9 @@ import pytest
 from tests.reliability.proxy import FaultProxy
 from tests.support.cases import few
 from tests.support.ors_server import rules
+from tests.support.sections import held_out_rule, member_of, prepare_of, selection
 from xp.envs.local_server import LocalServer
 from xp.errors import ExitCode, XpError
-from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.load import load_tasks
 from xp.tasks.prepare import prepare
 
@@ -36,8 +36,8 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
     with ExitStack() as stack:
         proxy = stack.enter_context(FaultProxy(stack.enter_context(server("first"))))
         env = rules(target=proxy.url, serve=None, allowed_origins=(proxy.url,))
-        selection, held_out = Selection(("train",)), HeldOut("train", fraction=0.25)
-        config = PrepareConfig({env.name: MemberConfig(env, selection, held_out, 1.0)}, 0.0, 8)
+        held_out = held_out_rule("train", fraction=0.25)
+        config = prepare_of({env.name: member_of(env, selection(), held_out)}, 0.0, 8)
         made = prepare(config, os.environ, tmp_path)
         (tmp_path / "prepare.json").write_text(config.to_json())
 
@@ -90,7 +90,7 @@ def test_rows_that_were_read_anew_from_a_changed_file_end_the_stage(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     env = rules(provider="local", target=None, serve=None, grader="sums:grade", rows="sums:rows")
-    config = PrepareConfig({env.name: MemberConfig(env, Selection(("train",)), None, 1.0)}, 0.0, 8)
+    config = prepare_of({env.name: member_of(env, selection())})
     write("+")
     made = prepare(config, os.environ, tmp_path)
     (tmp_path / "prepare.json").write_text(config.to_json())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +11,11 @@ import pytest
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
 from tests.support.fake_session import call
-from xp.diagnosis.history import Facts
-from xp.diagnosis.live import LiveRules
+from tests.support.sections import PLACES, run_spec
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.spec.training import OnSymptom
 
 
 def outcomes(world: World, num: int, num_void: int) -> list[EpisodeFacts]:
@@ -30,34 +30,13 @@ def outcomes(world: World, num: int, num_void: int) -> list[EpisodeFacts]:
     return played
 
 
-NO_RULES = LiveRules("off", Facts(0, 1, 1.0, ("fake",), 1))
-
-
-@dataclass(frozen=True)
-class Common:
-    max_void_fraction: float = 0.2
-    pass_threshold: float = 1.0
-    on_nonfinite: str = "stop"
-    max_logprob_gap: float | None = None
-    metrics: str = "metrics.jsonl"
-
-
-@dataclass(frozen=True)
-class Config:
-    num_steps: int = 1
-    group_size: int = 2
-    updates_per_rollout: int = 1
-    max_staleness: int = 0
-    common: Common = Common()
-    symptoms: LiveRules = NO_RULES
-
-
 @pytest.mark.scorecard(20)
 def test_20_too_many_void_episodes_stop_the_run_with_their_code(world: World, tmp_path: Path) -> None:
     steps = pytest.importorskip("xp.backends.trl.worker.steps", reason="TRL is not installed")
     from xp.episode.metrics_file import MetricsFile
 
-    config: Any = Config()
+    limits = {"training__max_void_fraction": 0.2, "training__group_size": 2, "training__on_symptom": OnSymptom.OFF}
+    config: Any = SimpleNamespace(spec=run_spec(**limits), places=PLACES, num_steps=1, updates_per_rollout=1)
     log = steps.TRLStepLog(config, MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
     log.episodes(outcomes(world, 10, 2), 1.0)
     with pytest.raises(XpError, match="ResponseLost") as caught:

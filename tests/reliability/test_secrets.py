@@ -78,20 +78,20 @@ def test_29_an_origin_is_compared_whole(url: str) -> None:
 @pytest.mark.scorecard(29)
 def test_29_secrets_for_another_origin_are_refused_before_any_request() -> None:
     with pytest.raises(XpError, match="allowed_origins") as caught:
-        OpenRewardProvider(remote(secrets=("GRADER_KEY",)), {"GRADER_KEY": CANARY})
+        OpenRewardProvider(remote(secrets={"GRADER_KEY": None}), {"GRADER_KEY": CANARY})
     assert CANARY not in str(caught.value)
 
 
 @pytest.mark.scorecard(29)
 def test_29_a_missing_secret_is_named() -> None:
     with pytest.raises(XpError, match="GRADER_KEY") as caught:
-        OpenRewardProvider(remote(secrets=("GRADER_KEY",)), {})
+        OpenRewardProvider(remote(secrets={"GRADER_KEY": None}), {})
     assert caught.value.code is ExitCode.SECRET
 
 
 @pytest.mark.scorecard(29)
 def test_29_the_catalogs_secrets_name_their_domains() -> None:
-    config = remote(target="Org/Name", secrets=("OPENAI_API_KEY",))
+    config = remote(target="Org/Name", secrets={"OPENAI_API_KEY": None})
     target = targets.remote_target(config, {**KEY, "OPENAI_API_KEY": "sk"})
     assert target.url == "https://sessions.openreward.ai"
     assert target.deployment == "Org/Name"
@@ -99,7 +99,7 @@ def test_29_the_catalogs_secrets_name_their_domains() -> None:
     assert sent["OPENAI_API_KEY"] == {"value": "sk", "allowed_domains": ["api.openai.com"]}
     assert "sessions.openreward.ai" in sent["api_key"]["allowed_domains"]
     with pytest.raises(XpError, match="MY_OWN"):
-        targets.remote_target(remote(target="Org/Name", secrets=("MY_OWN",)), {**KEY, "MY_OWN": "x"})
+        targets.remote_target(remote(target="Org/Name", secrets={"MY_OWN": None}), {**KEY, "MY_OWN": "x"})
 
 
 @pytest.mark.scorecard(29)
@@ -118,7 +118,7 @@ def test_29_no_redirect_is_followed(world: World, path: str) -> None:
 
 @pytest.mark.scorecard(29)
 def test_29_secrets_travel_with_the_creation_alone(world: World) -> None:
-    config = world.config(secrets=("GRADER_KEY",))
+    config = world.config(secrets={"GRADER_KEY": None})
     provider = OpenRewardProvider(config, {**os.environ, "GRADER_KEY": CANARY})
     world.providers.append(provider)
     assert provider.open(TASK).call("secret", {"value": "GRADER_KEY"}).text == CANARY
@@ -137,7 +137,7 @@ def test_29_no_secret_is_in_a_repr_a_log_or_an_exception(
     world: World, path: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = {**os.environ, **KEY, "GRADER_KEY": CANARY}
-    provider = OpenRewardProvider(world.config(secrets=("GRADER_KEY",)), secret)
+    provider = OpenRewardProvider(world.config(secrets={"GRADER_KEY": None}), secret)
     world.providers.append(provider)
     heard = Heard([repr(provider), repr(targets.remote_target(world.config(), secret))])
     with caplog.at_level("DEBUG"):

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -18,6 +17,7 @@ from tests.reliability.conftest import PATIENT, TASK, World
 from tests.reliability.proxy import Fault, FaultProxy
 from tests.support.fake_session import call
 from tests.support.ors_server import COUNTER, Effects, rules, running
+from tests.support.sections import replace
 from xp.envs import local_server, openreward
 from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost, Task
 from xp.envs.local_server import LocalServer

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from tests.reliability import proxy as faults
 from tests.reliability.conftest import TASK, World
 from tests.support.http_server import Reply, http_server
 from tests.support.ors_server import rules
+from tests.support.sections import replace
 from xp.__main__ import main
 from xp.composition import compose
 from xp.envs import target as targets
@@ -64,7 +64,7 @@ TOKEN = {"HF_TOKEN": "XPCANARY"}
 def test_a_token_of_an_openenv_server_goes_to_listed_origins_in_secret(
     target: str, allowed: tuple[str, ...], is_sent: bool
 ) -> None:
-    config = rules(provider="openenv", target=target, allowed_origins=allowed, secrets=("HF_TOKEN",))
+    config = rules(provider="openenv", target=target, allowed_origins=allowed, secrets={"HF_TOKEN": None})
     if is_sent:
         to = targets.openenv_target(config, TOKEN)
         assert (to.url, to.headers, to.secrets) == (target.rstrip("/"), {"Authorization": "Bearer XPCANARY"}, {})
@@ -72,15 +72,15 @@ def test_a_token_of_an_openenv_server_goes_to_listed_origins_in_secret(
     else:
         with pytest.raises(XpError, match=r"HF_TOKEN would go to .*, which is not allowed"):
             targets.openenv_target(config, TOKEN)
-    assert targets.openenv_target(replace(config, secrets=()), TOKEN).headers == {}
+    assert targets.openenv_target(replace(config, secrets={}), TOKEN).headers == {}
     with pytest.raises(XpError, match="accepts no secrets except HF_TOKEN, not"):
-        targets.openenv_target(replace(config, secrets=("HF_TOKEN", "OTHER")), {**TOKEN, "OTHER": "x"})
+        targets.openenv_target(replace(config, secrets={"HF_TOKEN": None, "OTHER": None}), {**TOKEN, "OTHER": "x"})
     with pytest.raises(XpError, match="needs the secret HF_TOKEN, and HF_TOKEN is not set"):
         targets.openenv_target(config, {})
 
 
 def test_the_catalog_gets_the_key_and_the_environments_name() -> None:
-    config = rules(target="Org/Name", allowed_origins=(), secrets=())
+    config = rules(target="Org/Name", allowed_origins=(), secrets={})
     to = targets.remote_target(config, KEY)
     assert (to.url, to.deployment) == ("https://sessions.openreward.ai", "Org/Name")
     assert to.headers == {"X-Deployment": "Org/Name", "X-API-Key": KEY["OPENREWARD_API_KEY"]}
@@ -90,7 +90,7 @@ def test_the_catalog_gets_the_key_and_the_environments_name() -> None:
     elsewhere = {**KEY, "OPENREWARD_SESSION_URL": "http://other.example"}
     with pytest.raises(XpError, match=r"OPENREWARD_API_KEY would go to http://other.example:80, which is not allowed"):
         targets.remote_target(config, elsewhere)
-    own = rules(target="https://own.example/", allowed_origins=(), secrets=("MY_SECRET",))
+    own = rules(target="https://own.example/", allowed_origins=(), secrets={"MY_SECRET": None})
     with pytest.raises(XpError, match=r"its secrets would go to https://own.example:443, which is not allowed"):
         targets.remote_target(own, {**KEY, "MY_SECRET": "x"})
     to = targets.remote_target(

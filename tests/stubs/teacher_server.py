@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from tests.support.http_server import Reply, Request, http_server
-from xp.worker.distill import Distillation
+from tests.support.sections import distill
+from xp.spec import Distill
 
 KEY = "a-key-of-the-test"
 
@@ -19,7 +20,7 @@ KEY = "a-key-of-the-test"
 class TeacherServer:
     """A running server."""
 
-    rule: Distillation
+    rule: Distill
     environ: dict[str, str]
     replies: list[tuple[int, Any]] = field(default_factory=list)
     """Answers in place of the model's, first to last."""
@@ -52,5 +53,5 @@ def serving(network: Any, tokenizer: Any) -> Iterator[TeacherServer]:
         return Reply({"choices": [{"index": 0, "text": "x", "prompt_logprobs": entries}]})
 
     with http_server(answer) as server:
-        rule = Distillation("the-teacher", f"{server.url}/v1", "TEACHER_KEY", 1.0, False)
+        rule = distill("the-teacher", url=f"{server.url}/v1", key="TEACHER_KEY")
         yield TeacherServer(rule, {"TEACHER_KEY": KEY}, replies)

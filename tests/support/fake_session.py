@@ -4,47 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
+from tests.support.sections import environment, replace
 from xp.envs.base import EnvFault, Message, Task, ToolResult, ToolSpec
-from xp.envs.config import (
-    Dialect,
-    EnvConfig,
-    Limits,
-    OnMalformedCall,
-    OnNoToolCall,
-    Reduction,
-    RewardRule,
-    ToolCallsPerTurn,
-)
+from xp.envs.config import EnvConfig
 from xp.testing.jobs import DEADLINE_S
 
 TASK = Task("fake", "train", 0)
-LIMITS = Limits(
-    create_timeout_s=DEADLINE_S,
-    call_timeout_s=DEADLINE_S,
-    episode_timeout_s=4 * DEADLINE_S,
-    max_sessions=64,
-    retries_per_episode=1,
-    memory_gb=None,
-)
-RULES = EnvConfig(
+RULES = environment(
     name="fake",
     provider="tests.support.fake_session:FakeSession",
-    target=None,
-    serve=None,
-    variant=None,
     max_turns=5,
-    reward=RewardRule(Reduction.SUM, None, None, None),
-    on_no_tool_call=OnNoToolCall.STOP,
-    on_malformed_call=OnMalformedCall.TELL,
-    tool_calls_per_turn=ToolCallsPerTurn.FIRST,
-    dialect=Dialect.HERMES,
-    limits=LIMITS,
-    secrets=(),
-    allowed_origins=(),
+    limits={
+        "create_timeout_s": DEADLINE_S,
+        "call_timeout_s": DEADLINE_S,
+        "episode_timeout_s": 4 * DEADLINE_S,
+        "max_sessions": 64,
+        "retries_per_episode": 1,
+        "memory_gb": None,
+    },
 )
+LIMITS = RULES.limits
 
 
 def with_limits(rules: EnvConfig, **changes: Any) -> EnvConfig:

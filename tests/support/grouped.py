@@ -6,12 +6,12 @@ import itertools
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.support.fake_session import RULES, FakeSession, call
+from tests.support.sections import replace
 from xp.envs.base import EnvUnavailable, Message, Task, ToolResult
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture

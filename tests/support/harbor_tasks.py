@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.ors_server import rules
-from xp.envs.config import EnvConfig, SandboxKind
+from xp.envs.config import EnvConfig
+from xp.spec.env import SandboxKind
 
 OPTIONS = {"command_timeout_s": 250.0, "output_bytes": 1000, "reward": "reward"}
 REWARD = '"${XP_ROOT}/logs/verifier/reward.txt"'

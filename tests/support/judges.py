@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from tests.stubs.chat_server import ChatServer
-from xp.envs.config import JudgeConfig, JudgeEndpoint, JudgeScoring
+from tests.support.sections import replace
+from xp.spec.judge import JudgeModel, JudgeScoring, JudgeSpec, LimitName
 
 
 def data_of(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -43,21 +43,29 @@ def by(quality: Callable[[Any], float]) -> Callable[[Mapping[str, Any]], dict[st
     return write
 
 
-def config(server: ChatServer, scoring: JudgeScoring, **changes: Any) -> JudgeConfig:
-    """The judge behind a server; changes of its model are those that a JudgeEndpoint has."""
-    model = JudgeEndpoint(
-        url=server.url,
-        name="stub",
-        key=None,
-        max_tokens=100,
-        limit_name="max_tokens",
-        seed=None,
-        timeout_s=60.0,
-        price_in=100.0,
-        price_out=200.0,
-        temperature=0.0,
-        concurrency=4,
+def config(server: ChatServer, scoring: JudgeScoring, **changes: Any) -> JudgeSpec:
+    """The judge behind a server; changes of its model are those that a JudgeModel has."""
+    model = {
+        "url": server.url,
+        "name": "stub",
+        "key": None,
+        "max_tokens": 100,
+        "limit_name": LimitName.MAX_TOKENS,
+        "seed": None,
+        "timeout_s": 60.0,
+        "price_in": 100.0,
+        "price_out": 200.0,
+        "temperature": 0.0,
+        "concurrency": 4,
+        "serve": None,
+        "accelerators": 1,
+    }
+    own = {name: changes.pop(name) for name in list(changes) if name in model}
+    whole = JudgeSpec(
+        rubric="Longer is better.",
+        model=JudgeModel(**model | own),
+        scoring=scoring,
+        scale=(0.0, 10.0),
+        weight=1.0,
     )
-    own = {name: changes.pop(name) for name in list(changes) if name in JudgeEndpoint.__dataclass_fields__}
-    whole = JudgeConfig("Longer is better.", replace(model, **own), scoring, (0.0, 10.0), 1.0)
     return replace(whole, **changes)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import os
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.support.fake_session import RULES
+from tests.support.sections import replace
 from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer
 from xp.lib import private_directory
+from xp.spec.env import EnvLimits
 
 LOG_VARIABLE = "XP_TEST_SIDE_EFFECTS"
 """File to which each execution is appended, so that a test can count what the server did."""
@@ -70,5 +72,5 @@ def running(serve: str) -> Running:
 
 def rules(**changes: Any) -> EnvConfig:
     """Rules of an episode against a real server; a test about a deadline sets one that it can wait for."""
-    limits = {name: changes.pop(name) for name in list(changes) if name in RULES.limits.__dataclass_fields__}
+    limits = {name: changes.pop(name) for name in list(changes) if name in EnvLimits.model_fields}
     return replace(RULES, **{"provider": "openreward", **changes}, limits=replace(RULES.limits, **limits))

@@ -28,8 +28,9 @@ def tokenizer_and_model() -> tuple[Any, Any]:
 
 def leave_untrained(root: Path, *overrides: str) -> Path:
     """An outputs root with a spec's task set, and this model in place of the warmed-up one."""
-    from xp.planning.stages import model_place, prepare_config
+    from xp.planning.stages import prepare_config
     from xp.tasks.prepare import prepare
+    from xp.worker.places import model_place
 
     spec = compose(overrides)
     prepare(prepare_config(spec), os.environ, root)

@@ -129,7 +129,7 @@ def _case(fault: Fault) -> ParityCase:
     if not fault.native:
         return case
     config = json.loads(case.config)
-    config["common"]["overrides"].append(fault.native)
+    config["native_keys"].append(fault.native)
     return replace(case, config=json.dumps(config))
 
 

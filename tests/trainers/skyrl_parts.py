@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.skyrl.control.render import render
 from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLTrainStageConfig
@@ -17,8 +18,8 @@ from xp.backends.skyrl.worker.process import prepare_process
 from xp.backends.skyrl.worker.train import skyrl_row
 from xp.composition import compose
 from xp.episode.tokens import ChatTokens
-from xp.planning.backend import RunPaths
 from xp.tasks.row import TaskRow
+from xp.worker.places import RunPaths
 
 prepare_process()
 
@@ -40,7 +41,7 @@ def native(config: SkyRLTrainStageConfig, root: Path = Path("/outputs")) -> Any:
     from xp.backends.skyrl.worker.advantages import register_estimator
 
     register_estimator()
-    cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(config.start_model, root, config.base_model))
+    cfg = SkyRLTrainConfig.from_cli_overrides(config.native(config.start_model, root, config.reference))
     validate_cfg(cfg)
     return cfg
 
@@ -118,10 +119,8 @@ def generator(client: Any, mix: Any, config: SkyRLTrainStageConfig, **changes: A
         "tokenizer": tokenizer,
         "policy_model_name": "policy",
     }
-    limits = config.common.sampling, config.common.evaluation_limits
-    return XpGenerator(
-        parts, ChatTokens(tokenizer, config.common.chat), mix, *limits, config.mask_truncated, config.overlong
-    )
+    chat = ChatTokens(tokenizer, config.spec.model, keeps_prompts=config.spec.record_prompts)
+    return XpGenerator(parts, chat, mix, config.spec)
 
 
 def request(rows: Sequence[TaskRow], group_size: int, config: SkyRLTrainStageConfig, phase: str = "train") -> Any:

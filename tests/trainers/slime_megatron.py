@@ -73,7 +73,7 @@ def begin(args: Any, root: Path) -> None:
 def main(root: Path) -> None:
     """Export the model before and after each update, and print what Slime reported of each."""
     torch._dynamo.config.disable = True
-    args = parse(spec_of(tiny_directory(root)), "train", root)
+    args = parse(spec_of(tiny_directory(root)), root)
     tiny_directory(root)  # the parser's test leaves a configuration without the rest
     for name, value in OWN.items():
         setattr(args, name, value)

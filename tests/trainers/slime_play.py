@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.test_agreement import ROW, SCRIPTS, FakeMix, Script
+from tests.support.sections import sampling_of
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.slime_setup import (
     engine,
@@ -19,7 +20,6 @@ from tests.trainers.slime_setup import (
     worker_config,
 )
 from xp.episode.trajectory import Trajectory
-from xp.worker.token_budget import TokenBudget
 
 
 class Kept:
@@ -83,7 +83,7 @@ def play_script(
     args: Any, script: Script, size: int = 1, *, evaluation: bool = False, **changes: Any
 ) -> tuple[list[Any], FakeMix, Kept]:
     mix, kept = FakeMix(script.rules), Kept()
-    limits = changes.pop("limits", TokenBudget(400, 200, 2000))
+    limits = changes.pop("limits", sampling_of(400, 200, 2000))
     put_worker(args, worker_config(args.xp_root, limits, **changes), mix, kept)
     args.rollout_stop = list(script.stop) or None
     with engine(args, says_script(script)):

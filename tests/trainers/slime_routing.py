@@ -128,7 +128,7 @@ def main(root: Path) -> None:
     network.write_text(json.dumps(json.loads(network.read_text()) | EXPERTS))
     words = [f"model.architecture.{ours}={EXPERTS[theirs[0]]}" for ours, theirs in KEYS.items() if theirs[0] in EXPERTS]
     words.append("model.router_replay=true")
-    args = parse(spec_of(network.parent, *words), "train", root)
+    args = parse(spec_of(network.parent, *words), root)
     assert args.use_rollout_routing_replay
     for name, value in (OWN | MORE).items():
         setattr(args, name, value)

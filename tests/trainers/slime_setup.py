@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.sections import PLACES, limited, sampling_of, unevaluated
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, Says, TinyPolicy
 from xp.backends.slime.worker import config as hooks
@@ -21,13 +22,11 @@ from xp.backends.slime.worker.config import (
     METADATA_KEY,
     TOOL_KEY,
     WORKER_ATTRIBUTE,
-    SlimeStageConfig,
     WorkerConfig,
 )
 from xp.backends.slime.worker.rollout_process import Worker
-from xp.envs.config import Chat
+from xp.spec import Algorithm, Evaluation, Sampling, Training
 from xp.tasks.row import TaskRow
-from xp.worker.token_budget import TokenBudget
 
 IS_HERE = (
     os.environ.get("SLIME_ACCELERATOR") == "none-here"
@@ -39,39 +38,25 @@ needs_slime = pytest.mark.skipif(
     reason="Slime's own code is not here: make test-slime SLIME_PATH=/its/checkout MEGATRON_PATH=/that/of/Megatron-LM",
 )
 
-LIMITS = TokenBudget(max_prompt_tokens=700, max_tokens_per_turn=60, max_response_tokens=400)
+LIMITS = sampling_of(700, 60, 400)
+
+
+SECTIONS = {"algorithm": Algorithm, "training": Training, "evaluation": Evaluation}
 
 
 def worker_config(
-    root: Path, limits: TokenBudget = LIMITS, evaluation_limits: TokenBudget = LIMITS, **changes: Any
+    root: Path, limits: Sampling = LIMITS, evaluation_limits: Sampling = LIMITS, steps: int = 2, **changes: Any
 ) -> WorkerConfig:
-    """A stage's, for groups of four."""
-    common = SlimeStageConfig(
-        attempt=1,
-        run="runs/r",
-        stage_dir="runs/r/attempt_1/train",
-        tasks="tasks/t",
-        metrics="runs/r/metrics.jsonl",
-        chat=Chat(),
-        limits=limits,
-        evaluation_limits=evaluation_limits,
-        seed=1,
-        max_void_fraction=0.5,
-        pass_threshold=1.0,
-        on_nonfinite="stop",
-        max_logprob_gap=None,
-        upload_as=None,
-    )
-    fields: dict[str, Any] = {
-        "root": str(root),
-        "common": common,
-        "phase": "train",
-        "group_size": 4,
-        "num_steps": 2,
-        "prompts_per_step": 2,
+    """A stage's, for groups of four; changes are of keys of the algorithm, the training or the evaluation."""
+    keys = {"max_void_fraction": 0.5, "max_logprob_gap": None, "group_size": 4, "prompts_per_step": 2} | changes
+    named = {
+        f"{next(section for section, kind in SECTIONS.items() if name in kind.model_fields)}__{name}": value
+        for name, value in keys.items()
     }
-    (root / common.stage_dir).mkdir(parents=True, exist_ok=True)
-    return WorkerConfig(**fields | changes)
+    spec = unevaluated(limited(limits, evaluation_limits, **named))
+    config = WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=steps)
+    (root / config.stage_dir).mkdir(parents=True, exist_ok=True)
+    return config
 
 
 def tiny_directory(root: Path) -> Path:
@@ -132,8 +117,9 @@ def put_worker(args: Any, config: WorkerConfig, mix: Any, recorder: Any) -> Work
 
     path = f"{config.root}/worker.json"
     setattr(args, WORKER_ATTRIBUTE, path)
-    worker._workers[path] = Worker(config, mix, recorder)
-    return worker._workers[path]
+    made = worker._workers[path] = Worker(config, mix, recorder)
+    made.chat(tokenizer_and_model()[0])  # as the first episode of a process does
+    return made
 
 
 def group_of(row: TaskRow, size: int, group_index: int = 0) -> list[Any]:

@@ -16,8 +16,7 @@ from tools.parity.found import Found
 from tools.parity.processes import in_processes
 from tools.parity.slime_actor import POLICY, Rank, made_actor
 from tools.parity.slime_program import prepare
-from xp.backends.slime.worker import sft
-from xp.backends.slime.worker.config import STEPS_FLAG, SlimeSftConfig
+from xp.backends.slime.worker.config import STEPS_FLAG, SlimeSftConfig, WorkerConfig
 from xp.backends.slime.worker.program import absolute_flags, write_worker
 from xp.backends.slime.worker.sources import open_sources
 from xp.lib.loopback import free_port
@@ -47,7 +46,7 @@ def _arguments(config: SlimeSftConfig, rank: Rank) -> Any:
 
     from tools.parity.slime_rehearsal.megatron import LOCAL
 
-    settings = write_worker(sft.worker_config(config, Path.cwd(), 1))
+    settings = write_worker(WorkerConfig.of(config, Path.cwd(), 1))
     command = replace(config.command, flags=(*config.command.flags, STEPS_FLAG, "1"))
     sys.argv = ["train.py", *absolute_flags(command, Path.cwd()), "--custom-config-path", str(settings)]
     args = parse_args()

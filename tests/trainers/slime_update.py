@@ -83,7 +83,7 @@ def drawn(seed: int = 0, far: float = 0.4) -> Step:
 
 def arguments(root: Path, *overrides: str) -> Any:
     """Slime's own, from its real parser, of what xp renders."""
-    return SimpleNamespace(**vars(parse(compose([*SPEC, *overrides]), "train", root)))
+    return SimpleNamespace(**vars(parse(compose([*SPEC, *overrides]), root)))
 
 
 def batch_of(step: Step) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def test_a_trajectory_keeps_the_prompt_where_the_run_keeps_prompts(keep: bool) -
     config = train_config(*ROOM, f"record_prompts={str(keep).lower()}")
     mix: Any = FakeMix(SCRIPTS[0].rules)
     (one,) = play(ScriptedClient(SCRIPTS[0].texts), mix, [ROW], config).plays
-    rendered = ChatTokens(tokenizer_and_model()[0], config.common.chat).rendered(ROW.messages, ROW.tools)
+    rendered = ChatTokens(tokenizer_and_model()[0], config.spec.model).rendered(ROW.messages, ROW.tools)
     assert one.record.trajectory("r", "train", 0).prompt == (rendered if keep else None)
 
 

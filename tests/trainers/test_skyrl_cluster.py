@@ -167,7 +167,7 @@ def test_skyrls_engine_answers_its_client_and_no_stranger(place: Path) -> None:
 def test_a_key_is_in_no_configuration_that_skyrl_writes_down() -> None:
     key = private_ray.engine_key()
     assert key is not None
-    cfg = native_config(train_config().common, "tiny")
+    cfg = native_config(train_config(), "tiny")
     assert cfg.generator.inference_engine.engine_init_kwargs["middleware"] == [MIDDLEWARE]
     assert cfg.generator.inference_engine.router_init_kwargs["host"] == "127.0.0.1"
     assert key not in repr(cfg)

@@ -12,13 +12,14 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.support.recipes import recipes_of
+from tests.support.sections import with_keys
 from tests.trainers.skyrl_parts import native
 from xp.backends.skyrl.control.render import render
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.composition import compose
-from xp.planning.backend import RunPaths
-from xp.tasks.training_length import Length
+from xp.tasks.training_length import steps_of
+from xp.worker.places import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 ROOT = Path("/outputs")
@@ -98,7 +99,7 @@ def train_config(overrides: list[str]) -> SkyRLTrainStageConfig:
 def read(overrides: list[str]) -> Any:
     """The training's configuration over so many tasks, through SkyRL's own parser and checks."""
     config = train_config(overrides)
-    return native(config.with_length(config.length.over(NUM_TASKS, config.prompts_per_step)), ROOT)
+    return native(config.with_steps(steps_of(config.spec.training, NUM_TASKS)), ROOT)
 
 
 @pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS)
@@ -108,8 +109,7 @@ def test_skyrl_takes_it_and_counts_as_the_spec_meant(overrides: list[str]) -> No
     assert trainer.train_batch_size * generator.n_samples_per_prompt == training.prompts_per_step * training.group_size
     assert trainer.train_batch_size / trainer.policy_mini_batch_size == training.updates_per_step
     assert trainer.update_epochs_per_batch == training.passes_per_step
-    steps = Length(training.num_steps, training.epochs).over(NUM_TASKS, training.prompts_per_step)
-    assert trainer.max_training_steps == steps.num_steps
+    assert trainer.max_training_steps == steps_of(training, NUM_TASKS)
     assert trainer.policy.optimizer_config.lr == training.learning_rate
     assert trainer.policy.optimizer_config.adam_betas == [training.adam_beta1, training.adam_beta2]
     assert (trainer.algorithm.use_kl_loss, trainer.algorithm.kl_loss_coef) == (training.kl_coef > 0, training.kl_coef)
@@ -159,10 +159,10 @@ def test_cheaper_sampling_reaches_the_engine() -> None:
 
 def test_a_checkpoint_starts_policy_and_critic_and_the_model_is_the_reference() -> None:
     plain = train_config(VARIANTS["ppo"])
-    config = replace(plain.with_length(plain.length.over(NUM_TASKS, plain.prompts_per_step)), initial_checkpoint="/sft")
+    config = with_keys(plain.with_steps(steps_of(plain.spec.training, NUM_TASKS)), training__initial_checkpoint="/sft")
     trainer = native(config, ROOT).trainer
     assert (trainer.policy.model.path, trainer.critic.model.path) == ("/sft", "/sft")
-    assert trainer.ref.model.path == config.base_model == compose(VARIANTS["ppo"]).model.path
+    assert trainer.ref.model.path == config.reference == compose(VARIANTS["ppo"]).model.path
 
 
 @pytest.mark.parametrize("name", ["ppo", "ppo, offloaded and spread"])

@@ -95,7 +95,7 @@ def trained(root: Path, rewards: Rewards, num_steps: int, first: int = 0) -> Run
     cfg = native(config, root)
     view = Path(cfg.data.train_data[0])
     view.parent.mkdir(parents=True, exist_ok=True)
-    write_view(training_view(config, ROWS, view, 1), view)
+    write_view(training_view(config, ROWS, view), view)
     run = Run([[] for _ in range(num_steps)], [[] for _ in range(num_steps)])
     number = iter(range(first, 1000))
 

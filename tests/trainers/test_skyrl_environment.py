@@ -81,7 +81,7 @@ def test_a_real_model_writes_what_the_trainer_finds_as_probable(
         outcome = one.episode.settle()
         assert sum(output["rewards"][number]) == outcome.reward
         assert sum(mask) == one.generated > 0
-        assert len(output["rollout_logprobs"][number]) == len(ids) <= CONFIG.common.sampling.max_response_tokens
+        assert len(output["rollout_logprobs"][number]) == len(ids) <= CONFIG.spec.training.max_response_tokens
         with torch.inference_mode():
             logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float()
         expected = logits.log_softmax(-1)[range(len(ids)), ids]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,18 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.contracts.test_agreement import DRAWN, ROW, SCRIPTS, DrawnMix, FakeMix, check_drawn, check_penalty, grade
 from tests.support.fake_session import RULES, FakeSession, OneAtATime, call
+from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers import skyrl_parts
 from tests.trainers.skyrl_parts import ScriptedClient, generator, play, request, train_config
 from xp.backends.skyrl.worker.train import write_view
 from xp.envs.base import Task
-from xp.envs.config import EnvConfig, OnNoToolCall
+from xp.envs.config import EnvConfig
 from xp.envs.messages import chat_messages
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
+from xp.spec.env import OnNoToolCall
 from xp.tasks.row import TaskRow
 
 ROOMY_LIMITS = ("training.max_tokens_per_turn=200", "training.max_response_tokens=600")
@@ -288,7 +289,7 @@ def test_every_turn_has_its_own_seed_repeated_by_the_run() -> None:
 
 def test_skyrls_engine_batch_and_record_have_the_live_prompt() -> None:
     config = train_config(*ROOMY_LIMITS, "training.max_prompt_tokens=400", "record_prompts=true")
-    chat, mix = ChatTokens(tokenizer_and_model()[0], config.common.chat), DrawnMix()
+    chat, mix = ChatTokens(tokenizer_and_model()[0], config.spec.model), DrawnMix()
     client = ScriptedClient([call("win")])
     batch = play(client, mix, [ROW], config, len(DRAWN))
     output, episodes = batch.output, [one.episode for one in batch.plays]

@@ -16,12 +16,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("SKYRL_PYTHON", ROOT / ".venv-skyrl/bin/python"))
 PLAY = """
 import importlib, json
-from dataclasses import replace
 import skyrl_gym
 from tests.envs_under_test.grader_rules import GSM8K
 from tests.envs_under_test.graders import skyrl_rows
 from xp.envs.base import Task
-from xp.envs.config import GraderForm
+from xp.spec.env import GraderForm
 from xp.envs.graded import GradedProvider
 from xp.envs.graders import conversations_of
 from xp.episode.episode import Episode

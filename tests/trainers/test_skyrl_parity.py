@@ -12,8 +12,8 @@ from tests.trainers.same_meaning import Meant, differences, random_specs
 from tests.trainers.skyrl_parts import native
 from xp.backends.skyrl.control.render import render
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
-from xp.planning.backend import RunPaths
 from xp.spec import RunSpec
+from xp.worker.places import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 AGGREGATION = {

@@ -25,11 +25,12 @@ from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.job import Stage
 from xp.planning.plan import build_plan
-from xp.planning.stages import model_place, task_set_place
+from xp.planning.stages import task_set_place
 from xp.run_records.reuse import is_whole
 from xp.tasks.row import read_rows
 from xp.tasks.schedule import schedule
 from xp.worker.learning_rate import learning_rate_factor
+from xp.worker.places import model_place
 
 REPOSITORY = Path(__file__).parents[2]
 SMALL = (

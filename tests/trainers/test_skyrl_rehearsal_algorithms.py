@@ -19,8 +19,9 @@ from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode
-from xp.planning.stages import model_place, prepare_config
+from xp.planning.stages import prepare_config
 from xp.tasks.prepare import prepare
+from xp.worker.places import model_place
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -25,8 +25,9 @@ from xp.episode.metrics_file import read_metrics
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.planning.plan import build_plan
-from xp.planning.stages import model_place, task_set_place
+from xp.planning.stages import task_set_place
 from xp.tasks.row import TaskRow, read_rows
+from xp.worker.places import model_place
 
 REPOSITORY = Path(__file__).parents[2]
 XPS_PYTHON = Path(os.environ.get("XP_PYTHON", REPOSITORY / ".venv/bin/python"))

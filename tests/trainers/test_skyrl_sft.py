@@ -17,9 +17,11 @@ from tests.support.tiny import tokenizer_and_model
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from tests.trainers.skyrl_parts import PLACES, REHEARSAL
 from xp.backends.skyrl.control.render import sft_stage
+from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.composition import compose
 from xp.episode.metrics_file import read_metrics
-from xp.planning.stages import model_place, task_set_place
+from xp.planning.stages import task_set_place
+from xp.worker.places import model_place
 from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, write_examples
 
 REPOSITORY = Path(__file__).parents[2]
@@ -73,7 +75,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
     write_examples(samples()[:3], path.parent / HELD_OUT_FILE)
     run(tmp_path, "tests.trainers.skyrl_sft_batch", str(path), str(num_ranks), str(tmp_path / "metrics.json"))
     found = json.loads((tmp_path / "metrics.json").read_text())
-    place = json.loads(path.read_text())["model"]
+    place = model_place(SkyRLSftConfig.from_json(path.read_text()).spec.model)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / place, dtype=torch.float64)
     held_out, _ = expected_loss(model, samples()[:3])
     model.zero_grad()
@@ -100,7 +102,9 @@ def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(tmp_pat
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
     last = lines[-1]["sft/held_out_loss"]
     assert last < lines[0]["sft/held_out_loss"] - 1
-    base = load_file(tmp_path / json.loads(path.read_text())["model"] / "model.safetensors")
+    base = load_file(
+        tmp_path / model_place(SkyRLSftConfig.from_json(path.read_text()).spec.model) / "model.safetensors"
+    )
     before = load_file(tmp_path / "runs/r/sft/model.safetensors")
     assert all(not before[name].equal(base[name]) for name in base)
 

@@ -168,7 +168,7 @@ def step_log(path: Path, *overrides: str) -> tuple[Any, RecordedRun]:
     recorded: Any = RecordedRun()
     config = train_config(*overrides)
     tasks = str(leave_manifest(path / "tasks"))
-    config = replace(config, common=replace(config.common, metrics=str(path / "metrics.jsonl"), tasks=tasks))
+    config = replace(config, places=replace(config.places, run=str(path), tasks=tasks))
     return SkyRLStepLog(config, MetricsFile(path / "metrics.jsonl", "train", 1), recorded), recorded
 
 

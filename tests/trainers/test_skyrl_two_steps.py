@@ -12,7 +12,7 @@ from tests.support.tiny import leave_untrained
 from tests.trainers.test_skyrl_rehearsal import SMALL, lines, run
 from xp.composition import compose
 from xp.errors import XpError
-from xp.planning.stages import model_place
+from xp.worker.places import model_place
 from xp.worker.publish import check_there
 
 pytestmark = pytest.mark.timeout(1800)

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.sections import run_spec
 from tests.trainers.slime_setup import needs_slime, worker_config
 from tests.trainers.slime_update import MASKS, REWARDS, Step, arguments, batch_of, drawn, megatron
 from xp.backends.slime.worker import config as hooks
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, CriticConfig
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE
 from xp.backends.slime.worker.gae import over_trained_tokens
 from xp.backends.slime.worker.train import critic_role
 from xp.backends.slime.worker.training import enter
+from xp.composition import compose
 
 pytestmark = needs_slime
 
@@ -79,9 +81,15 @@ def roles(root: Path, *, is_resumed: bool = False) -> tuple[Any, Any]:
 
     base = arguments(root, *PPO)
     path = root / "worker.json"
-    path.write_text(worker_config(root, estimator="gae").to_json())
+    own = compose(PPO).algorithm
+    keys = {name: getattr(own, name) for name in ("estimator", "advantage_scale", "critic")}
+    path.write_text(worker_config(root, **keys).to_json())
     setattr(base, WORKER_ATTRIBUTE, str(path))
-    config = critic_role(CriticConfig("runs/r/critic", 3e-5), root, 0, is_resumed=is_resumed)
+    config = critic_role(
+        run_spec(training__critic_learning_rate=3e-5, training__warmup_updates=0).training,
+        root / "runs/r/critic",
+        is_resumed=is_resumed,
+    )
     Path(base.megatron_config_path).write_text(json.dumps(config))
     made = [parse_megatron_role_args(base, base.megatron_config_path, role) for role in ("actor", "critic")]
     native = logging_utils.log

@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,16 +78,15 @@ def rollouts(args: Any, rewards: Rewards, num_steps: int, latest: int | None = N
     from xp.backends.slime.worker.steps import log_rollout
 
     root = args.xp_root
-    view, wanted = root / "tasks.jsonl", SimpleNamespace(dynamic_sampling=True, num_steps=STEPS, shuffle=True)
-    wanted.prompts_per_step = PROMPTS
-    write_view(training_view(wanted, ROWS, view, 1), view)  # type: ignore[arg-type]
+    view = root / "tasks.jsonl"
+    keys = {"group_size": SIZE, "prompts_per_step": PROMPTS, "max_void_fraction": 0.9, "shuffle": True}
+    config = worker_config(root, steps=STEPS, dynamic_sampling=True, **keys)
+    write_view(training_view(config, ROWS, view), view)
     args.rollout_batch_size = args.over_sampling_batch_size = PROMPTS
     args.n_samples_per_prompt, args.prompt_data = SIZE, str(view)
     args.save = args.load = str(root / "checkpoints")
     args.custom_generate_function_path = f"{__name__}.play"
     args.dynamic_sampling_filter_path = HAS_VARIANCE
-    config = worker_config(root, group_size=SIZE, prompts_per_step=PROMPTS)
-    config = replace(config, common=replace(config.common, max_void_fraction=0.9))
     put_worker(args, config, FakeMix(NO_RETRY), Kept())
     REWARDS.append(rewards)
     steps: Steps = []

@@ -13,7 +13,7 @@ pytestmark = needs_slime
 
 
 def read(spec: RunSpec, root: Path) -> Meant:
-    args = parse(spec, "train", root)
+    args = parse(spec, root)
     episodes = args.rollout_batch_size * args.n_samples_per_prompt
     return Meant(
         prompts_per_step=args.rollout_batch_size,

@@ -16,9 +16,9 @@ from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
 from xp.composition import compose
 from xp.models.network import KEYS
-from xp.planning.backend import RunPaths
 from xp.spec import AdvantageScale, LossAggregation, RunSpec
-from xp.tasks.training_length import Length
+from xp.tasks.training_length import steps_of
+from xp.worker.places import RunPaths
 
 pytestmark = needs_slime
 
@@ -34,7 +34,7 @@ SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
 def command(spec: RunSpec) -> SlimeCommand:
     job = next(stage.job for stage in render(spec, PLACES) if stage.name == "train")
     config = SlimeTrainConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
-    return config.with_length(config.length.over(NUM_TASKS, config.prompts_per_step)).from_the_start().command
+    return config.with_steps(steps_of(config.spec.training, NUM_TASKS)).from_the_start().command
 
 
 def parse(spec: RunSpec, root: Path) -> Any:
@@ -66,8 +66,7 @@ def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_
     training, algorithm, parallel = spec.training, spec.algorithm, spec.backend.parallel
     assert (args.rollout_batch_size, args.n_samples_per_prompt) == (training.prompts_per_step, training.group_size)
     assert args.global_batch_size * training.updates_per_step == training.prompts_per_step * training.group_size
-    length = Length(training.num_steps, training.epochs).over(NUM_TASKS, training.prompts_per_step)
-    assert args.num_rollout == length.num_steps
+    assert args.num_rollout == steps_of(training, NUM_TASKS)
     assert (args.lr, args.lr_decay_style, args.weight_decay) == (
         training.learning_rate,
         training.lr_schedule,
@@ -127,7 +126,7 @@ def test_a_run_starts_from_a_checkpoint_and_its_reference_is_the_model(recipe: s
     parse(spec, tmp_path)  # makes the model's directory
     shutil.copytree(model, start)
     training = spec.training.model_copy(update={"initial_checkpoint": str(start)})
-    args = parse(spec.model_copy(update={"training": training}), "train", tmp_path)
+    args = parse(spec.model_copy(update={"training": training}), tmp_path)
     assert args.load == args.hf_checkpoint == str(start)
     assert args.ref_load == str(model)
     assert (args.start_rollout_id, args.finetune, args.no_load_optim) == (0, True, True)

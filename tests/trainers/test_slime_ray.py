@@ -50,7 +50,7 @@ export.mkdir(parents=True)
 (export / "config.json").write_text("{}")
 xp = json.loads(Path(json.loads(Path(value("--custom-config-path")).read_text())["xp_worker"]).read_text())
 step = {"stage": "train", "step": 1, "attempt": 1, "time": 0.0}
-Path(xp["root"], xp["common"]["metrics"]).write_text(json.dumps(step) + "\n")
+Path(xp["root"], xp["places"]["run"], "metrics.jsonl").write_text(json.dumps(step) + "\n")
 print("a secret in the log:", os.environ["MY_KEY"])
 """
 """Stands where Slime's train.py would, and is named as what it is in `recorded.json`."""

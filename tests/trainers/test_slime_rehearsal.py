@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -21,6 +20,7 @@ import pytest
 
 from tests.support.evaluations import evaluated
 from tests.support.listeners import Listener, listeners, off_loopback
+from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
@@ -29,10 +29,10 @@ from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig, Work
 from xp.composition import compose
 from xp.job import Job
 from xp.launchers.files import write_files
-from xp.planning.backend import RunPaths
 from xp.planning.stages import prepare_stage, task_set_place
 from xp.run_records.reuse import is_whole
 from xp.spec import RunSpec
+from xp.worker.places import RunPaths
 
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
 

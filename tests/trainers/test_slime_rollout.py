@@ -31,6 +31,7 @@ from tests.contracts.test_agreement import (
 from tests.stubs.teacher_server import KEY, serving
 from tests.support import grouped
 from tests.support.fake_session import call
+from tests.support.sections import chat_model, sampling_of
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.slime_play import (
     Kept,
@@ -56,7 +57,6 @@ from xp.backends.slime.worker.config import SCORE_GROUP, WORKER_ATTRIBUTE
 from xp.backends.slime.worker.rollout_process import read_played
 from xp.composition import compose
 from xp.envs.base import EnvUnavailable, Task
-from xp.envs.config import Chat
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
@@ -66,7 +66,6 @@ from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
-from xp.worker.token_budget import TokenBudget
 
 __all__ = ["args", "arguments"]
 pytestmark = needs_slime
@@ -89,7 +88,7 @@ def test_a_groups_rewards_reach_slimes_samples(args: Any, function: str) -> None
     kept = Kept()
     args.group_rm, args.custom_rm_path = True, SCORE_GROUP
     with grouped.mixture(function) as mix, engine(args, says_script(Script("wins", grouped.WINS))):
-        put_worker(args, worker_config(args.xp_root, TokenBudget(400, 200, 2000)), mix, kept)
+        put_worker(args, worker_config(args.xp_root, sampling_of(400, 200, 2000)), mix, kept)
         samples = play_group(args, group_of(ROW, len(grouped.OWN)))
     outcomes = [read_played(sample.metadata).outcome for sample in samples]
     assert [record.outcome for record in kept.records] == outcomes
@@ -105,7 +104,7 @@ def test_the_episodes_of_a_held_out_task_are_a_group(args: Any) -> None:
     kept = Kept()
     args.group_rm = False  # as xp's evaluation function sets it
     with grouped.mixture("ranked") as mix, engine(args, says_script(Script("wins", grouped.WINS))):
-        worker = put_worker(args, worker_config(args.xp_root, TokenBudget(400, 200, 2000)), mix, kept)
+        worker = put_worker(args, worker_config(args.xp_root, sampling_of(400, 200, 2000)), mix, kept)
         worker.__dict__["evaluation"] = SimpleNamespace(samples_per_task=len(grouped.OWN))
         worker.evaluated = "during"
         samples = play_group(args, group_of(ROW, len(grouped.OWN)), evaluation=True)
@@ -118,7 +117,7 @@ def test_the_episodes_of_a_held_out_task_are_a_group(args: Any) -> None:
 def test_a_stop_text_reaches_sglang_and_stays_in_the_turn(args: Any) -> None:
     own = script_named("stops at a text")
     args.rollout_stop = list(own.stop)
-    put_worker(args, worker_config(args.xp_root, TokenBudget(400, 200, 2000)), FakeMix(own.rules), Kept())
+    put_worker(args, worker_config(args.xp_root, sampling_of(400, 200, 2000)), FakeMix(own.rules), Kept())
     with engine(args, says_script(own)) as server:
         (sample,) = play_group(args, group_of(ROW, 1))
     asked = [body["sampling_params"] for body in server.requests]
@@ -129,7 +128,7 @@ def test_a_stop_text_reaches_sglang_and_stays_in_the_turn(args: Any) -> None:
 @pytest.mark.parametrize(("evaluation", "expected"), [(False, 0.1), (True, None)])
 def test_min_p_reaches_sglang_in_training_only(args: Any, evaluation: bool, expected: float | None) -> None:
     own = script_named("stops at a text")
-    config = worker_config(args.xp_root, TokenBudget(400, 200, 2000), min_p=0.1)
+    config = worker_config(args.xp_root, sampling_of(400, 200, 2000), min_p=0.1)
     put_worker(args, config, FakeMix(own.rules), Kept())
     with engine(args, says_script(own)) as server:
         play_group(args, group_of(ROW, 1), evaluation=evaluation)
@@ -160,7 +159,7 @@ def test_a_turn_that_sglang_cuts_truncates_its_episode(args: Any, stop: tuple[st
     text = "It was the bu"
     limit = len(tokenizer_and_model()[0](text, add_special_tokens=False)["input_ids"])
     script = Script("is cut", (text if stop else f"{text}tler.",), stop=stop)
-    (sample,), _, _ = play_script(args, script, mask_truncated=True, limits=TokenBudget(400, limit, 2000))
+    (sample,), _, _ = play_script(args, script, mask_truncated=True, limits=sampling_of(400, limit, 2000))
     assert sample.response_length == limit
     assert read_played(sample.metadata).outcome.status is (EpisodeStatus.STOPPED if stop else EpisodeStatus.TRUNCATED)
     assert sample.remove_sample is not bool(stop)
@@ -170,7 +169,7 @@ def test_a_turn_that_sglang_cuts_truncates_its_episode(args: Any, stop: tuple[st
 def whodunit(args: Any) -> Iterator[Any]:
     """The real local ORS server of the bundled mysteries, as the run's episode.json names it."""
     config = worker_config(args.xp_root)
-    stage = args.xp_root / config.common.stage_dir
+    stage = args.xp_root / config.stage_dir
     (stage / "episode.json").write_text(episode_config(compose([])).to_json())
     (args.xp_root / "worker.json").write_text(config.to_json())
     setattr(args, WORKER_ATTRIBUTE, str(args.xp_root / "worker.json"))
@@ -240,7 +239,7 @@ def test_an_episode_ends_where_the_next_turn_has_no_room(args: Any) -> None:
     (scores,) = [script for script in SCRIPTS if script.name == "scores on the way"]
     tokenizer, _ = tokenizer_and_model()
     turn = len(tokenizer(scores.texts[0], add_special_tokens=False)["input_ids"]) + 1
-    (sample,), _, _ = play_script(args, scores, limits=TokenBudget(400, 200, turn + 3))
+    (sample,), _, _ = play_script(args, scores, limits=sampling_of(400, 200, turn + 3))
     outcome = read_played(sample.metadata).outcome
     assert (outcome.status, outcome.num_turns, outcome.reward) == (EpisodeStatus.TRUNCATED, 1, 0.1)
     assert sample.response_length == turn
@@ -251,7 +250,7 @@ def test_a_held_out_episode_has_a_limit_of_its_own(args: Any, evaluation: bool, 
     (scores,) = [script for script in SCRIPTS if script.name == "scores on the way"]
     tokenizer, _ = tokenizer_and_model()
     turn = len(tokenizer(scores.texts[0], add_special_tokens=False)["input_ids"]) + 1
-    both = {"limits": TokenBudget(400, 200, turn + 3), "evaluation_limits": TokenBudget(400, 200, 2000)}
+    both = {"limits": sampling_of(400, 200, turn + 3), "evaluation_limits": sampling_of(400, 200, 2000)}
     _, _, kept = play_script(args, scores, evaluation=evaluation, **both)
     (record,) = kept.records
     assert (record.outcome.num_turns >= turns, record.outcome.num_turns == 1) == (True, not evaluation)
@@ -260,8 +259,8 @@ def test_a_held_out_episode_has_a_limit_of_its_own(args: Any, evaluation: bool, 
 @pytest.mark.parametrize("evaluation", [False, True])
 def test_only_a_trained_episode_has_the_penalty_for_its_length(args: Any, evaluation: bool) -> None:
     script = script_named("scores on the way")
-    both = {"limits": TokenBudget(400, 200, 2000), "evaluation_limits": TokenBudget(400, 200, 2000)}
-    (sample,), _, kept = play_script(args, script, evaluation=evaluation, overlong=OVERLONG, **both)
+    both = {"limits": sampling_of(400, 200, 2000), "evaluation_limits": sampling_of(400, 200, 2000)}
+    (sample,), _, kept = play_script(args, script, evaluation=evaluation, overlong=OVERLONG.rule, **both)
     outcome = kept.records[0].outcome
     if evaluation:
         assert outcome.unpenalized is None
@@ -347,8 +346,8 @@ def test_a_void_episode_without_tokens_has_an_untrained_one(args: Any) -> None:
 
 def test_slimes_engine_sample_and_record_have_the_live_prompt(args: Any) -> None:
     mix, kept = DrawnMix(), Kept()
-    chat = ChatTokens(tokenizer_and_model()[0], Chat())
-    put_worker(args, worker_config(args.xp_root, TokenBudget(400, 8, 40)), mix, kept)
+    chat = ChatTokens(tokenizer_and_model()[0], chat_model())
+    put_worker(args, worker_config(args.xp_root, sampling_of(400, 8, 40)), mix, kept)
     args.rollout_stop = None
     with engine(args) as server:
         samples = play_group(args, group_of(ROW, len(DRAWN)))

@@ -140,7 +140,7 @@ def test_slimes_parser_reads_a_fine_tuning_without_engines(more: tuple[str, ...]
 
     spec = spec_with_talk(tmp_path, "sft.batch_size=8", "sft.warmup_updates=3", "sft.learning_rate=2e-5", *more)
     config = SlimeSftConfig.from_json(left(tmp_path, spec).read_text())
-    (tmp_path / config.common.stage_dir / ORDER).touch()
+    (tmp_path / config.stage_dir / ORDER).touch()
     args = parsed([*absolute_flags(config.command, tmp_path), STEPS_FLAG, "7"], parse_args)
     assert (args.loss_type, args.calculate_per_token_loss, args.debug_train_only) == ("sft_loss", True, True)
     assert (args.rollout_batch_size, args.global_batch_size, args.n_samples_per_prompt) == (8, 8, 1)
@@ -166,6 +166,6 @@ def test_the_training_starts_from_the_fine_tuned_model(tmp_path: Path) -> None:
         for name in ("tasks", "held_out"):
             (tmp_path / f"runs/r/attempt_1/train/{name}.jsonl").parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / f"runs/r/attempt_1/train/{name}.jsonl").touch()
-        args = parsed(absolute_flags(config.with_length(config.length).command, tmp_path), parse_args)
+        args = parsed(absolute_flags(config.with_steps(config.num_steps).command, tmp_path), parse_args)
         assert args.load == args.hf_checkpoint == str(tmp_path / "runs/r/sft")
         assert args.ref_load == str(tmp_path / place)

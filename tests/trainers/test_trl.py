@@ -31,7 +31,7 @@ from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.lib.verified import DIGESTS, write_digests
-from xp.planning.backend import RunPaths
+from xp.worker.places import RunPaths
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -137,7 +137,7 @@ def made(path: Path, config: dict[str, Any], callbacks: Sequence[Any] = (), **ch
 def test_a_training_ends_in_time_with_a_sealed_checkpoint(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
     config = train_config(*SMALL, "training.num_steps=4", "training.checkpoint_every=2", "training.max_hours=0.5")
-    config = replace(config, common=replace(config.common, metrics=str(metrics)))
+    config = replace(config, places=replace(config.places, run=str(tmp_path)))
     MetricsFile(metrics, "train", 1).write(2, {"time/step_s": 900.0})
     callbacks = (Seal(Ranks(), [2]), EndInTime(config, Ranks()))
     trainer, _ = made(tmp_path, dict(config.grpo), callbacks)
@@ -190,7 +190,7 @@ def step_log(tmp_path: Path, *overrides: str) -> Any:
     from xp.backends.trl.worker.steps import TRLStepLog
 
     config = train_config(*overrides)
-    config = replace(config, common=replace(config.common, metrics=str(tmp_path / "metrics.jsonl")))
+    config = replace(config, places=replace(config.places, run=str(tmp_path)))
     return TRLStepLog(config, MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
 
 

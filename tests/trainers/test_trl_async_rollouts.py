@@ -8,7 +8,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 
 from tests.contracts.test_agreement import FakeMix
 from tests.support.fake_session import RULES, FakeSession, steady, with_limits
+from tests.support.sections import replace, with_model
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.control.render import render
@@ -32,10 +33,10 @@ from xp.episode.episode import Episode
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
-from xp.planning.backend import RunPaths
 from xp.planning.values import spec_refusals
 from xp.tasks.row import TaskRow
 from xp.testing.jobs import DEADLINE_S
+from xp.worker.places import RunPaths
 
 STALE = ("training.max_staleness=1", "algorithm.importance_correction=token_truncate")
 SEPARATE = ("hardware=a100x4", "model=qwen3-4b", "backend.engine.placement=separate", "backend.engine.accelerators=2")
@@ -193,13 +194,13 @@ def training(root: Path, *more: str) -> Iterator[tuple[Any, Seen, Any, TRLTrainC
     spec = compose([*OVERRIDES, *more])
     job = next(one.job for one in render(spec, RunPaths(str(root), 1, "tasks")) if one.name == "train")
     config = TRLTrainConfig.from_json(job.files[f"{root}/attempt_1/train/config.json"])
-    config = replace(config, base_model=str(root / "base"))
-    Path(config.common.metrics).parent.mkdir(parents=True, exist_ok=True)
-    log = TRLStepLog(config, MetricsFile(Path(config.common.metrics), "train", 1))
+    config = with_model(config, root / "base")
+    Path(config.places.metrics).parent.mkdir(parents=True, exist_ok=True)
+    log = TRLStepLog(config, MetricsFile(Path(config.places.metrics), "train", 1))
     mix: Any = OneIsDown(RULES_HERE)
     with Recorder(root / "trajectories.jsonl", mix, None, os.environ) as recorder:
         process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, Ranks())
-        ahead = AsyncRollouts(process, ROWS) if config.max_staleness else None
+        ahead = AsyncRollouts(process, ROWS) if config.spec.training.max_staleness else None
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, ahead or Rollouts(process, ROWS), hooks)
         seen = Seen()
@@ -220,7 +221,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Training]:
     root = tmp_path_factory.mktemp("ahead")
     with training(root) as (trainer, seen, _, config):
         trainer.train()
-    return root, Training(lines(Path(config.common.metrics)), seen.steps, lines(root / "trajectories.jsonl"))
+    return root, Training(lines(Path(config.places.metrics)), seen.steps, lines(root / "trajectories.jsonl"))
 
 
 def test_the_metrics_say_how_old_each_steps_episodes_are(
@@ -286,7 +287,7 @@ def test_a_resumed_run_learns_from_what_was_played_before_it_stopped(
         assert checkpoint is not None
         rollouts.go_on(checkpoint)
         trainer.train(resume_from_checkpoint=str(checkpoint))
-    assert [line["training/staleness"] for line in lines(Path(config.common.metrics))] == [1, 1]
+    assert [line["training/staleness"] for line in lines(Path(config.places.metrics))] == [1, 1]
     # One rollout step of the two was played anew: the one that nobody had begun.
     assert {line["step"] for line in lines(tmp_path / "trajectories.jsonl")} == {3}
     for resumed, before in zip(seen.steps, whole.seen[2:], strict=True):

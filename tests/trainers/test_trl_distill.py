@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.stubs.teacher_server import TeacherServer, serving
+from tests.support.sections import distill
 from tools.parity.measure import case_of, spec_of
 from tools.parity.model import TEACHER, make_model
 from tools.parity.options import OPTIONS
@@ -26,7 +27,7 @@ from xp.builtin.tiny_model import SHIPPED
 from xp.engines import teacher as engine_teacher
 from xp.engines.teacher import TeacherApi, check_teacher
 from xp.errors import ExitCode, XpError
-from xp.worker.distill import DISTILL_KL, Distillation
+from xp.worker.distill import DISTILL_KL
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +120,7 @@ def test_another_vocabulary_ends_the_start(where: str, model: Path, server: Teac
     for file in model.glob("*.json"):
         (policy / file.name).write_text(file.read_text())
     (policy / "tokenizer.json").write_text(json.dumps(content))
-    rule = server.rule if where == "on a server" else Distillation(str(model), None, None, 1.0, False)
+    rule = server.rule if where == "on a server" else distill(str(model))
     with pytest.raises(XpError, match="choose a teacher with the policy's tokenizer") as error:
         check_teacher(rule, str(policy), server.environ)
     assert error.value.code is ExitCode.CONFIG
@@ -152,4 +153,4 @@ def test_a_request_is_repeated_where_the_server_was_busy(
 
 def test_the_config_crosses_the_wall_whole() -> None:
     config = TRLTrainConfig.from_json(case().config)
-    assert config.distill == Distillation("Org/Teacher", None, None, 1.0, False)
+    assert config.spec.algorithm.distill == distill("Org/Teacher")

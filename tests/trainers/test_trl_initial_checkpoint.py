@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.sections import with_model
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
 from xp.backends.trl.control.render import render
@@ -17,7 +17,7 @@ from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.composition import compose
-from xp.planning.backend import RunPaths
+from xp.worker.places import RunPaths
 
 OVERRIDES = (
     "training.max_logprob_gap=null",  # the words are scripted, not sampled
@@ -56,9 +56,7 @@ def test_the_policy_starts_from_the_checkpoint_and_kl_from_the_model(places: tup
     tokenizer, model = tokenizer_and_model()
     spec = compose([*OVERRIDES, f"training.initial_checkpoint={start}"])
     job = next(one.job for one in render(spec, RunPaths(str(tmp_path), 1, "tasks")) if one.name == "train")
-    config = replace(
-        TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"]), base_model=str(base)
-    )
+    config = with_model(TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"]), base)
     rollouts: Any = Scripted(Ranks())
     trainer = make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts)
     torch.testing.assert_close(weights(trainer.model), weights(model) * 0.5)
@@ -80,9 +78,7 @@ def test_without_a_checkpoint_policy_and_reference_are_the_same(places: tuple[Pa
     job = next(
         one.job for one in render(compose(OVERRIDES), RunPaths(str(tmp_path), 1, "tasks")) if one.name == "train"
     )
-    config = replace(
-        TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"]), base_model=str(base)
-    )
+    config = with_model(TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"]), base)
     rollouts: Any = Scripted(Ranks())
     trainer = make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts)
     torch.testing.assert_close(weights(trainer.model), weights(trainer.ref_model))

@@ -7,17 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.support.launching import DEADLINE_S, eventually, is_alive
+from tests.support.sections import with_model
 from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
-from xp.planning.backend import RunPaths
+from xp.worker.places import RunPaths
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 FAKE = Path(__file__).parent / "fake_vllm"
@@ -32,7 +32,7 @@ def launched(directory: Path, *overrides: str, base_model: str = "none") -> subp
     for path, text in job.files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         if path.endswith("/train/config.json"):
-            text = replace(TRLTrainConfig.from_json(text), base_model=base_model).to_json()
+            text = with_model(TRLTrainConfig.from_json(text), base_model).to_json()
         Path(path).write_text(text)
     environ = {**os.environ, **job.env, "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}
     return subprocess.Popen(

@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.support.sections import with_keys, with_model
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
 from xp.backends.trl.control.render import checkpoint, render
@@ -26,8 +26,8 @@ from xp.backends.trl.worker.train import make_trainer
 from xp.composition import compose
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
-from xp.planning.backend import RunPaths
 from xp.worker.adapters import load_policy
+from xp.worker.places import RunPaths
 
 OVERRIDES = (
     "training.max_logprob_gap=null",  # the words are scripted, not sampled
@@ -74,7 +74,7 @@ def started(directory: Path, overrides: tuple[str, ...], start: str | None = Non
     places, spec = RunPaths(str(directory), 1, "tasks"), compose(list(overrides))
     job = next(stage.job for stage in render(spec, places) if stage.name == "train")
     config = TRLTrainConfig.from_json(job.files[f"{directory}/attempt_1/train/config.json"])
-    config = replace(config, base_model="models/base", initial_checkpoint=start)
+    config = with_keys(with_model(config, "models/base"), training__initial_checkpoint=start)
     rollouts: Any = Scripted(Ranks())
     return make_trainer(config, os.environ, tokenizer_and_model()[0], ROWS, TRLStepLog(config, None), rollouts)
 

@@ -14,7 +14,7 @@ from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.train import settled_reward
 from xp.composition import compose
-from xp.planning.backend import RunPaths
+from xp.worker.places import RunPaths
 
 pytestmark = pytest.mark.timeout(1500)
 

@@ -9,8 +9,8 @@ from typing import Any
 from tests.trainers.same_meaning import Meant, differences, random_specs
 from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.render import grpo_config
-from xp.planning.backend import RunPaths
 from xp.spec import RunSpec
+from xp.worker.places import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 AGGREGATION = {"dapo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "constant", "cispo": "token_mean"}

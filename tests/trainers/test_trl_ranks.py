@@ -6,18 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.sections import replace, with_model
 from tests.support.task_set import leave_manifest
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
-from xp.planning.backend import RunPaths
+from xp.worker.places import RunPaths
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -56,8 +57,8 @@ def run(directory: Path, processes: int, strategy: str, *others: str) -> Run:
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
-    config = replace(TRLTrainConfig.from_json(files["config.json"]), base_model=f"{root}/base")
-    config = replace(config, common=replace(config.common, tasks=str(leave_manifest(directory / "tasks"))))
+    config = with_model(TRLTrainConfig.from_json(files["config.json"]), f"{root}/base")
+    config = replace(config, places=replace(config.places, tasks=str(leave_manifest(directory / "tasks"))))
     for path, text in job.files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
@@ -72,7 +73,9 @@ def run(directory: Path, processes: int, strategy: str, *others: str) -> Run:
         [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=1200, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return Run(json.loads((directory / "result.json").read_text()), load_file(f"{config.model_dir}/model.safetensors"))
+    return Run(
+        json.loads((directory / "result.json").read_text()), load_file(f"{config.places.model}/model.safetensors")
+    )
 
 
 @pytest.fixture(scope="module")

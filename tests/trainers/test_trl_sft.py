@@ -21,8 +21,8 @@ from xp.composition import ROOT, compose
 from xp.episode.metrics_file import read_metrics
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import RunPaths
-from xp.planning.stages import model_place, task_set_place
+from xp.planning.stages import task_set_place
+from xp.worker.places import RunPaths, model_place
 from xp.worker.sft import Updates
 
 pytestmark = pytest.mark.timeout(900)
@@ -158,7 +158,7 @@ def test_a_script_whose_episodes_are_void_ends_the_stage(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     config = outputs_with_model(tmp_path, *words)
     with pytest.raises(XpError, match="8 of the script's 8 episodes are void") as raised:
-        sft.main([f"{config.common.stage_dir}/config.json"])
+        sft.main([f"{config.stage_dir}/config.json"])
     assert raised.value.code == ExitCode.UNHEALTHY
 
 

@@ -13,7 +13,6 @@ import queue
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ import pytest
 import yaml
 
 from tests.support.http_server import HttpServer, Reply, Request, http_server
+from tests.support.sections import replace, sampling_of, with_model
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.colocated import choose_port
@@ -29,13 +29,10 @@ from xp.composition import compose
 from xp.engines.completions import CompletionClient, ServerEngine
 from xp.engines.conversation import GenerationRequest, Opening
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import RunPaths
-from xp.worker.stage import Sampling
+from xp.worker.places import RunPaths
 
 FAKE = Path(__file__).parent / "fake_vllm"
-SAMPLING = Sampling(
-    temperature=0.8, top_p=0.9, top_k=None, max_prompt_tokens=100, max_tokens_per_turn=5, max_response_tokens=12, seed=1
-)
+SAMPLING = sampling_of(100, 5, 12, temperature=0.8, top_p=0.9)
 
 
 def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any]:
@@ -59,7 +56,7 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
     tokenizer.save_pretrained(directory / "base")
     config = TRLTrainConfig.from_json(files["config.json"])
     on_cpu = {**config.grpo, "use_cpu": True, "optim": "adamw_torch", "save_strategy": "no"}
-    (directory / "config.json").write_text(replace(config, base_model=f"{root}/base", grpo=on_cpu).to_json())
+    (directory / "config.json").write_text(replace(with_model(config, f"{root}/base"), grpo=on_cpu).to_json())
     words = ["-m", "tests.trainers.trl_colocated", f"{root}/config.json", f"{root}/result.json"]
     if processes > 1:
         (directory / "accelerate.yaml").write_text(

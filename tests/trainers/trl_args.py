@@ -14,7 +14,7 @@ import sys
 from xp.backends.trl.control.constraints import world_size
 from xp.backends.trl.control.render import grpo_config
 from xp.composition import compose
-from xp.planning.backend import RunPaths
+from xp.worker.places import RunPaths
 
 MAX_STEPS = 18
 """What the stage's program puts there, where a recipe counts epochs."""

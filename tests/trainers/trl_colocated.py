@@ -8,21 +8,21 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.contracts.test_agreement import FakeMix
 from tests.support.fake_session import RULES
+from tests.support.sections import replace
 from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks, TrainingProcess, leave_group, quiet_trainer
 from xp.backends.trl.worker.rollout import Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
-from xp.envs.config import OnNoToolCall
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
+from xp.spec.env import OnNoToolCall
 
 
 def main(path: str, result: str) -> None:
@@ -32,11 +32,11 @@ def main(path: str, result: str) -> None:
     quiet_trainer(1)
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(config.base_model)
+    tokenizer = AutoTokenizer.from_pretrained(config.reference)
     rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 2 * ranks.number)
     mix: Any = FakeMix(rules)
     log = TRLStepLog(config, None)
-    with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
+    with Recorder(Path(config.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
         process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, ranks)
         rollouts = Rollouts(process, ROWS)
         trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)

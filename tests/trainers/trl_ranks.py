@@ -9,12 +9,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tests.contracts.test_agreement import FakeMix
 from tests.support.fake_session import RULES, with_limits
+from tests.support.sections import replace
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
@@ -26,11 +26,12 @@ from xp.backends.trl.worker.train import make_trainer
 from xp.engines.config import EvaluateConfig
 from xp.engines.play import sample_numbers
 from xp.envs.base import EnvUnavailable, Message
-from xp.envs.config import EnvConfig, OnNoToolCall
+from xp.envs.config import EnvConfig
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.errors import XpError
+from xp.spec.env import OnNoToolCall
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
@@ -74,7 +75,7 @@ def main(path: str, result: str) -> None:
     quiet_trainer(1)
     from transformers import AutoTokenizer
 
-    chat = ChatTokens(tokenizer := AutoTokenizer.from_pretrained(config.base_model))
+    chat = ChatTokens(tokenizer := AutoTokenizer.from_pretrained(config.reference))
     found: dict[str, Any] = {}
     for num_steps in (2, config.num_steps):
         trainer = train(config, num_steps, tokenizer, Scripted(ranks), ranks)
@@ -82,7 +83,7 @@ def main(path: str, result: str) -> None:
     if config.num_processes > 1:
         found |= {f"uneven_{name}": value for name, value in uneven(config, trainer, chat, ranks).items()}
         found["health"] = health(config, trainer, chat, ranks)
-    publish_policy(trainer, chat, Path(config.model_dir), config.common.dtype, ranks)
+    publish_policy(trainer, chat, Path(config.places.model), config.spec.model.dtype.value, ranks)
     if ranks.is_main:
         Path(result).write_text(json.dumps(found))
     leave_group(ranks)
@@ -91,7 +92,7 @@ def main(path: str, result: str) -> None:
 def train(config: TRLTrainConfig, num_steps: int, tokenizer: Any, rollouts: Any, ranks: Ranks) -> Any:
     """Continue training from the last checkpoint up to this number of steps."""
     config = replace(config, grpo={**config.grpo, "max_steps": num_steps * config.updates_per_rollout})
-    log = TRLStepLog(config, MetricsFile(Path(config.common.metrics), "train", 1) if ranks.is_main else None)
+    log = TRLStepLog(config, MetricsFile(Path(config.places.metrics), "train", 1) if ranks.is_main else None)
     trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
     checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -125,7 +126,7 @@ def uneven(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks)
     return {
         "lengths": ranks.gather([len(ids) for ids in output["completion_ids"]]),
         "masks": ranks.gather(masks),
-        "metrics": Path(config.common.metrics).read_text().splitlines()[-3:] if ranks.is_main else [],
+        "metrics": Path(config.places.metrics).read_text().splitlines()[-3:] if ranks.is_main else [],
         "trained": json.loads((Path(config.evaluation or "").parent / "after.json").read_text())
         if ranks.is_main
         else {},
@@ -152,14 +153,14 @@ def played(
     config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks, rules: EnvConfig, *, is_down: bool = False
 ) -> dict[str, list[Any]]:
     mix: Any = DownMix(rules) if is_down else FakeMix(rules)
-    log = TRLStepLog(config, MetricsFile(Path(config.common.metrics), "uneven", 1) if ranks.is_main else None)
+    log = TRLStepLog(config, MetricsFile(Path(config.places.metrics), "uneven", 1) if ranks.is_main else None)
     own = ROWS[4 * ranks.number :][:4]
-    with Recorder(Path(config.common.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
+    with Recorder(Path(config.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
         process = TrainingProcess(config, chat, mix, log, recorder, ranks)
         held_out = None
         if config.evaluation is not None:
             asked = EvaluateConfig.from_json(Path(config.evaluation).read_text())
-            episodes = Path(config.common.stage_dir) / "episode.json"
+            episodes = Path(config.stage_dir) / "episode.json"
             held_out = HeldOutEvaluation(process, asked, episodes, ROWS[20:25])
         rollouts = Rollouts(process, ROWS, held_out)
         output = rollouts([[{TASK_ID: row.task_id}] for row in own], trainer)

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from xp.backends.slime.worker.config import SlimeStageConfig, WorkerConfig
-from xp.envs.config import Chat
-from xp.worker.token_budget import TokenBudget
+from tests.support.sections import PLACES, run_spec, unevaluated
+from xp.backends.slime.worker.config import WorkerConfig
+
+KEYS: dict[str, Any] = {
+    "training__max_void_fraction": 0.2,
+    "training__max_logprob_gap": 0.1,
+    "training__group_size": 4,
+    "training__prompts_per_step": 2,
+}
 
 
-def worker_config(root: Path, updates_per_step: int) -> WorkerConfig:
-    common = SlimeStageConfig(
-        attempt=1,
-        run="runs/r",
-        stage_dir="runs/r/attempt_1/train",
-        tasks="tasks/t",
-        metrics="metrics.jsonl",
-        chat=Chat(),
-        max_void_fraction=0.2,
-        pass_threshold=1.0,
-        on_nonfinite="stop",
-        max_logprob_gap=0.1,
-        upload_as=None,
-        limits=TokenBudget(1, 1, 1),
-        evaluation_limits=TokenBudget(1, 1, 1),
-        seed=1,
-    )
-    return WorkerConfig(
-        root=str(root),
-        common=common,
-        phase="train",
-        group_size=4,
-        num_steps=10,
-        prompts_per_step=2,
-        updates_per_step=updates_per_step,
-    )
+def worker_config(root: Path, updates_per_step: int, steps: int = 10, **keys: Any) -> WorkerConfig:
+    """The configuration of a training without held-out tasks; `keys` as `run_spec` takes them."""
+    spec = unevaluated(run_spec(**KEYS | {"training__updates_per_step": updates_per_step} | keys))
+    return WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=steps)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from tests.support.sections import PLACES, run_spec
 from xp.composition import compose
 from xp.episode.metrics_file import MetricsFile
 from xp.errors import XpError
-from xp.planning.backend import RunPaths
 from xp.planning.plan import build_plan
-from xp.planning.stages import best_rule
-from xp.worker.best import METRIC, STAGE, BestEvaluation, BestKeeper, BestRule
+from xp.worker.best import METRIC, STAGE, BestEvaluation, BestKeeper
+from xp.worker.stage import StageConfig
 
 ON = {
     "trl": (),
@@ -23,9 +24,9 @@ KEEPS = ("evaluation.keep_best=true", "evaluation.patience=3")
 
 
 def keeper(root: Path, patience: int | None = 2, attempt: int = 1) -> tuple[BestKeeper, MetricsFile]:
-    rule = BestRule("runs/r/checkpoints", "runs/r/metrics.jsonl", keeps_model=True, patience=patience)
+    rule = run_spec(evaluation__keep_best=True, evaluation__patience=patience).evaluation
     (root / "runs/r").mkdir(parents=True, exist_ok=True)
-    return BestKeeper(rule, root), MetricsFile(root / rule.metrics, STAGE, attempt)
+    return BestKeeper(rule, PLACES, root), MetricsFile(root / PLACES.metrics, STAGE, attempt)
 
 
 def evaluated(kept: BestKeeper, metrics: MetricsFile, step: int, reward: float) -> str | None:
@@ -97,9 +98,8 @@ def test_without_patience_training_goes_on(tmp_path: Path) -> None:
 def test_every_backend_is_told_what_to_keep_and_when_to_stop(backend: str) -> None:
     plan = build_plan(compose([*ON[backend], *KEEPS, "evaluation.every=4", "training.checkpoint_every=2"]), "r")
     (train,) = (stage for stage in plan.stages if stage.name == "train")
-    config = "".join("".join(train.job.files["runs/r/attempt_1/train/config.json"].split()))
-    rule = '{"checkpoints":"runs/r/checkpoints","metrics":"runs/r/metrics.jsonl","keeps_model":true,"patience":3}'
-    assert f'"best":{rule}' in config
+    told = json.loads(train.job.files["runs/r/attempt_1/train/config.json"])["spec"]["evaluation"]
+    assert (told["keep_best"], told["patience"]) == (True, 3)
 
 
 @pytest.mark.parametrize("backend", ON)
@@ -111,9 +111,7 @@ def test_a_best_of_no_evaluations_is_refused(backend: str) -> None:
 
 
 def test_a_best_rule_keeps_a_model_or_waits_for_a_better_one() -> None:
-    spec, places = compose([]), RunPaths("runs/r", 1, "tasks/t")
-    for keeps, patience in ((True, None), (False, 3), (True, 3)):
-        evaluation = spec.evaluation.model_copy(update={"keep_best": keeps, "patience": patience})
-        rule = best_rule(spec.model_copy(update={"evaluation": evaluation}), places)
-        assert rule == BestRule("runs/r/checkpoints", "runs/r/metrics.jsonl", keeps, patience)
-    assert best_rule(spec, places) is None
+    for keeps, patience in ((True, None), (False, 3), (True, 3), (False, None)):
+        spec = run_spec(evaluation__keep_best=keeps, evaluation__patience=patience)
+        found = BestKeeper.of(StageConfig(spec=spec, places=PLACES, stage="train"))
+        assert (found is not None) is (keeps or patience is not None)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.unit.test_dialects import LOOK, read
 from xp.envs.base import ToolSpec
-from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import MalformedCall, ToolCall
+from xp.spec.dialect import Dialect
 
 TAGS = [
     "<think>", "</think>", "<think>x</think>", "<tool_call>", "</tool_call>", '<tool_call>{"name": "no"}</tool_call>',

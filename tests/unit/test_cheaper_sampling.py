@@ -11,12 +11,12 @@ import pytest
 from xp.backends.skyrl.control.overrides import catalog
 from xp.backends.skyrl.control.render import native
 from xp.composition import compose
-from xp.planning.backend import RunPaths
 from xp.planning.engine import sglang_arguments, vllm_server
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
 from xp.planning.refusals import card_refusals
 from xp.planning.values import spec_refusals
+from xp.worker.places import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 CORRECTED = "algorithm.importance_correction=token_truncate"

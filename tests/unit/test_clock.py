@@ -10,11 +10,11 @@ import pytest
 import transformers.utils.chat_template_utils as original
 
 from tests.support.chat_templates import folder, small_tokenizer, tokenizer_of
+from tests.support.sections import chat_model
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.composition.points import to_yaml
 from xp.envs.base import Message
-from xp.envs.config import Chat
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
 from xp.models.clock import CLOCK, with_date
@@ -45,15 +45,16 @@ def test_a_pinned_date_renders_what_transformers_renders_on_that_day(
     tokenizer = small_tokenizer(TEMPLATES[name], "<|im_end|>")
     on_day(27, monkeypatch)
     expected = tokenizer.apply_chat_template(ASKED, add_generation_prompt=True, tokenize=False)
-    chat = ChatTokens(tokenizer, Chat({CLOCK: "2026-11-27"}))
+    model = chat_model(chat_template={CLOCK: "2026-11-27"})
+    chat = ChatTokens(tokenizer, model)
     digest = chat.digest()
     served = small_tokenizer(with_date(TEMPLATES[name], "2026-11-27"), "<|im_end|>")
     on_day(28, monkeypatch)
     assert tokenizer.apply_chat_template(ASKED, add_generation_prompt=True, tokenize=False) != expected
     assert chat.rendered(ASKED, "[]") == expected
     assert served.apply_chat_template(ASKED, add_generation_prompt=True, tokenize=False) == expected
-    assert (ChatTokens(tokenizer, chat.chat).digest(), chat.ends) == (digest, ChatTokens(tokenizer, chat.chat).ends)
-    assert ChatTokens(tokenizer, Chat({CLOCK: "2026-11-28"})).digest() != digest
+    assert (ChatTokens(tokenizer, model).digest(), chat.ends) == (digest, ChatTokens(tokenizer, model).ends)
+    assert ChatTokens(tokenizer, chat_model(chat_template={CLOCK: "2026-11-28"})).digest() != digest
 
 
 def test_a_date_that_the_spec_lacks_is_refused_only_where_a_template_asks_for_it() -> None:

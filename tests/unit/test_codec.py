@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 import pytest
 
 from xp.composition import compose, options
-from xp.envs.config import Dialect, EpisodeConfig
+from xp.envs.config import EpisodeConfig
 from xp.lib.codec import JsonFile, decode, from_value
 from xp.planning.episode import episode_config
+from xp.spec.dialect import Dialect
 
 
 class Colour(StrEnum):
@@ -71,4 +72,4 @@ def test_a_recipes_episode_file_is_read_and_written_to_the_byte(recipe: str) -> 
     text = episode_config(compose([f"recipes={recipe}"])).to_json()
     config = EpisodeConfig.from_json(text)
     assert config.to_json() == text
-    assert all(isinstance(replace(one).dialect, Dialect) for one in config.members.values())
+    assert all(isinstance(one.dialect, Dialect) for one in config.members.values())

@@ -6,13 +6,13 @@ import csv
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.evaluations import leave_evaluation
+from tests.support.sections import replace
 from tests.unit.test_sweep import leave_run, spec
 from xp.__main__ import main
 from xp.errors import ExitCode, XpError

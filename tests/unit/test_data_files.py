@@ -16,7 +16,7 @@ from xp.launchers.files import copy_modules, locate_data
 from xp.lib import data_files, packages
 from xp.lib.code_files import find_module
 from xp.lib.data_files import rows_of_file, rows_of_hub, shipped_name, value_at
-from xp.planning.episode import env_config
+from xp.planning.episode import episode_config
 from xp.planning.extent import row_lines
 from xp.planning.plan import build_plan
 from xp.planning.stages import task_set_place
@@ -382,7 +382,7 @@ def test_a_run_whose_file_is_gone_says_so(here: Path) -> None:
     spec = compose(words("sums.jsonl"))
     here.unlink()
     with pytest.raises(XpError, match="there is no such file"):
-        source_digest(env_config("sums", spec.env.members["sums"], spec))
+        source_digest(episode_config(spec).members["sums"])
 
 
 def test_a_path_that_may_not_be_seen_is_one_message(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

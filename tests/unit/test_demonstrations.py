@@ -6,7 +6,6 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ import pytest
 
 from tests.support.chat_templates import tokenizer_of
 from tests.support.fake_session import RULES, FakeSession, steady
+from tests.support.sections import chat_model, limited, replace, run_spec, sampling_of
 from xp.composition import compose
 from xp.engines.conversation import EpisodeEngine, RolloutTurn
 from xp.engines.play import play_each
 from xp.envs.base import EnvUnavailable, Message, Task, ToolSpec
-from xp.envs.config import Chat, Dialect
 from xp.episode.dialects import SYNTAX, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.prompt import prompt_keys, tool_schemas
@@ -27,11 +26,12 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.tool_calls import ToolCall
 from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
-from xp.tasks.evaluated import Rounds
+from xp.spec import RunSpec, Sampling, Thinking
+from xp.spec.dialect import Dialect
+from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.row import Purpose, TaskRow
 from xp.worker.demonstrations import (
     Demonstration,
-    ExampleRule,
     after_prompt,
     chosen,
     example_of,
@@ -43,7 +43,6 @@ from xp.worker.demonstrations import (
 )
 from xp.worker.dialogues import of_messages
 from xp.worker.sft import Updates
-from xp.worker.token_budget import TokenBudget
 
 MODELS = {
     Dialect.HERMES: ("qwen3_instruct_2507", "<|im_end|>", "<|im_end|>"),
@@ -60,8 +59,27 @@ TOOLS = json.dumps(tool_schemas(TOOL_SPECS), sort_keys=True)
 """As the task set has them."""
 ONLY_TOOL = ToolSpec("move", "", {"type": "object", "properties": {"to": {"type": "string"}, "n": {"type": "integer"}}})
 """An action is a call of the environment's only tool."""
-BUDGET = TokenBudget(max_prompt_tokens=4000, max_tokens_per_turn=4000, max_response_tokens=40_000)
-RULE = ExampleRule(1.0, None, None, True, 0.0, 1)
+BUDGET = sampling_of(4000, 4000, 40_000)
+RULE = limited(
+    BUDGET,
+    seed=1,
+    sft__min_reward=1.0,
+    sft__per_task=None,
+    sft__num_episodes=None,
+    sft__thinking=Thinking.KEEP,
+    sft__held_out_fraction=0.0,
+)
+
+
+def with_sft(**changes: Any) -> RunSpec:
+    return replace(RULE, sft=replace(RULE.sft, **changes))
+
+
+def within(budget: Sampling) -> RunSpec:
+    values = {name: getattr(budget, name) for name in Sampling.model_fields}
+    return replace(RULE, training=replace(RULE.training, **values))
+
+
 WORDS = ("the", "red ", "ключ", "{x}", " <b>", "7.5", "\n", "said: ")
 NUM_EPISODES = 167
 
@@ -136,7 +154,7 @@ def row(number: int) -> TaskRow:
 @pytest.mark.parametrize("dialect", MODELS)
 def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path) -> None:
     name, plain_end, call_end = MODELS[dialect]
-    chat, syntax = ChatTokens(tokenizer_of(name, tmp_path), Chat(dialect=dialect)), syntax_of(dialect)
+    chat, syntax = ChatTokens(tokenizer_of(name, tmp_path), chat_model(dialect=dialect)), syntax_of(dialect)
     ends = chat.tokenizer.convert_tokens_to_ids([plain_end, call_end])
     rng = random.Random(f"{dialect}")
     has_actions = dialect is Dialect.ACTION
@@ -186,12 +204,12 @@ def test_the_best_episodes_of_each_task_are_chosen_and_held_out_tasks_never() ->
         demonstration(5, 0.9, turns={}),
     ]
     counts = Counter[str]()
-    rule = replace(RULE, min_reward=0.5, per_task=2)
+    rule = with_sft(min_reward=0.5, per_task=2)
     best = chosen(given, rule, frozenset({"fake/train/4"}), counts)
     assert sorted((one.task_id[-1], one.reward) for one in best) == [("1", 0.7), ("1", 0.9), ("2", 0.6)]
     assert counts == {"with a reward below 0.5": 1, "of held-out tasks": 1, "without a turn to learn": 1}
     assert (
-        chosen(given, replace(rule, num_episodes=2), frozenset(), counts)
+        chosen(given, with_sft(min_reward=0.5, per_task=2, num_episodes=2), frozenset(), counts)
         == chosen(given, rule, frozenset(), counts)[:2]
     )
 
@@ -217,9 +235,7 @@ def test_a_dialogue_with_a_held_out_prompt_is_left_out_and_counted() -> None:
 def test_a_share_of_the_tasks_is_held_out_with_all_their_episodes(tmp_path: Path) -> None:
     chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
     given = [demonstration(number, text=f"{number} {sample}") for number in range(400) for sample in range(2)]
-    trained, held_out = rendered(
-        given, replace(RULE, held_out_fraction=0.25), chat, lambda _: Dialect.HERMES, BUDGET, Counter()
-    )
+    trained, held_out = rendered(given, with_sft(held_out_fraction=0.25), chat, lambda _: Dialect.HERMES, Counter())
     assert len(trained) + len(held_out) == 800
     assert 150 < len(held_out) < 250
     numbers = [{chat.text(one.ids[:-1]).split()[-2] for one in part} for part in (trained, held_out)]
@@ -228,11 +244,9 @@ def test_a_share_of_the_tasks_is_held_out_with_all_their_episodes(tmp_path: Path
 
 def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path) -> None:
     chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
-    tasks = Rounds(60, 1).episodes([row(number) for number in range(2000)])
+    tasks = evaluated_episodes(run_spec(evaluation__num_tasks=60).evaluation, [row(number) for number in range(2000)])
     given = [demonstration(one.index) for one in tasks]
-    trained, held_out = rendered(
-        given, replace(RULE, held_out_fraction=0.2), chat, lambda _: Dialect.HERMES, BUDGET, Counter()
-    )
+    trained, held_out = rendered(given, with_sft(held_out_fraction=0.2), chat, lambda _: Dialect.HERMES, Counter())
     assert len(given) == 60
     assert 40 <= len(trained) <= 56
     assert len(held_out) == 60 - len(trained)
@@ -248,10 +262,10 @@ def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path
         (replace(BUDGET, max_prompt_tokens=5), False),
     ],
 )
-def test_what_a_rollout_could_not_write_is_left_out(budget: TokenBudget, is_rendered: bool, tmp_path: Path) -> None:
+def test_what_a_rollout_could_not_write_is_left_out(budget: Sampling, is_rendered: bool, tmp_path: Path) -> None:
     chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
     counts = Counter[str]()
-    trained, _ = rendered([demonstration()], RULE, chat, lambda _: Dialect.HERMES, budget, counts)
+    trained, _ = rendered([demonstration()], within(budget), chat, lambda _: Dialect.HERMES, counts)
     assert (len(trained), sum(counts.values())) == (is_rendered, not is_rendered)
 
 
@@ -324,7 +338,7 @@ def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
 def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path: Path) -> None:
     chat, counts = ChatTokens(tokenizer_of("qwen3_5_nothink", tmp_path)), Counter[str]()
     given = [demonstration(text="<think>hm</think>yes"), demonstration(text="yes")]
-    trained, _ = rendered(given, RULE, chat, lambda _: Dialect.HERMES, BUDGET, counts)
+    trained, _ = rendered(given, RULE, chat, lambda _: Dialect.HERMES, counts)
     assert len(trained) == 1
     assert "set sft.thinking=cut" in next(iter(counts))
 
@@ -352,7 +366,11 @@ def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:
     texts = []
     for thinking in (True, False):
         (sample,), _ = rendered(
-            [one], replace(RULE, thinking=thinking), chat, lambda _: Dialect.HERMES, BUDGET, Counter()
+            [one],
+            with_sft(thinking=Thinking.KEEP if thinking else Thinking.CUT),
+            chat,
+            lambda _: Dialect.HERMES,
+            Counter(),
         )
         texts.append(
             chat.text([token for token, is_trained in zip(sample.ids, sample.mask, strict=True) if is_trained])

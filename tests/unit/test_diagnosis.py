@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.sections import replace, run_spec
 from xp.diagnosis.history import Facts, History, ToolUse
-from xp.diagnosis.live import LiveRules, SymptomWatch
+from xp.diagnosis.live import SymptomWatch
 from xp.diagnosis.rules import RULES, symptoms
 from xp.diagnosis.symptom import Severity
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.errors import ExitCode, XpError
+from xp.spec.training import OnSymptom
 
 RECORDED = Path(__file__).parents[1] / "recorded"
-FACTS = Facts(warmup_updates=2, updates_per_step=2, max_grad_norm=1.0, members=("e",), num_updates=72)
+SPEC = run_spec(
+    **{
+        f"training__{name}": value
+        for name, value in {"warmup_updates": 2, "updates_per_step": 2, "num_steps": 36}.items()
+    },
+    training__passes_per_step=1,
+    training__max_grad_norm=1.0,
+)
+FACTS = Facts(SPEC.training, ("e",))
 Line = dict[str, Any]
 
 
@@ -140,11 +149,13 @@ def test_a_reward_that_never_varied_is_said_to_teach_nothing() -> None:
 
 
 def test_a_run_within_its_warm_up_is_told_so() -> None:
-    assert found(good(), facts=replace(FACTS, warmup_updates=100)) == {"warm_up": Severity.ALARM}
+    assert found(good(), facts=replace(FACTS, training=replace(FACTS.training, warmup_updates=100))) == {
+        "warm_up": Severity.ALARM
+    }
 
 
 def test_first_steps_after_a_short_warm_up_are_no_symptom() -> None:
-    facts = replace(FACTS, warmup_updates=20)
+    facts = replace(FACTS, training=replace(FACTS.training, warmup_updates=20))
     assert [found(good(number), facts=facts) for number in range(1, 12)] == [{}] * 11
 
 
@@ -177,7 +188,7 @@ def test_trajectories_say_how_tools_are_used(tools: ToolUse, told: dict[str, Sev
 def watched(root: Path, action: str, lines: list[Line]) -> None:
     """A training that writes these lines, step by step."""
     file = root / "metrics.jsonl"
-    watch = SymptomWatch(LiveRules(action, FACTS), file)
+    watch = SymptomWatch(run_spec(training__on_symptom=OnSymptom(action)), file)
     for line in lines:
         metrics = {name: value for name, value in line.items() if isinstance(value, float) and name != "time"}
         MetricsFile(file, "train", 1).write(line["step"], metrics)

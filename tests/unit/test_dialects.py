@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,17 @@ import pytest
 
 from tests.support.chat_templates import tokenizer_of
 from tests.support.fake_session import RULES
+from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from xp.envs.base import Message, ToolSpec
-from xp.envs.config import Dialect, EpisodeConfig
+from xp.envs.config import EpisodeConfig
 from xp.episode.auto_dialect import detect, resolve, resolved
 from xp.episode.dialects import SYNTAX
 from xp.episode.prompt import tool_schema
 from xp.episode.tokens import ChatTokens
 from xp.episode.tool_calls import MalformedCall, ToolCall
 from xp.errors import XpError
+from xp.spec.dialect import Dialect
 
 SCHEMA = {
     "type": "object",

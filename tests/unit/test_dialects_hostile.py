@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.test_dialects import read
-from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import MalformedCall, ToolCall
+from xp.spec.dialect import Dialect
 
 HOSTILE = [
     "<tool_call>", "<function=", "<function=a>", "<parameter=", "<parameter=a>", "</parameter>", "<arg_key>",

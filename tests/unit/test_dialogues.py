@@ -11,9 +11,9 @@ import pytest
 
 from tests.support.chat_templates import tokenizer_of
 from tests.unit.test_demonstrations import BUDGET, RULE
-from xp.envs.config import Dialect
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
+from xp.spec.dialect import Dialect
 from xp.worker.demonstrations import chosen, rendered
 from xp.worker.dialogues import of_messages
 

@@ -11,18 +11,20 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.sections import distill
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import XpError
 from xp.models.vocabulary import read_vocabulary, vocabulary_fault
-from xp.planning.backend import RunPaths, backend_of
+from xp.planning.backend import backend_of
 from xp.planning.duration import duration
 from xp.planning.memory.estimate import estimate, weights_of
 from xp.planning.memory.fit import memory_lines
 from xp.planning.plan import build_plan
 from xp.planning.values import spec_refusals
 from xp.spec import Architecture, RunSpec
-from xp.worker.distill import Distillation
+from xp.worker.distill import distilled
+from xp.worker.places import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 OPD = ("algorithm=opd", "algorithm.distill.teacher=Org/Teacher")
@@ -80,8 +82,8 @@ def test_a_token_has_the_teachers_difference_and_only_if_it_is_trained(beside_re
     teacher = torch.tensor([[-1.0, -math.inf, -3.0], [-0.5, math.nan, -0.1]])
     policy = torch.tensor([[-2.0, -1.0, -1.0], [-0.5, -0.5, -0.5]], requires_grad=True)
     mask = torch.tensor([[1, 0, 1], [0, 0, 0]])
-    rule = Distillation("t", None, None, coef=0.5, beside_reward=beside_reward)
-    advantages, gap = rule.advantages(torch.tensor([[0.25], [9.0]]), teacher, policy, mask)
+    rule = distill("t", coef=0.5, beside_reward=beside_reward)
+    advantages, gap = distilled(rule, torch.tensor([[0.25], [9.0]]), teacher, policy, mask)
     reward = 0.25 if beside_reward else 0.0
     assert advantages.tolist() == [[0.5 + reward, 0.0, -1.0 + reward], [0.0, 0.0, 0.0]]
     assert not advantages.requires_grad
@@ -101,7 +103,7 @@ def test_slime_gets_its_own_flags_and_a_converted_teacher() -> None:
     spec = compose([*SLIME, *OPD, "backend.convert_model=true", "algorithm.distill.coef=0.5"])
     stages, flags = stages_of(spec), train_config(spec)["command"]["flags"]
     teacher = json.loads(stages["convert_teacher"].job.files["runs/r/attempt_1/convert_teacher/config.json"])
-    assert teacher["base_model"] == "Org/Teacher"
+    assert teacher["manifest"]["model"] == "Org/Teacher"
     assert "--hf-checkpoint" in teacher["command"]["model_flags"]
     assert (
         teacher["output_dir"]
@@ -121,15 +123,15 @@ def test_slime_asks_a_server_through_xp() -> None:
     assert flags[flags.index("--opd-type") + 1] == "sglang"
     assert "--opd-teacher-load" not in flags
     assert "convert_teacher" not in stages_of(spec)
-    assert config["distill"]["url"] == "http://127.0.0.1:8000/v1"
+    assert config["spec"]["algorithm"]["distill"]["url"] == "http://127.0.0.1:8000/v1"
 
 
 def test_skyrl_makes_the_teacher_its_reference_and_takes_no_penalty() -> None:
     config = train_config(compose([*SKYRL, *OPD]))
-    assert "trainer.algorithm.use_kl_in_reward=true" in config["common"]["overrides"]
-    assert "trainer.algorithm.use_kl_loss=false" in config["common"]["overrides"]
-    assert config["distill"]["teacher"] == "Org/Teacher"
-    assert "trainer.algorithm.use_kl_in_reward=false" in train_config(compose(SKYRL))["common"]["overrides"]
+    assert "trainer.algorithm.use_kl_in_reward=true" in config["native_keys"]
+    assert "trainer.algorithm.use_kl_loss=false" in config["native_keys"]
+    assert config["spec"]["algorithm"]["distill"]["teacher"] == "Org/Teacher"
+    assert "trainer.algorithm.use_kl_in_reward=false" in train_config(compose(SKYRL))["native_keys"]
 
 
 @pytest.mark.parametrize("where", [TRL, SLIME])

@@ -8,7 +8,6 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from pydantic import BaseModel, Field
 
 from tests.support.fake_session import FakeSession, steady
 from tests.support.ors_server import COUNTER, QUIZ, rules
+from tests.support.sections import replace, reward_rule
 from tests.unit.test_envs_graded import graded
 from xp.cli.environments import env_command, show_report
 from xp.cli.parser import parse
@@ -29,9 +29,11 @@ from xp.env_check.policy import Draw, arguments_of, faults_of
 from xp.env_check.report import EnvReport, report
 from xp.env_check.watch import Watch
 from xp.envs.base import Message, Task, ToolSpec
-from xp.envs.config import Dialect, EnvConfig, PromptSource, RewardRule
+from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
+from xp.spec.dialect import Dialect
+from xp.spec.env import PromptSource
 
 DRAWN = "tests.envs_under_test.drawn"
 KINDS = st.sampled_from(["string", "integer", "number", "boolean", "null"])
@@ -144,7 +146,7 @@ def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
 
 
 def test_an_environment_that_scores_nothing_is_at_fault() -> None:
-    config = replace(graded("Higher"), max_turns=1, reward=RewardRule(rules().reward.reduction, None, None, None))
+    config = replace(graded("Higher"), max_turns=1, reward=reward_rule(rules().reward.reduction))
     assert not any("scored" in fault for fault in checked(config).faults)
     silent = rules(provider="tests.unit.test_env_check:Silent")
     assert any("no step of any episode was scored" in fault for fault in checked(silent).faults)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
 
 import pytest
 
 from tests.support.fake_session import RULES
+from tests.support.sections import replace
 from xp.builtin import gsm8k
 from xp.builtin.multiply import Multiply
 from xp.builtin.sums import Sums

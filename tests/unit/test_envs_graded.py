@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,15 +13,17 @@ from tests.reliability.test_sessions import wait_for
 from tests.support.fake_session import with_limits
 from tests.support.launching import is_alive
 from tests.support.ors_server import rules
+from tests.support.sections import member_of, replace, selection
 from xp.envs.base import DeadlineExceeded, Message, ProtocolError, ResponseLost, Task, ToolCrashed
-from xp.envs.config import Dialect, EnvConfig, EpisodeConfig, GraderForm
+from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.graded import GradedProvider
 from xp.envs.graders import GraderHandler
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
-from xp.tasks.config import MemberConfig, Selection
+from xp.spec.dialect import Dialect
+from xp.spec.env import GraderForm
 from xp.tasks.questions import described, entry_of
 
 MODULE = "tests.envs_under_test.graders"
@@ -211,7 +212,7 @@ def test_a_grader_that_eats_memory_or_exits_makes_void(grader: str, fault: str) 
 def test_a_grader_sees_the_secrets_that_are_declared_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JUDGE_API_KEY", "OTHER_API_KEY", "UNKNOWN_VARIABLE"):
         monkeypatch.setenv(name, "x")
-    config = graded("sees", secrets=("JUDGE_API_KEY",))
+    config = graded("sees", secrets={"JUDGE_API_KEY": None})
     assert play(config, 1, "JUDGE_API_KEY OTHER_API_KEY UNKNOWN_VARIABLE")[0].reward == 1.0
 
 
@@ -243,8 +244,7 @@ def test_a_rows_other_columns_reach_neither_task_nor_repr(package: Path) -> None
     config = graded("equals", rows="lent_rows:rows.jsonl")
     provider = GradedProvider(config, {})
     one = provider.tasks("train", [0])[0]
-    selection = Selection(("train",))
-    member = MemberConfig(replace(config, system_prompt="Think. {tools}"), selection, None, 1.0)
+    member = member_of(replace(config, system_prompt="Think. {tools}"), selection())
     entry = entry_of(one, "hash", *described(provider, one), member)
     assert "canary" not in f"{entry} {one!r}"
 

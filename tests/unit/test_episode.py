@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
+from tests.support.sections import replace, reward_rule
 from xp.envs.base import ToolCrashed, ToolResult, ToolSpec
-from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, Reduction, RewardRule, ToolCallsPerTurn
+from xp.envs.config import EnvConfig
 from xp.episode.episode import NUDGE, Episode
 from xp.episode.outcome import EpisodeStatus
+from xp.spec.dialect import Dialect
+from xp.spec.env import OnMalformedCall, OnNoToolCall, Reduction, ToolCallsPerTurn
 
 
 def episode_of(session: FakeSession, rules: EnvConfig = RULES) -> Episode:
@@ -208,7 +210,7 @@ def test_an_unscored_episode_that_ran_is_worth_zero() -> None:
 
 
 def test_the_nonterminal_reward_is_added_unless_the_environment_ended_it() -> None:
-    rules = replace(RULES, reward=RewardRule(Reduction.LAST, -1.0, None, None))
+    rules = replace(RULES, reward=reward_rule(Reduction.LAST, nonterminal=-1.0))
     stopped, won = episode_of(FakeSession(steady), rules), episode_of(FakeSession(steady), rules)
     stopped.step(call("move"))
     won.step(call("win"))
@@ -241,7 +243,7 @@ def test_a_cut_last_turn_without_a_complete_call_truncates(name: str) -> None:
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_cut_answer_is_graded_and_its_episode_is_truncated(finished: bool) -> None:
-    rules = replace(RULES, reward=RewardRule(Reduction.SUM, -1.0, None, None))
+    rules = replace(RULES, reward=reward_rule(Reduction.SUM, nonterminal=-1.0))
     outcomes = []
     for is_cut in (True, False):
         session = LeavingSession(lambda _: ToolResult("graded", 0.25, finished))

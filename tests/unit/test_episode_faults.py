@@ -6,20 +6,20 @@ import copy
 import math
 import re
 import time
-from dataclasses import replace
 
 import pytest
 
 from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady, with_limits
+from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from tests.unit.test_episode import episode_of
 from xp.envs.base import Message, ResponseLost, SessionLost, ToolResult, UnsafeOrigin
-from xp.envs.config import MAX_REWARD, PromptSource
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import RewardSteps
 from xp.episode.shaping import Shape
 from xp.episode.tokens import ChatTokens
+from xp.spec.env import MAX_REWARD, PromptSource
 from xp.worker.played import live_prompt
 
 

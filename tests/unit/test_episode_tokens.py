@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.sections import chat_model
 from tests.support.tiny import tokenizer_and_model
 from xp.envs.base import Message
-from xp.envs.config import Chat
 from xp.episode.tokens import ChatTokens
 
 
@@ -41,7 +41,7 @@ def test_a_cut_turn_is_ended_by_the_environment() -> None:
 
 def test_without_thinking_every_turn_begins_after_an_empty_thought() -> None:
     tokenizer = tokenizer_with("qwen3")
-    chat = ChatTokens(tokenizer, Chat({"enable_thinking": False}))
+    chat = ChatTokens(tokenizer, chat_model(chat_template={"enable_thinking": False}))
     opening = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     assert tokenizer.decode(chat.prompt([Message(role="user", content="hi")], "[]")).endswith(opening)
     assert tokenizer.decode(chat.reply([Message(role="tool", content="found")], last_id=chat.end_id)).endswith(opening)

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
+from tests.support.sections import replace
 from xp.episode.episode import Episode
 from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter, read_trajectories, trajectory
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.stubs.chat_server import ChatServer, Reply, serving
 from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
+from tests.support.sections import replace
 from xp.envs.base import Message, ToolResult
 from xp.envs.chat_api import Api, DialogueFails, TooLong, Unavailable
-from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
@@ -22,6 +21,7 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.play import Dialogue, play
 from xp.evaluation.settings import ToolCalls, settings
 from xp.evaluation.words import read
+from xp.spec.dialect import Dialect
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 

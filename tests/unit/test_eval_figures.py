@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +11,12 @@ import pytest
 
 from tests.support.evaluations import record_of
 from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
+from tests.support.sections import replace
 from tests.unit.test_eval_api import row
 from xp.composition import compose
 from xp.envs.base import Task
 from xp.envs.chat_api import Answer, DialogueFails, TooLong
-from xp.envs.config import Chat, Dialect, EpisodeConfig
+from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import XpError
@@ -30,6 +30,7 @@ from xp.evaluation.settings import ToolCalls, settings
 from xp.evaluation.summary import summary_of, usage, with_intervals
 from xp.evaluation.tables import latex, markdown, notes, rows
 from xp.evaluation.tracked import metrics_of
+from xp.spec.dialect import Dialect
 
 
 def answer(prompt: int | None, written: int | None, text: str = call("move")) -> Answer:
@@ -191,7 +192,7 @@ def test_the_dialect_is_the_models_or_what_xp_writes_for_an_endpoint(
     run = EvaluationRun.__new__(EvaluationRun)
     run.entry = SimpleNamespace(spec=None)  # type: ignore[assignment]
     monkeypatch.setattr("xp.evaluation.one.detect", lambda *_: Dialect.GLM)
-    chat = SimpleNamespace(tokenizer=None, chat=Chat())
+    chat = SimpleNamespace(tokenizer=None, arguments={})
     model: Any = SimpleNamespace(chat=chat) if has_model else None
     assert run._rules(model).members["e"].dialect is expected
 

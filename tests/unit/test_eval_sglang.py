@@ -13,7 +13,7 @@ from xp.composition import compose
 from xp.engines.conversation import GenerationRequest
 from xp.engines.sglang import AdapterClient, SGLangClient
 from xp.planning.engine import sglang_arguments
-from xp.planning.episode import sampling_of
+from xp.worker.token_budget import evaluation_sampling
 
 SIZES = ("backend.engine.tensor_parallel=2", "backend.engine.memory_fraction=0.5", "backend.engine.max_sequences=64")
 NOT_SLIMES = {"--tp-size", "--skip-server-warmup", "--random-seed"}
@@ -57,7 +57,7 @@ def test_every_argument_is_one_of_the_pinned_sglangs(hardware: tuple[str, ...]) 
 
 
 def test_a_turn_is_token_ids_with_the_log_probability_of_each(tmp_path: Path) -> None:
-    sampling = sampling_of(compose(["training.stop=['</s>']", "evaluation.temperature=0.5"]), evaluates=True)
+    sampling = evaluation_sampling(compose(["training.stop=['</s>']", "evaluation.temperature=0.5"]))
     turn = {"text": "", "meta_info": {"output_token_logprobs": [[-0.5, 8, None], [-1.25, 2, None]]}}
     with http_server(lambda _: Reply(turn)) as server:
         request = GenerationRequest([7, 9], 3, 1)

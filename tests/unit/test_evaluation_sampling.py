@@ -13,9 +13,11 @@ from xp.composition import compose
 from xp.errors import XpError
 from xp.evaluation.entries import entries
 from xp.evaluation.words import read
-from xp.planning.backend import RunPaths, backend_of
+from xp.planning.backend import backend_of
 from xp.planning.values import spec_refusals
-from xp.spec import BackendName, RunSpec
+from xp.spec import BackendName, RunSpec, Sampling
+from xp.worker.places import RunPaths
+from xp.worker.token_budget import evaluation_sampling
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 OWN = (
@@ -34,30 +36,29 @@ def configs(spec: RunSpec) -> dict[str, dict[str, Any]]:
     }
 
 
-def limits(where: dict[str, Any]) -> tuple[int, int]:
-    return where["max_tokens_per_turn"], where["max_response_tokens"]
+def limits(where: Sampling) -> tuple[int, int]:
+    return where.max_tokens_per_turn, where.max_response_tokens
 
 
 @pytest.mark.parametrize("backend", list(BackendName))
 def test_an_evaluation_has_limits_of_its_own_and_the_training_keeps_its(backend: BackendName) -> None:
     spec = compose([*REFERENCE, f"backend={backend}", *OWN])
     assert spec_refusals(spec) == []
-    both, training = configs(spec), (spec.training.max_tokens_per_turn, spec.training.max_response_tokens)
-    train, own = both["train"]["common"], both["evaluate"]["sampling"]
-    assert (own["temperature"], own["top_p"], own["top_k"]) == (0.6, 0.7, 20)
+    own = evaluation_sampling(spec)
+    assert (own.temperature, own.top_p, own.top_k) == (0.6, 0.7, 20)
     assert limits(own) == (3000, 12000)
-    assert limits(train["limits" if backend is BackendName.SLIME else "sampling"]) == training
-    if backend is not BackendName.TRL:
-        assert limits(train["evaluation_limits"]) == (3000, 12000)
+    told = RunSpec.model_validate(configs(spec)["train"]["spec"], strict=False)
+    assert limits(evaluation_sampling(told)) == (3000, 12000)
+    assert limits(told.training) == limits(spec.training)
 
 
 def test_null_is_the_trainings_limit_and_the_cut_is_not_the_trainings() -> None:
     spec = compose(
         [*REFERENCE, "backend=trl", "training.top_p=0.5", "training.top_k=9", "training.max_logprob_gap=null"]
     )
-    own = configs(spec)["evaluate"]["sampling"]
-    assert limits(own) == (spec.training.max_tokens_per_turn, spec.training.max_response_tokens)
-    assert (own["top_p"], own["top_k"]) == (1.0, None)
+    own = evaluation_sampling(spec)
+    assert limits(own) == limits(spec.training)
+    assert (own.top_p, own.top_k) == (1.0, None)
 
 
 def test_the_engine_has_room_for_the_longer_of_both() -> None:

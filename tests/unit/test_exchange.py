@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.http_server import Reply, Request, http_server
+from tests.support.sections import sampling_of
 from xp.engines.completions import CompletionClient
 from xp.engines.conversation import GenerationRequest
 from xp.engines.probe import is_answering
@@ -21,7 +22,6 @@ from xp.envs.transport import Transport, _encoded
 from xp.errors import XpError
 from xp.lib.exchange import direct_opener
 from xp.testing.jobs import DEADLINE_S
-from xp.worker.stage import Sampling
 
 XP = Path(__file__).parents[2] / "xp"
 
@@ -51,7 +51,7 @@ def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) 
 
 def test_an_engine_that_redirects_does_not_answer(redirecting: str) -> None:
     assert not is_answering(f"{redirecting}/health", "key", DEADLINE_S)
-    sampling = Sampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+    sampling = sampling_of(64, 8, 32)
     with pytest.raises(XpError, match="302"):
         CompletionClient(redirecting, sampling, [], "log", key="key").answer(GenerationRequest([1], 8, seed=1))
 

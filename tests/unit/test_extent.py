@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.support.sections import replace
 from xp.cli.display import arithmetic
 from xp.composition import compose, options
 from xp.engines.config import EvaluateConfig
@@ -24,6 +25,7 @@ from xp.planning.extent import (
 from xp.planning.plan import Plan, build_plan
 from xp.planning.stages import prepare_config, profiles, task_set_place
 from xp.spec import RunSpec
+from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.manifest import MANIFEST, Count, Manifest
 from xp.tasks.profile import Profile
 from xp.tasks.request import canonical_request, request_key
@@ -66,7 +68,7 @@ def test_a_recipe_plays_as_many_held_out_episodes_as_its_plan_says(recipe: str, 
     cache(spec, train=2000, held_out=num_tasks(spec).held_out or 70)
     config = EvaluateConfig.from_json(stage_config(build_plan(spec, "r"), "evaluate"))
     rows = [Named(f"a/test/{index}") for index in range(num_tasks(spec).held_out or 0)]
-    episodes = len(config.rounds.episodes(rows))
+    episodes = len(evaluated_episodes(config.spec.evaluation, rows))
     line = evaluation_line(spec)
     assert f"= {episodes:,} episodes, before" in line
     during = re.search(r"([\d,]+) times? during", line)
@@ -155,12 +157,19 @@ def test_the_evaluation_after_the_last_step_is_that_of_the_trained_model() -> No
 
 
 def test_slimes_view_has_a_line_an_episode(tmp_path: Path) -> None:
+    from tests.support.sections import run_spec
     from tests.unit.test_task_views import row
     from xp.backends.slime.worker.train import write_episodes
-    from xp.tasks.evaluated import Rounds
 
     rows = [row(index) for index in range(9)]
-    assert write_episodes(rows, Rounds(4, 2), tmp_path / "held_out.jsonl") == 8
+    assert (
+        write_episodes(
+            rows,
+            run_spec(evaluation__num_tasks=4, evaluation__samples_per_task=2).evaluation,
+            tmp_path / "held_out.jsonl",
+        )
+        == 8
+    )
     lines = [json.loads(line)["metadata"] for line in (tmp_path / "held_out.jsonl").read_text().splitlines()]
     assert len({(line["task_id"], line["sample"]) for line in lines}) == 8
 

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
-from xp.episode.finite import FiniteUpdates, OnNonfinite, finite_means
+from xp.episode.finite import FiniteUpdates, finite_means
 from xp.errors import ExitCode, XpError
+from xp.spec.training import OnNonfinite
 
 pytestmark = pytest.mark.scorecard(50)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +13,7 @@ from tests.contracts.test_agreement import ROW
 from tests.support import grouped, ors_server
 from tests.support.fake_session import RULES, call
 from tests.support.ors_server import Effects
+from tests.support.sections import replace
 from xp.composition import compose
 from xp.composition.points import to_yaml
 from xp.envs.base import Message

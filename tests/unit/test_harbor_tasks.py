@@ -9,12 +9,12 @@ import pytest
 
 from tests.support.harbor_tasks import CONFIG, HELLO, harbor, write_task
 from xp.composition import compose
-from xp.envs.config import SandboxKind
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config
 from xp.planning.plan import build_plan
 from xp.planning.refusals import sandbox_lines
+from xp.spec.env import SandboxKind
 from xp.tasks.request import source_digest
 
 
@@ -91,7 +91,7 @@ def test_a_declared_secret_goes_only_to_the_task_that_names_it(tmp_path: Path) -
     with pytest.raises(XpError, match=r"env.secrets.JUDGE_KEY=null") as raised:
         load_provider(harbor(tmp_path), {"JUDGE_KEY": "of-the-judge"})
     assert raised.value.code is ExitCode.SECRET
-    session = load_provider(harbor(tmp_path, secrets=("JUDGE_KEY",)), {**os.environ, "JUDGE_KEY": "of-the-judge"})
+    session = load_provider(harbor(tmp_path, secrets={"JUDGE_KEY": None}), {**os.environ, "JUDGE_KEY": "of-the-judge"})
     assert session._resolved({"KEY": "${JUDGE_KEY}", "X": "${OTHER:-y}"}) == {"KEY": "of-the-judge", "X": "y"}  # type: ignore[attr-defined]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,22 +10,20 @@ import pytest
 from tests.support.evaluations import leave_evaluation
 from tests.support.fake_provider import FakeWorld
 from tests.support.fake_session import RULES
-from tests.unit.slime_config import worker_config
+from tests.support.sections import replace, run_spec
 from xp.composition import compose, from_container
-from xp.engines.config import EvaluateConfig, LocalEngine
+from xp.engines.config import EvaluateConfig
 from xp.engines.evaluate import RunEvaluation
 from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
-from xp.planning.episode import sampling_of
 from xp.planning.extent import held_out_lines
 from xp.planning.plan import build_again, build_plan, build_preparation
 from xp.planning.stages import prepare_config, task_set_place
 from xp.run_records.held_out import held_out, read_evaluation
-from xp.tasks.evaluated import Rounds
 from xp.tasks.prepare import prepare
-from xp.worker.stage import StageConfig
+from xp.worker.places import RunPaths
 
 ON = {
     "trl": ("env=whodunit_mini",),
@@ -39,7 +36,7 @@ ON = {
 def test_with_nothing_held_out_the_train_stage_is_the_last(backend: str) -> None:
     spec = compose([*ON[backend], "env.held_out=null"])
     assert build_plan(spec, "r").stages[-1].name == "train"
-    assert prepare_config(spec).members[ON[backend][0].partition("=")[2]].held_out is None
+    assert prepare_config(spec).members[ON[backend][0].partition("=")[2]].env.held_out is None
 
 
 def test_a_mix_is_evaluated_on_the_members_that_hold_something_out() -> None:
@@ -100,21 +97,17 @@ def test_a_result_on_tasks_that_are_trained_on_carries_its_label(tmp_path: Path)
 def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_path: Path) -> None:
     task_set = prepare(FakeWorld(tmp_path, splits={"train": 5, "test": 4}).config(), {}, tmp_path)
     rows = [row for row in task_set.rows("held_out") if row.index != 2]
-    places = {"tasks": str(task_set.path), "metrics": str(tmp_path / "metrics"), "stage_dir": str(tmp_path)}
-    common = replace(worker_config(tmp_path, 1).common, **places)
+    places = RunPaths(str(tmp_path), 1, str(task_set.path))
+    stage = tmp_path / "attempt_1/evaluate"
+    stage.mkdir(parents=True)
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     played = [EpisodeFacts("fake", row.task_id, outcome, 3) for row in rows]
-    (tmp_path / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
-    RunEvaluation(config_of(common, {"after": "m"}), tmp_path / "episode.json").add("after", played)
-    found = read_evaluation(tmp_path / "after/eval.json")
+    (stage / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
+    config = EvaluateConfig(spec=run_spec(), places=places, stage="evaluate", models={"after": "m"}, server=None)
+    RunEvaluation(config, stage / "episode.json").add("after", played)
+    found = read_evaluation(stage / "after/eval.json")
     assert {task: one["hash"] for task, one in found["tasks"].items()} == {row.task_id: row.task_hash for row in rows}
     assert found["scoring"]["fake"]["env.reward.reduction"] == RULES.reward.reduction
-
-
-def config_of(common: StageConfig, models: dict[str, str], num_tasks: int | None = None) -> EvaluateConfig:
-    sampling = sampling_of(compose([]), evaluates=True)
-    engine = LocalEngine("transformers", "float32", 1, None)
-    return EvaluateConfig(common, models, Rounds(num_tasks, 1), sampling, 8, engine)
 
 
 def evaluation(root: Path, attempt: int, num_tasks: int | None = None) -> tuple[RunEvaluation, list[EpisodeFacts]]:
@@ -122,15 +115,9 @@ def evaluation(root: Path, attempt: int, num_tasks: int | None = None) -> tuple[
     (root / "runs/r").mkdir(parents=True, exist_ok=True)
     tasks = prepare(FakeWorld(root, splits={"train": 5, "test": 4}).config(), {}, root)
     (root / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
-    common = replace(
-        worker_config(root, 1).common,
-        attempt=attempt,
-        run="runs/r",
-        stage_dir=f"runs/r/attempt_{attempt}/evaluate",
-        tasks=str(tasks.path),
-        metrics="runs/r/metrics.jsonl",
-    )
-    config = config_of(common, {"before": "m", "after": "runs/r/model"}, num_tasks)
+    places, models = RunPaths("runs/r", attempt, str(tasks.path)), {"before": "m", "after": "runs/r/model"}
+    spec = run_spec(evaluation__num_tasks=num_tasks)
+    config = EvaluateConfig(spec=spec, places=places, stage="evaluate", models=models, server=None)
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     played = [EpisodeFacts("fake", row.task_id, outcome, 3) for row in tasks.rows("held_out")]
     return RunEvaluation(config, root / "episode.json", root), played

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from tests.stubs.raw_server import raw_server, whole
+from tests.support.sections import sampling_of
 from xp.engines.completions import CompletionClient
 from xp.engines.conversation import GenerationRequest
 from xp.envs.chat_api import Answer, Api, Unavailable
 from xp.errors import ExitCode, XpError
 from xp.evaluation.settings import settings
 from xp.models.files import _from_hub, hub_text
-from xp.worker.stage import Sampling
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 DEEP = b"[" * 200_000
-SAMPLING = Sampling(64, 8, 32, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+SAMPLING = sampling_of(64, 8, 32)
 
 
 def asked(url: str, **given: Any) -> Answer:

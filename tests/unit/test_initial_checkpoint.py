@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.test_length import CONFIGS
 from tests.unit.test_own_model import fault, model_at
 from tests.unit.test_own_model import no_hub as no_hub
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
@@ -56,13 +57,13 @@ def config_of(plan: Plan, stage: str) -> dict[str, Any]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_training_starts_there_and_the_reference_is_the_model(backend: str, tmp_path: Path) -> None:
     plan = build_plan(compose(overrides(tmp_path, backend)), "r")
-    train = config_of(plan, "train")
-    assert train["initial_checkpoint"] == str(tmp_path / "sft")
-    assert train["base_model"] == str(tmp_path / "base")
+    train = CONFIGS[backend].from_json(json.dumps(config_of(plan, "train")))
+    assert train.start_model == str(tmp_path / "sft")
+    assert train.reference == str(tmp_path / "base")
     assert config_of(plan, "evaluate")["models"]["before"] == str(tmp_path / "sft")
     prepare = next(one.job for one in plan.stages if one.name == "prepare")
     reader = next(text for name, text in prepare.files.items() if name.endswith("reader.json"))
-    assert json.loads(reader)["model"] == str(tmp_path / "sft")
+    assert json.loads(reader)["place"] == str(tmp_path / "sft")
 
 
 def test_slime_loads_it_while_the_run_has_no_checkpoint(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from pydantic import BaseModel, Field, JsonValue, create_model
 
 from xp.env_check.policy import Draw, arguments_of, faults_of
 from xp.envs.base import ToolSpec
-from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
 from xp.episode.json_schema import _merged, properties, required
 from xp.episode.tool_calls import MalformedCall, ToolCall
+from xp.spec.dialect import Dialect
 
 TAGGED = (Dialect.QWEN_XML, Dialect.GLM)
 

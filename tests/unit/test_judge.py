@@ -18,7 +18,7 @@ from tests.support.judges import by, check_of, config, data_of, verdict
 from tests.unit.test_group import play, scored
 from xp.__main__ import main
 from xp.composition import compose
-from xp.envs.config import EpisodeConfig, JudgeConfig, JudgeScoring
+from xp.envs.config import EpisodeConfig
 from xp.envs.judges import COST, JudgeFault
 from xp.episode.group import GroupScores
 from xp.episode.judge import Judge, JudgeLog
@@ -26,6 +26,7 @@ from xp.episode.mixture import without_judge_key
 from xp.episode.outcome import EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config, episode_secrets
+from xp.spec.judge import JudgeScoring, JudgeSpec
 from xp.tasks.request import scoring as scoring_of
 
 OPENING = [{"role": "user", "content": "Argue."}]
@@ -162,7 +163,7 @@ def without_check(system: str) -> str:
     return re.sub(r'"check": "\w+"', "", system)
 
 
-def rules_of(judge: JudgeConfig, **changes: Any) -> dict[str, Any]:
+def rules_of(judge: JudgeSpec, **changes: Any) -> dict[str, Any]:
     return {"judge": judge, "group_score_weight": None, **changes}
 
 

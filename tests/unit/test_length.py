@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.sections import run_spec
 from tests.unit.test_extent import cache, stage_config
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig as SkyrlConfig
 from xp.backends.skyrl.worker.train import check_warm_up as check_skyrls_warm_up
@@ -29,8 +30,8 @@ from xp.run_records.record import (
     table,
     write_record,
 )
-from xp.spec import RunSpec
-from xp.tasks.training_length import Length, settle
+from xp.spec import RunSpec, Training
+from xp.tasks.training_length import settle, steps_of
 
 WHODUNIT = {
     "trl": ("env=whodunit", "backend=trl", "model=qwen2.5-3b-instruct", "hardware=a100x4"),
@@ -50,7 +51,7 @@ def told(backend: str, config: Any) -> list[Any]:
     if backend == "trl":
         return [config.grpo["max_steps"]]
     if backend == "skyrl":
-        keys = [text.split("=") for text in config.common.overrides]
+        keys = [text.split("=") for text in config.native_keys]
         return [int(value) for key, value in keys if key == "trainer.max_training_steps"]
     flags = config.command.flags
     return [int(flags[at + 1]) for at, word in enumerate(flags) if word == "--num-rollout"]
@@ -64,7 +65,7 @@ def test_three_epochs_are_the_public_runs_steps_on_every_backend(
     overrides = [f"env.train.num_tasks={tasks}", f"training.prompts_per_step={prompts}"]
     spec = compose([*WHODUNIT[backend], *overrides])
     config = config_of(backend, *overrides)
-    settled = config.with_length(config.length.over(tasks, config.prompts_per_step))
+    settled = config.with_steps(steps_of(config.spec.training, tasks))
     assert num_steps(spec) == settled.num_steps == steps
     assert told(backend, settled) == [steps]
     assert f"the run: {steps} steps (3 epochs of {tasks} tasks) = " in training_line(spec)
@@ -74,14 +75,18 @@ def test_three_epochs_are_the_public_runs_steps_on_every_backend(
 def test_given_steps_are_told_once_and_do_not_depend_on_the_tasks(backend: str) -> None:
     config = config_of(backend, "training.num_steps=30")
     assert told(backend, config) == [30]
-    assert told(backend, config.with_length(config.length.over(7, 16))) == [30]
+    assert told(backend, config.with_steps(steps_of(config.spec.training, 7))) == [30]
 
 
 def test_updates_of_trl_count_every_pass_of_an_epochs_steps() -> None:
     config = config_of(
         "trl", "training.updates_per_step=2", "training.passes_per_step=2", "training.micro_batch_size=2"
     )
-    assert told("trl", config.with_length(Length(9, 3))) == [36]
+    assert told("trl", config.with_steps(9)) == [36]
+
+
+def epochs(number: int) -> Training:
+    return run_spec(training__num_steps=None, training__epochs=number, training__prompts_per_step=16).training
 
 
 def test_fewer_tasks_than_a_step_takes_are_refused(tmp_path: Path) -> None:
@@ -90,7 +95,7 @@ def test_fewer_tasks_than_a_step_takes_are_refused(tmp_path: Path) -> None:
         build_plan(compose([*WHODUNIT["trl"], "env.train.num_tasks=10"]), "r")
     assert planned.value.code is ExitCode.PLAN
     with pytest.raises(XpError, match=fix) as run:
-        settle(Length(None, 3), 10, 16, tmp_path)
+        settle(epochs(3), 10, tmp_path)
     assert run.value.code is ExitCode.TASKS
 
 
@@ -105,9 +110,9 @@ def test_an_unknown_number_of_tasks_is_open_until_prepared(
 
 def test_a_warm_up_longer_than_slimes_epochs_is_refused() -> None:
     config = config_of("slime", "training.warmup_updates=10", "env.train.num_tasks=null")
-    check_warm_up(config.with_length(Length(10, 3)))
+    check_warm_up(config.with_steps(10))
     with pytest.raises(XpError, match="Megatron refuses a warm-up that is longer than the run of 9"):
-        check_warm_up(config.with_length(Length(9, 3)))
+        check_warm_up(config.with_steps(9))
 
 
 def test_a_warm_up_as_long_as_skyrls_megatron_is_refused() -> None:
@@ -125,7 +130,7 @@ def test_the_record_holds_epochs_and_steps(tmp_path: Path) -> None:
     run = tmp_path / "r"
     stage = run / "attempt_1" / "train"
     stage.mkdir(parents=True)
-    settle(Length(None, 3), 100, 16, stage)
+    settle(epochs(3), 100, stage)
     attempt = AttemptRecord(1, RunStatus.RUNNING, now(), None, Provenance("", "", None, None, {}), ())
     write_record(run, RunRecord("r", RunStatus.RUNNING, (), (attempt,)))
     record = read_record(run)
@@ -137,9 +142,9 @@ def test_fewer_epochs_than_a_resumed_runs_steps_are_refused(tmp_path: Path) -> N
     (tmp_path / "metrics.jsonl").write_text('{"stage": "train", "step": 18}\n')
     stage = tmp_path / "attempt_2" / "train"
     stage.mkdir(parents=True)
-    assert settle(Length(None, 3), 100, 16, stage).steps == 18
+    assert settle(epochs(3), 100, stage) == 18
     with pytest.raises(XpError, match=r"training\.epochs=2: these are 12 steps, and 18 are made already"):
-        settle(Length(None, 2), 100, 16, stage)
+        settle(epochs(2), 100, stage)
 
 
 def length_of(spec: RunSpec) -> tuple[int | None, int | None]:
@@ -184,7 +189,7 @@ def test_a_resume_with_fewer_epochs_than_made_is_refused(before: str, tmp_path: 
     stage = run / "attempt_1" / "train"
     stage.mkdir(parents=True)
     spec = compose(["recipes=whodunit-skyrl", "training.prompts_per_step=16", before])
-    settle(Length(spec.training.num_steps, spec.training.epochs), 50, 16, stage)
+    settle(spec.training, 50, stage)
     attempt = AttemptRecord(1, RunStatus.SUCCEEDED, now(), now(), Provenance("", "", None, None, {}), ())
     write_record(run, RunRecord("r", RunStatus.SUCCEEDED, (), (attempt,)))
     (run / "spec.yaml").write_text(to_yaml(spec))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.support.sections import replace
 from xp.composition import compose, to_yaml
 from xp.errors import XpError
 from xp.planning.memory.estimate import (

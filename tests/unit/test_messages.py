@@ -12,6 +12,7 @@ import pytest
 from tests.support.chat_templates import tokenizer_of
 from tests.support.fake_session import RULES
 from tests.support.ors_server import rules
+from tests.support.sections import member_of, selection
 from xp.backends.skyrl.worker import train as skyrl
 from xp.backends.slime.worker import train as slime
 from xp.envs import wire
@@ -23,7 +24,7 @@ from xp.episode.tokens import ChatTokens
 from xp.evaluation.play import Dialogue
 from xp.evaluation.settings import ToolCalls
 from xp.lib.data_files import rows_of_file
-from xp.tasks.config import MemberConfig, Purpose, Selection
+from xp.tasks.config import Purpose
 from xp.tasks.questions import described, entry_of
 from xp.tasks.row import TaskRow, read_rows, write_rows
 from xp.tasks.shards import ShardEntry
@@ -132,7 +133,7 @@ def prepared(tmp_path: Path) -> list[TaskRow]:
     """The task of `GIVEN` and another, through the grader's process, a shard and a task set."""
     config = rules(provider="local", grader=f"{__name__}:equals", rows=f"{__name__}:rows")
     provider = GradedProvider(config, {})
-    member = MemberConfig(config, Selection(("train",), None, 0), None, 1.0, None)
+    member = member_of(config, selection(("train",), None, 0), None, 1.0, None)
     made = []
     for index in range(2):
         task = Task("a", "train", index)

@@ -241,7 +241,7 @@ def test_a_key_of_skyrls_policy_is_one_of_its_fine_tuning_too() -> None:
     assert line.startswith("sft.overrides.fsdp_config.fsdp_size: ")
     (stage,) = (one for one in build_plan(spec, "r").stages if one.name == "sft")
     (text,) = (text for name, text in stage.job.files.items() if name.endswith("config.json"))
-    assert "trainer.policy.fsdp_config.fsdp_size=2" in json.loads(text)["common"]["overrides"]
+    assert "trainer.policy.fsdp_config.fsdp_size=2" in json.loads(text)["native_keys"]
 
 
 @pytest.mark.parametrize(

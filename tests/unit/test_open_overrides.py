@@ -14,11 +14,12 @@ from xp.backends.trl.control import rows as trl
 from xp.backends.trl.control.render import grpo_config
 from xp.cli.display import notice_lines
 from xp.composition import compose
-from xp.planning.backend import RunPaths, backend_of
+from xp.planning.backend import backend_of
 from xp.planning.plan import build_plan
 from xp.planning.rows import Support
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
+from xp.worker.places import RunPaths
 
 ROWS = {"trl": trl.ROWS, "skyrl": skyrl.ROWS, "slime": slime.ROWS}
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from tests.support.fake_session import RULES, TASK, FakeSession, call
+from tests.support.sections import overlong, replace
 from tools.pages import REFERENCE
 from xp.composition import compose
 from xp.envs.base import Message, ToolResult
@@ -17,12 +17,13 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
 from xp.episode.rewards import Overlong, RewardSteps
 from xp.episode.shaping import Shape, load_shape
 from xp.episode.trajectory import trajectory
-from xp.planning.backend import RunPaths, backend_of
+from xp.planning.backend import backend_of
 from xp.planning.values import spec_refusals
 from xp.replay.rescore import _recorded
 from xp.spec import BackendName
+from xp.worker.places import RunPaths
 
-DAPO = Overlong(max_response_tokens=20_480, buffer_tokens=4_096, factor=1.0)
+DAPO = overlong(20_480, 4_096, 1.0)
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 OPENING = (Message(role="user", content="play"),)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.fake_provider import FakeWorld
+from tests.support.sections import run_spec
 from tests.support.tiny import tokenizer_and_model
-from xp.envs.config import Chat
 from xp.episode.tokens import ChatTokens
 from xp.tasks import prompt_lengths
 from xp.tasks.config import Purpose, Reader
@@ -42,7 +42,7 @@ def test_the_table_tells_tokens_and_the_share_over_the_limit(
     own = true_lengths(first, model, Purpose.TRAIN)
     limit = sorted(own)[len(own) // 2]
     capsys.readouterr()
-    prepare(world.config(), {}, tmp_path, reader=Reader(model, limit, Chat()))
+    prepare(world.config(), {}, tmp_path, reader=Reader(model, run_spec(training__max_prompt_tokens=limit)))
     out = capsys.readouterr().out
     cells = next(text for text in out.splitlines() if "  train  " in text).split()
     share = sum(one > limit for one in own) / len(own)
@@ -56,7 +56,7 @@ def test_a_large_set_is_counted_in_part_and_the_table_says_so(
 ) -> None:
     monkeypatch.setattr(prompt_lengths, "MAX_COUNTED", 20)
     task_set = prepare(FakeWorld(tmp_path).config(), {}, tmp_path)
-    counted = prompt_lengths.prompt_lengths(task_set, Reader(model, 10, Chat()))
+    counted = prompt_lengths.prompt_lengths(task_set, Reader(model, run_spec(training__max_prompt_tokens=10)))
     assert sum(group.counted for group in counted.groups.values()) == 20
     assert ", of 20 of 220 tasks, evenly taken;" in counted.note
 
@@ -66,7 +66,7 @@ def test_without_the_model_the_table_counts_characters_and_transformers_is_not_i
 ) -> None:
     world = FakeWorld(tmp_path, splits={"train": 5, "test": 2})
     monkeypatch.setitem(sys.modules, "transformers", None)
-    prepare(world.config(), {}, tmp_path, reader=Reader("nobody/nothing", 100, Chat()))
+    prepare(world.config(), {}, tmp_path, reader=Reader("nobody/nothing", run_spec(training__max_prompt_tokens=100)))
     out = capsys.readouterr().out
     assert "characters" in out
     assert "the tokenizer of nobody/nothing is not on this machine: prompt tokens are counted when" in out
@@ -75,7 +75,7 @@ def test_without_the_model_the_table_counts_characters_and_transformers_is_not_i
 def test_without_transformers_the_table_says_so(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task_set = prepare(FakeWorld(tmp_path, splits={"train": 5, "test": 2}).config(), {}, tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    counted = prompt_lengths.prompt_lengths(task_set, Reader(model, 100, Chat()))
+    counted = prompt_lengths.prompt_lengths(task_set, Reader(model, run_spec(training__max_prompt_tokens=100)))
     assert counted.groups == {}
     assert counted.note.startswith("transformers is not installed here")
 

@@ -9,11 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.sections import run_spec
 from xp.backends.trl.worker.held_out import share_of
 from xp.backends.trl.worker.process import Ranks
+from xp.spec import Evaluation
 from xp.tasks.config import Purpose
-from xp.tasks.evaluated import Rounds
+from xp.tasks.evaluated import evaluated_episodes, evaluated_tasks
 from xp.tasks.row import TaskRow
+
+
+def rule(num_tasks: int | None, samples_per_task: int) -> Evaluation:
+    return run_spec(evaluation__num_tasks=num_tasks, evaluation__samples_per_task=samples_per_task).evaluation
 
 
 @dataclass(frozen=True)
@@ -26,27 +32,27 @@ def tasks(count: int) -> list[Named]:
 
 
 def test_all_held_out_tasks_are_played_where_no_number_is_given() -> None:
-    assert Rounds(None, 1).episodes(tasks(5)) == tasks(5)
+    assert evaluated_episodes(rule(None, 1), tasks(5)) == tasks(5)
 
 
 def test_every_task_has_its_samples_and_not_one_more() -> None:
-    played = Rounds(16, 3).episodes(tasks(512))
+    played = evaluated_episodes(rule(16, 3), tasks(512))
     assert len(played) == 48
     assert set(Counter(played).values()) == {3}
 
 
 @given(few=st.integers(1, 40), more=st.integers(0, 40))
 def test_a_smaller_evaluation_plays_the_beginning_of_a_larger_one(few: int, more: int) -> None:
-    small, large = Rounds(few, 1).tasks(tasks(60)), Rounds(few + more, 1).tasks(tasks(60))
+    small, large = evaluated_tasks(rule(few, 1), tasks(60)), evaluated_tasks(rule(few + more, 1), tasks(60))
     assert len(small) == min(few, 60)
     assert set(small) <= set(large)
     assert large == [task for task in tasks(60) if task in large]
 
 
 def test_the_choice_does_not_depend_on_order_or_unchosen_tasks() -> None:
-    chosen = Rounds(10, 1).tasks(tasks(60))
+    chosen = evaluated_tasks(rule(10, 1), tasks(60))
     rest = [task for task in tasks(60) if task not in chosen]
-    assert set(Rounds(10, 1).tasks([*reversed(rest[::2]), *chosen])) == set(chosen)
+    assert set(evaluated_tasks(rule(10, 1), [*reversed(rest[::2]), *chosen])) == set(chosen)
 
 
 @pytest.mark.parametrize("samples", [1, 3])

@@ -9,17 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.support.fake_provider import FakeWorld
+from tests.support.sections import chat_model, distill, run_spec
 from tests.unit.test_dispatch import FakeLauncher
 from xp.__main__ import main
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
-from xp.envs.config import Chat
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
@@ -29,8 +28,9 @@ from xp.planning.episode import user_modules
 from xp.run_records.lock import LockInputs, differences, inputs_of, planned_facts, read_lock
 from xp.run_records.sweep import ledger
 from xp.tasks.prepare import prepare
-from xp.worker.distill import Distillation
 from xp.worker.facts import FILE, record_facts
+from xp.worker.places import RunPaths
+from xp.worker.stage import StageConfig
 
 ENVIRONMENT = '"""An environment."""\n\nclass Env:\n    pass\n'
 GRADER = '"""A grader."""\nimport lock_points\n\ndef score(answer, row):\n    return 1.0\n'
@@ -65,10 +65,11 @@ class Place:
         (stage / "prepare.json").write_text(self.world.config().to_json())
         from transformers import AutoTokenizer
 
-        chat = ChatTokens(AutoTokenizer.from_pretrained(self.root / "model"), Chat())
-        common: Any = SimpleNamespace(run=str(self.root / "run"), tasks=str(task_set.path))
-        teacher = Distillation(str(self.root / "teacher"), None, None, coef=1.0, beside_reward=False)
-        record_facts(common, self.root / "model", stage, chat, teacher)
+        chat = ChatTokens(AutoTokenizer.from_pretrained(self.root / "model"), chat_model())
+        teacher = distill(str(self.root / "teacher"))
+        places = RunPaths(str(self.root / "run"), attempt, str(task_set.path))
+        config = StageConfig(spec=run_spec(algorithm__distill=teacher), places=places, stage="train")
+        record_facts(config, self.root / "model", stage, chat)
         copy = stage.with_name("code")
         files.copy_modules(list(inputs.places.values()), copy)
         copied = {name: copy / place.name for name, place in inputs.places.items()}

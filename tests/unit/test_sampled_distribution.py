@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,15 +9,16 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
+from tests.support.sections import replace, sampling_of
 from tests.unit.test_cheaper_sampling import DENSE, PLACES, SERVER, refused
 from xp.backends.skyrl.control.render import native
 from xp.backends.trl.control.render import grpo_config
 from xp.composition import compose
 from xp.engines.transformers_engine import draw
-from xp.planning.episode import sampling_of
-from xp.worker.stage import Sampling
+from xp.spec import Sampling
+from xp.worker.token_budget import evaluation_sampling
 
-PLAIN = Sampling(64, 8, 32, temperature=0.7, top_p=1.0, top_k=None, seed=1)
+PLAIN = sampling_of(64, 8, 32, temperature=0.7)
 SEEN = [[0, 3, 3, 5], [1, 2]]
 OFF = "training.max_logprob_gap=null"
 MIN_P, PENALTY = "training.min_p=0.1", "training.repetition_penalty=1.2"
@@ -70,8 +70,7 @@ def test_each_trainer_gets_them_and_held_out_episodes_do_not() -> None:
     assert plain["generator.sampling_params.additional_kwargs"] is None
     config = grpo_config(compose([*DENSE, *SERVER, OFF, MIN_P, PENALTY]), PLACES)
     assert (config["min_p"], config["repetition_penalty"]) == (0.1, 1.2)
-    training, held_out = (sampling_of(spec, evaluates=evaluates) for evaluates in (False, True))
-    assert (training.min_p, training.repetition_penalty) == (0.1, 1.2)
+    held_out = evaluation_sampling(spec)
     assert (held_out.min_p, held_out.repetition_penalty) == (0.0, 1.0)
 
 

@@ -40,10 +40,14 @@ def test_a_served_judge_has_the_last_accelerators_and_the_trainer_the_others(bac
         assert job.argv[4] == "-m"
         assert f"xp.backends.{backend}.worker." in job.argv[5]
         server = JudgeServer.from_json(job.files[job.argv[3]])
-        assert (server.model, server.trainer_accelerators, server.server.num_accelerators) == ("ORG/A-MODEL", 2, 2)
+        assert (server.judge.serve, server.trainer_accelerators, server.server.num_accelerators) == (
+            "ORG/A-MODEL",
+            2,
+            2,
+        )
         assert server.is_sglang is (backend == "slime")
         judge = json.loads(job.files[f"{job.argv[3].rpartition('/')[0]}/episode.json"])["members"]["multiply"]["judge"]
-        assert (judge["model"]["url"], judge["model"]["key"]) == ("", "XP_JUDGE_KEY")
+        assert judge["model"]["url"] is judge["model"]["key"] is None
         assert "XP_JUDGE_KEY" not in job.secrets
     assert "xp.engines.judge_server" not in stages["prepare"].argv
 
@@ -113,9 +117,10 @@ def test_an_evaluation_that_cannot_serve_its_judge_is_refused(words: list[str], 
 PROGRAM = """
 import json, os, sys
 from tests.support.judges import config
-from xp.envs.config import Dialect, JudgeScoring
+from xp.spec.dialect import Dialect
+from xp.spec.judge import JudgeScoring
 from xp.episode.judge import Judge, JudgeLog
-judged = config(type("Server", (), {"url": ""}), JudgeScoring.POINTWISE, name="a", key="XP_JUDGE_KEY")
+judged = config(type("Server", (), {"url": None}), JudgeScoring.POINTWISE, name="a", serve="ORG/MODEL")
 scores = Judge(judged, os.environ, lambda _: {}, JudgeLog(), Dialect.HERMES).score_answers([], ["x"], "r", "t")
 print(json.dumps([scores.values, os.environ["CUDA_VISIBLE_DEVICES"], sys.argv[1:]]))
 sys.exit(7)
@@ -126,7 +131,10 @@ def test_a_program_is_judged_by_the_server_beside_it_and_its_code_is_the_stages(
     (tmp_path / "a_program.py").write_text(PROGRAM)
     log, file = tmp_path / "judge.log", tmp_path / "judge.json"
     server = VLLMServer(("--tensor-parallel-size", "1"), 1, 300.0, 600.0)
-    file.write_text(JudgeServer("some/model", "a", False, server, 2, str(log), 5.0).to_json())
+    spec = spec_of("env.judge.model={serve: some/model, name: a}")
+    judge = spec.served_judge
+    assert judge is not None
+    file.write_text(JudgeServer(judge, spec.launcher, False, server, 2, str(log)).to_json())
     root = Path(__file__).parents[2]
     environ = {**os.environ, "PYTHONPATH": f"{FAKE}:{root}:{tmp_path}", "CUDA_VISIBLE_DEVICES": "4,5,6"}
     command = [sys.executable, "-m", "xp.engines.judge_server", str(file), "-m", "a_program", "word"]

@@ -12,7 +12,7 @@ from tests.support.fake_session import RULES, TASK, FakeSession, call
 from tools.pages import REFERENCE
 from xp.composition import compose, from_container
 from xp.envs.base import EnvUnavailable, Message, ToolResult
-from xp.envs.config import EpisodeConfig, WeightedFn
+from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -22,6 +22,7 @@ from xp.errors import XpError
 from xp.planning.episode import episode_config, user_modules
 from xp.planning.plan import build_plan
 from xp.spec import BackendName
+from xp.spec.reward_fn import WeightedFnSpec
 
 
 def minus_turns(outcome: EpisodeResult) -> float:
@@ -175,7 +176,7 @@ def test_several_functions_give_a_weighted_sum_and_metrics() -> None:
     assert {name: metrics[f"reward_fn/{name}"] for name in expected} == pytest.approx(expected)
 
 
-ONE, TWO = WeightedFn("my.rewards:one", 1.0), WeightedFn("theirs:two", 0.25)
+ONE, TWO = WeightedFnSpec(fn="my.rewards:one", weight=1.0), WeightedFnSpec(fn="theirs:two", weight=0.25)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from xp.backends.skyrl.control.render import meanings, native, render
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import check_machine
-from xp.planning.backend import RunPaths
 from xp.planning.rows import Support, meant_fields
 from xp.planning.values import spec_refusals
+from xp.worker.places import RunPaths
 
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 CPU = ["backend=skyrl", "hardware=cpu"]

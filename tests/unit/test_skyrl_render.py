@@ -16,9 +16,10 @@ from xp.backends.skyrl.control.render import checkpoint, memory, native, render
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.composition import compose
-from xp.planning.backend import RunPaths
 from xp.planning.plan import build_plan
 from xp.planning.values import spec_refusals
+from xp.tasks.training_length import steps_of
+from xp.worker.places import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
@@ -57,13 +58,13 @@ ROW = re.compile(r"^\| `(?P<key>[\w.]+)` \| `(?P<value>[^`]+)` \|", re.MULTILINE
 def test_the_plain_command_has_the_defaults_of_the_public_examples_table() -> None:
     table = {row["key"]: yaml.safe_load(row["value"]) for row in ROW.finditer(DOC.read_text())}
     plain = train_config(*SKYRL)
-    config = plain.with_length(plain.length.over(50, plain.prompts_per_step))
-    found = parsed(config.common.native(config.base_model, Path("/nowhere")))
+    config = plain.with_steps(steps_of(plain.spec.training, 50))
+    found = parsed(config.native(config.reference, Path("/nowhere")))
     # Not rendered as they stand: SkyRL's old word, epochs that xp tells as steps, and a filter that xp applies itself.
     assert (table.pop("trainer.strategy"), found["trainer.strategy"]) == ("fsdp2", "fsdp")
-    assert table.pop("trainer.max_prompt_length") == config.common.sampling.max_prompt_tokens
+    assert table.pop("trainer.max_prompt_length") == config.spec.training.max_prompt_tokens
     epochs, batch = table.pop("trainer.epochs"), found["trainer.train_batch_size"]
-    assert epochs == config.length.epochs
+    assert epochs == config.spec.training.epochs
     assert found["trainer.max_training_steps"] == epochs * (50 // batch) == 9
     assert table.pop("environment.env_class") == "openreward"
     assert {key: found[key] for key in table} == table
@@ -72,7 +73,7 @@ def test_the_plain_command_has_the_defaults_of_the_public_examples_table() -> No
 
 def test_the_reference_recipe_is_the_public_run() -> None:
     config = train_config("recipes=whodunit-skyrl")
-    found = parsed(config.with_length(config.length.over(100, config.prompts_per_step)).common.overrides)
+    found = parsed(config.with_steps(steps_of(config.spec.training, 100)).native_keys)
     expected = {
         "trainer.max_training_steps": 18,
         "trainer.policy.optimizer_config.max_grad_norm": 0.5,
@@ -164,7 +165,7 @@ def test_the_rehearsal_has_a_worker_for_each_cpu_process() -> None:
     assert found["trainer.placement.policy_num_gpus_per_node"] == found["generator.inference_engine.num_engines"] == 2
     assert found["trainer.flash_attn"] is found["trainer.remove_microbatch_padding"] is False
     assert found["trainer.policy.fsdp_config.mixed_precision.param_dtype"] == "fp32"
-    assert train_config("backend=skyrl", "hardware=cpu").common.rehearsal is True
+    assert train_config("backend=skyrl", "hardware=cpu").rehearsal is True
 
 
 def test_a_rehearsal_has_real_servers_or_names_its_stubs() -> None:
@@ -177,7 +178,7 @@ def test_a_rehearsal_has_real_servers_or_names_its_stubs() -> None:
     engine = "generator.inference_engine"
     assert native(real)[f"{engine}.distributed_executor_backend"] == "mp"
     assert native(real)[f"{engine}.engine_init_kwargs.worker_cls"] == "vllm.v1.worker.cpu_worker.CPUWorker"
-    assert not train_config(*cpu, "backend.engine.name=vllm").common.stub
+    assert not train_config(*cpu, "backend.engine.name=vllm").stub
     for job in (stage.job for stage in render(compose(SKYRL), PLACES)):
         assert job.stubs == ()
 
@@ -188,8 +189,8 @@ def test_a_mix_gives_skyrl_the_longest_of_its_members_turns() -> None:
 
 def test_no_path_of_the_plan_is_of_a_machine() -> None:
     config = train_config(*SKYRL)
-    assert all(not path.startswith("/") for path in config.common.paths.values())
-    found = parsed(config.common.native(config.base_model, Path("/out")))
+    assert all(not path.startswith("/") for path in config.paths.values())
+    found = parsed(config.native(config.reference, Path("/out")))
     assert found["data.train_data"] == ["/out/runs/r/attempt_1/train/train.parquet"]
     assert found["trainer.ckpt_path"] == "/out/runs/r/checkpoints"
     assert checkpoint(compose(SKYRL), PLACES, 20).startswith("runs/r/checkpoints/")
@@ -198,8 +199,8 @@ def test_no_path_of_the_plan_is_of_a_machine() -> None:
 def test_adapters_reach_the_engine_by_a_directory_of_the_run() -> None:
     lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
     key = "trainer.policy.model.lora.lora_sync_path"
-    assert train_config(lora).common.paths[key] == "runs/r/attempt_1/train/adapters"
-    assert key not in train_config().common.paths
+    assert train_config(lora).paths[key] == "runs/r/attempt_1/train/adapters"
+    assert key not in train_config().paths
 
 
 MEGATRON = "backend.parallel.strategy=megatron"

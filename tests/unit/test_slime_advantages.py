@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,8 @@ from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.train import main as train
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import RunPaths
+from xp.spec import Estimator
+from xp.worker.places import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 
@@ -31,7 +31,7 @@ def sample(reward: float, group: int, num_tokens: int = 3, *, is_left_out: bool 
 
 
 def settings_of(estimator: str, advantage_fn: str | None = None) -> WorkerConfig:
-    return replace(worker_config(Path("/"), 1), estimator=estimator, advantage_fn=advantage_fn)
+    return worker_config(Path("/"), 1, algorithm__estimator=Estimator(estimator), algorithm__advantage_fn=advantage_fn)
 
 
 @pytest.mark.parametrize("by_std", [True, False])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +23,10 @@ from xp.composition import compose
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
-from xp.planning.backend import RunPaths
-from xp.worker.best import BestRule, EarlyStop
+from xp.worker.best import EarlyStop
+from xp.worker.places import RunPaths
 
-RULE = BestRule("runs/r/checkpoints", "metrics.jsonl", keeps_model=True, patience=1)
+RULE = {"evaluation__every": 2, "evaluation__keep_best": True, "evaluation__patience": 1}
 
 
 class Closing:
@@ -45,7 +44,7 @@ def evaluated(root: Path, config: WorkerConfig, rollout_id: int, reward: float, 
     setattr(args, WORKER_ATTRIBUTE, f"{root}/worker.json")
     rollout_process._workers[f"{root}/worker.json"] = own = Worker(config, FakeMix(NO_RETRY), recorder)
     own.chat(tokenizer_and_model()[0])
-    export = root / "exports" / str(rollout_id)
+    export = root / config.exports / str(rollout_id)
     export.mkdir(parents=True)
     (export / "config.json").write_text(f'{{"of": {rollout_id}}}')
     samples = []
@@ -58,7 +57,7 @@ def evaluated(root: Path, config: WorkerConfig, rollout_id: int, reward: float, 
 
 def test_the_best_export_is_kept_and_rollouts_say_stop(tmp_path: Path) -> None:
     leave_manifest(tmp_path / "tasks/t")
-    config, recorder = replace(worker_config(tmp_path, 1), exports="exports", every=2, best=RULE), Closing()
+    config, recorder = worker_config(tmp_path, 1, **RULE), Closing()
     for rollout_id, reward in ((1, 0.2), (3, 0.7)):
         evaluated(tmp_path, config, rollout_id, reward, recorder)
     with pytest.raises(EarlyStop, match="training stops at step 6"):
@@ -72,7 +71,7 @@ def test_the_best_export_is_kept_and_rollouts_say_stop(tmp_path: Path) -> None:
 
 def test_after_the_last_step_there_is_nothing_to_stop(tmp_path: Path) -> None:
     leave_manifest(tmp_path / "tasks/t")
-    config = replace(worker_config(tmp_path, 1), exports="exports", every=2, best=RULE, num_steps=4)
+    config = worker_config(tmp_path, 1, steps=4, **RULE)
     for rollout_id in (1, 3):
         evaluated(tmp_path, config, rollout_id, 0.5, Closing())
 
@@ -86,10 +85,10 @@ def test_slime_plays_the_last_evaluation_and_those_that_are_due(
     made = render(compose(words), RunPaths("runs/r", 1, "tasks/t"))
     train = next(one for one in made if one.name == "train")
     config = SlimeTrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
-    flags = config.with_length(config.length).command.flags
+    flags = config.with_steps(config.num_steps).command.flags
     assert flags[flags.index("--eval-interval") + 1] == str(interval)
     assert flags.count("--eval-interval") == 1
-    own = Worker(replace(worker_config(tmp_path, 1), every=every), FakeMix(NO_RETRY), Closing())  # type: ignore[arg-type]
+    own = Worker(worker_config(tmp_path, 1, evaluation__every=every), FakeMix(NO_RETRY), Closing())  # type: ignore[arg-type]
     own.num_steps_played = 1
     assert [number for number in range(10) if own.due(number) == "during"] == played
 
@@ -142,18 +141,15 @@ def test_a_stopped_trainings_last_step_is_its_newest_whole_checkpoint(
         runs.append(1)
         leave_manifest(tmp_path / "tasks/t")
         whole_checkpoint(checkpoints, 5)
-        own = replace(worker_config(tmp_path, 1), exports="exports", every=2, best=config.best)
-        metrics = tmp_path / "runs/r/metrics.jsonl"
-        own = replace(own, common=replace(own.common, metrics=str(metrics.relative_to(tmp_path))))
+        own = worker_config(tmp_path, 1, **RULE)
         for rollout_id, reward in ((3, 0.7), (5, 0.7)):
             evaluated(tmp_path, own, rollout_id, reward, Closing())
 
     monkeypatch.setattr(train, "run_train", until_step_6)
-    monkeypatch.setattr(train, "worker_config", lambda *_: None)
     assert train.train(config, tmp_path, None) == 5
     assert train.train(config, tmp_path, 5) == 5
     assert runs == [1]
-    lines = read_metrics(tmp_path / config.common.metrics, "train")
+    lines = read_metrics(tmp_path / config.places.metrics, "train")
     assert [line["step"] for line in lines] == [6], "this run's file was lost, so the stage writes it again"
 
 

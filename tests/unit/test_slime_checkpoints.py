@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sections import run_spec
 from xp.backends.slime.worker.checkpoints import TRACKER, choose_latest, prune, put_position, seal_exports, whole
-from xp.backends.slime.worker.config import CriticConfig
 from xp.backends.slime.worker.train import critic_role
 from xp.errors import XpError
 from xp.lib.verified import DIGESTS
@@ -93,11 +93,12 @@ def test_a_checkpoint_with_a_critic_is_whole_and_pruned_with_both(tmp_path: Path
 
 
 def test_the_critic_has_its_own_rate_and_continues_with_the_policy(tmp_path: Path) -> None:
-    critic = CriticConfig("runs/r/critic", 1e-5)
     place = f"{tmp_path}/runs/r/critic"
-    (first,) = critic_role(critic, tmp_path, 0, is_resumed=False)["megatron"]
+    spec = run_spec(training__critic_learning_rate=1e-5, training__warmup_updates=0)
+    later = run_spec(training__critic_learning_rate=1e-5, training__warmup_updates=4)
+    (first,) = critic_role(spec.training, Path(place), is_resumed=False)["megatron"]
     assert (first["role"], first["overrides"]) == ("critic", {"lr": 1e-5, "save": place, "lr_warmup_init": 0.0})
-    (again,) = critic_role(critic, tmp_path, 4, is_resumed=True)["megatron"]
+    (again,) = critic_role(later.training, Path(place), is_resumed=True)["megatron"]
     assert again["overrides"] == {"lr": 1e-5, "save": place, "load": place, "lr_warmup_init": 2.5e-6}
 
 

@@ -8,7 +8,6 @@ import os
 import shutil
 import socket
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,6 +26,8 @@ from xp.backends.slime.worker.steps import half_of
 from xp.backends.slime.worker.training import CapturedLog
 from xp.errors import ExitCode, XpError
 from xp.lib.verified import damaged
+from xp.spec import Estimator
+from xp.spec.training import OnNonfinite
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -199,9 +200,9 @@ def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: P
     watched = CapturedLog(lambda *arguments: native.append(arguments[2]), config)
     watched(None, {"rollout/step": 3, "rollout/x": 1.0}, "rollout/step")
     watched(None, {"train/step": 6, "train/loss": 1.0, "train/lr-pg_0": 1e-5}, "train/step")
-    assert not (tmp_path / "metrics.jsonl").exists()
+    assert not (tmp_path / "runs/r/metrics.jsonl").exists()
     watched(None, {"train/step": 7, "train/loss": 3.0, "train/grad_norm": 0.5}, "train/step")
-    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    (line,) = map(json.loads, (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines())
     assert (line["step"], line["stage"], line["reward/avg_raw_reward"]) == (4, "train", 0.5)
     assert (line["training/loss"], line["training/learning_rate"], line["training/grad_norm"]) == (2.0, 1e-5, 0.5)
     assert line["time/step_s"] > 0
@@ -231,19 +232,18 @@ def test_a_gap_stops_slime_only_at_a_steps_first_update(tmp_path: Path) -> None:
 
 
 def test_an_update_that_slime_left_out_is_counted_and_in_no_mean(tmp_path: Path) -> None:
-    config = worker_config(tmp_path, updates_per_step=2)
-    config = replace(config, common=replace(config.common, on_nonfinite="skip"))
+    config = worker_config(tmp_path, updates_per_step=2, training__on_nonfinite=OnNonfinite.SKIP)
     half_of(config, 3).parent.mkdir(parents=True)
     half_of(config, 3).write_text(json.dumps({"began": 0.0, "metrics": {}}))
     watched = CapturedLog(lambda *_: None, config)
     watched(None, {"train/step": 6, "train/loss": math.nan, "train/grad_norm": math.nan}, "train/step")
     watched(None, {"train/step": 7, "train/loss": 3.0, "train/grad_norm": 0.5}, "train/step")
-    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    (line,) = map(json.loads, (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines())
     assert (line["training/loss"], line["training/updates"]) == (3.0, 1.0)
 
 
 def test_a_critics_numbers_stand_in_the_policys_line(tmp_path: Path) -> None:
-    config = replace(worker_config(tmp_path, updates_per_step=2), estimator="gae")
+    config = worker_config(tmp_path, updates_per_step=2, algorithm__estimator=Estimator.GAE)
     half = half_of(config, 0)
     half.parent.mkdir(parents=True)
     half.write_text(json.dumps({"began": 0.0, "metrics": {"reward/avg_raw_reward": 0.5}}))
@@ -252,10 +252,10 @@ def test_a_critics_numbers_stand_in_the_policys_line(tmp_path: Path) -> None:
     for step, loss in ((0, 1.0), (1, 2.0)):
         logged = {"train/step": step, "train/critic-value_loss": loss, "train/critic-lr-pg_0": 1e-5}
         critic(None, logged, "train/step")
-    assert not (tmp_path / "metrics.jsonl").exists()
+    assert not (tmp_path / "runs/r/metrics.jsonl").exists()
     for step in (0, 1):
         policy(None, {"train/step": step, "train/loss": 3.0, "train/lr-pg_0": 1e-6}, "train/step")
-    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    (line,) = map(json.loads, (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines())
     assert (line["training/value_loss"], line["training/critic_learning_rate"]) == (1.5, 1e-5)
     assert (line["training/loss"], line["training/learning_rate"]) == (3.0, 1e-6)
 

@@ -8,9 +8,9 @@ from xp.backends.slime.control.flags import catalog
 from xp.backends.slime.control.render import train_flags
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import RunPaths
 from xp.planning.plan import build_plan
 from xp.planning.values import spec_refusals
+from xp.worker.places import RunPaths
 
 SLIME = ["env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b"]
 

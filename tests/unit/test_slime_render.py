@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
@@ -16,14 +17,15 @@ from xp.backends.slime.control.flags import catalog, fault, words
 from xp.backends.slime.control.render import checkpoint, meanings, render, train_flags
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.worker.config import ROLES, ConvertConfig, SlimeTrainConfig
+from xp.backends.slime.worker.train import critic_role
 from xp.composition import compose
-from xp.planning.backend import RunPaths
 from xp.planning.extent import num_steps
 from xp.planning.plan import build_plan
 from xp.planning.rows import MEANT, Support
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 from xp.testing.jobs import DEADLINE_S
+from xp.worker.places import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 RECIPES = recipes_of("slime")
@@ -225,21 +227,20 @@ PPO = [*SLIME, "algorithm=ppo", "backend.convert_model=true"]
 def test_a_critic_is_a_role_of_its_own_beside_the_policy() -> None:
     found, config = line(compose(PPO)), SlimeTrainConfig.from_json(configs(*PPO)["train"])
     assert SlimeTrainConfig.from_json(config.to_json()) == config
-    assert config.critic is not None
-    assert found["megatron_config_path"] == f"{config.common.stage_dir}/{ROLES}"
+    assert found["megatron_config_path"] == f"{config.stage_dir}/{ROLES}"
     assert "--megatron-config-path" in config.command.path_flags
-    assert config.critic.checkpoints not in (found["save"], found["load"])
-    assert config.critic.learning_rate == found["lr"]
-    own = SlimeTrainConfig.from_json(configs(*PPO, "training.critic_learning_rate=3.0e-5")["train"]).critic
-    assert own is not None
-    assert own.learning_rate == 3e-5
-    assert SlimeTrainConfig.from_json(configs(*SLIME)["train"]).critic is None
+    assert config.critic_checkpoints not in (None, found["save"], found["load"])
+    for more, rate in (((), found["lr"]), (("training.critic_learning_rate=3.0e-5",), 3e-5)):
+        training = SlimeTrainConfig.from_json(configs(*PPO, *more)["train"]).spec.training
+        (role,) = critic_role(training, Path("critic"), is_resumed=False)["megatron"]
+        assert role["overrides"]["lr"] == rate
+    assert SlimeTrainConfig.from_json(configs(*SLIME)["train"]).critic_checkpoints is None
 
 
 def test_a_users_own_advantages_are_loaded_by_the_rollout_and_broadcast() -> None:
     spec = [*SLIME, "algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:mine"]
     assert line(compose(spec))["advantage_estimator"] == "grpo"
-    assert SlimeTrainConfig.from_json(configs(*spec)["train"]).advantage_fn == "my_pkg.algorithms:mine"
+    assert SlimeTrainConfig.from_json(configs(*spec)["train"]).spec.algorithm.advantage_fn == "my_pkg.algorithms:mine"
 
 
 def test_secrets_stay_names() -> None:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.sections import overlong, sampling_of
 from xp.composition import compose, options
-from xp.envs.config import Dialect
 from xp.episode.rewards import Overlong
 from xp.errors import XpError
 from xp.planning.episode import (
-    chat_of,
     episode_config,
     judge_server,
     named_code,
-    overlong,
-    sampling_of,
     used_plugins,
     user_modules,
 )
 from xp.planning.plan import build_plan
-from xp.worker.stage import Sampling
+from xp.spec import Sampling
+from xp.worker.token_budget import evaluation_sampling
 
 NEEDS_AN_ADDRESS = {"openreward", "openenv", "openenv_openspiel", "openenv_atari", "openenv_sumo_rl", "openenv_finrl"}
 NEEDS_AN_ADDRESS |= {"verifiers", "inspect", "harbor"}
@@ -104,15 +102,14 @@ def test_evaluations_have_their_own_sampling_and_limits() -> None:
     words = [*(f"training.{one}" for one in SIZES), "training.repetition_penalty=1.1", "training.stop=[x]", "seed=5"]
     own = ("temperature=0.5", "top_p=0.9", "max_tokens_per_turn=60", "max_response_tokens=300")
     spec = compose([*words, *(f"evaluation.{one}" for one in own)])
-    assert sampling_of(spec, evaluates=False) == Sampling(100, 50, 200, 1.0, 1.0, 7, 5, ("x",), 0.1, 1.1)
-    assert sampling_of(spec, evaluates=True) == Sampling(100, 60, 300, 0.5, 0.9, None, 5, ("x",))
-    assert sampling_of(compose(words), evaluates=True).max_tokens_per_turn == 50
-    assert sampling_of(compose(words), evaluates=True).max_response_tokens == 200
-    assert overlong(spec) is None
+    own = evaluation_sampling(spec).model_dump(include={*Sampling.model_fields})
+    assert own == sampling_of(100, 60, 300, temperature=0.5, top_p=0.9, stop=("x",)).model_dump()
+    assert evaluation_sampling(compose(words)).max_tokens_per_turn == 50
+    assert evaluation_sampling(compose(words)).max_response_tokens == 200
+    assert Overlong.of(spec) is None
     penalty = compose([*words, "algorithm.overlong={buffer_tokens: 64, factor: 0.5}"])
-    assert overlong(penalty) == Overlong(200, 64, 0.5)
-    chat = chat_of(compose(["model.chat_template={a: null, b: 1}", "model.dialect=glm", "record_prompts=true"]))
-    assert (chat.arguments, chat.dialect, chat.keep_prompts) == ({"b": 1}, Dialect.GLM, True)
+    assert Overlong.of(penalty) == overlong(200, 64, 0.5)
+    assert compose(["model.chat_template={a: null, b: 1}"]).model.template_arguments == {"b": 1}
 
 
 @pytest.mark.parametrize(

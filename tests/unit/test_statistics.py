@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 from statistics import fmean, stdev
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from scipy import stats
 from statsmodels.regression.linear_model import OLS
 
+from tests.support.sections import replace
 from tests.unit.test_metrics import played
 from xp.episode.clusters import clustered_stderr, reward_limits
 from xp.episode.evaluation import figures, rewards_of

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sections import chat_model
 from xp.backends.skyrl.worker import train as skyrl
 from xp.backends.slime.worker import train as slime
 from xp.envs.base import Message
-from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.episode.tokens import ChatTokens
+from xp.spec.dialect import Dialect
+from xp.spec.model import ToolsPrompt
 from xp.tasks.config import Purpose
 from xp.tasks.prompt_lengths import count_tokens
 from xp.tasks.row import TaskRow
@@ -77,8 +79,12 @@ class Tokenizer:
 
 def test_a_tokenizers_digest_follows_its_vocabulary_and_its_template() -> None:
     tokenizers = [Tokenizer(words, template) for words in "ab" for template in "xy"]
-    chats = [Chat(), Chat({"enable_thinking": False}), Chat(tools_prompt=ToolsPrompt.SYSTEM)]
-    chats.append(Chat(tools_prompt=ToolsPrompt.SYSTEM, dialect=Dialect.ACTION))
+    chats = [
+        chat_model(),
+        chat_model(chat_template={"enable_thinking": False}),
+        chat_model(tools_prompt=ToolsPrompt.SYSTEM),
+    ]
+    chats.append(chat_model(tools_prompt=ToolsPrompt.SYSTEM, dialect=Dialect.ACTION))
     assert len({ChatTokens(one, chat).digest() for one in tokenizers for chat in chats}) == 16
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ import pytest
 
 from tests.support.fake_provider import FakeWorld
 from tests.support.ors_server import rules
+from tests.support.sections import changed_member, held_out_rule, member_of, prepare_of, replace, selection
 from xp.envs.base import Task
 from xp.errors import ExitCode, XpError
+from xp.spec import HeldOutSpec
 from xp.tasks import prepare as program
-from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
 from xp.tasks.fetch import Fetcher, _OpenBlock, _Unavailable
 from xp.tasks.manifest import Failure
 from xp.tasks.prepare import prepare
@@ -91,8 +91,8 @@ def test_two_members_on_one_environment_share_their_held_out_tasks(
 ) -> None:
     world = FakeWorld(tmp_path, splits={"train": 30, "test": 10}, shared=4)
     first = world.member()
-    second = replace(first, env=replace(first.env, name="second"), held_out=HeldOut("test", indices=(9,)))
-    task_set = prepare(PrepareConfig({"second": second, "fake": first}, 0.0, 4), {}, tmp_path)
+    second = changed_member(first, env=replace(first.env, name="second"), held_out=held_out_rule("test", indices=(9,)))
+    task_set = prepare(prepare_of({"second": second, "fake": first}, 0.0, 4), {}, tmp_path)
     assert task_set.manifest.counts["second"]["train"].overlapping == 4
     lines = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert [line for line in lines if "held out of" in line] == ["held out of fake", "held out of second"]
@@ -114,24 +114,27 @@ def in_another_form(row: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("members", "expected"),
     [
-        ({"one": ({"train": REPEATED}, HeldOut(fraction=0.2))}, (48, 12, 0)),
-        ({"one": ({"train": REPEATED}, HeldOut(fraction=0.22))}, (45, 14, 1)),
-        ({"one": ({"train": QUESTIONS, "test": [*map(in_another_form, QUESTIONS[:3])]}, HeldOut("test"))}, (17, 3, 3)),
+        ({"one": ({"train": REPEATED}, held_out_rule(fraction=0.2))}, (48, 12, 0)),
+        ({"one": ({"train": REPEATED}, held_out_rule(fraction=0.22))}, (45, 14, 1)),
+        (
+            {"one": ({"train": QUESTIONS, "test": [*map(in_another_form, QUESTIONS[:3])]}, held_out_rule("test"))},
+            (17, 3, 3),
+        ),
         (
             {
-                "one": ({"train": QUESTIONS[10:], "test": QUESTIONS[:5]}, HeldOut("test")),
+                "one": ({"train": QUESTIONS[10:], "test": QUESTIONS[:5]}, held_out_rule("test")),
                 "two": ({"train": [*map(in_another_form, QUESTIONS)]}, None),
             },
             (25, 5, 5),
         ),
-        ({"one": ({"train": PERSONAS}, HeldOut(fraction=0.2))}, (16, 4, 0)),
+        ({"one": ({"train": PERSONAS}, held_out_rule(fraction=0.2))}, (16, 4, 0)),
     ],
     ids=["repeated rows", "a question cut by the share", "two splits", "two files", "questions of the system"],
 )
 def test_no_prompt_that_is_held_out_is_trained_on(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    members: Mapping[str, tuple[Mapping[str, Any], HeldOut | None]],
+    members: Mapping[str, tuple[Mapping[str, Any], HeldOutSpec | None]],
     expected: tuple[int, int, int],
 ) -> None:
     config = {}
@@ -140,8 +143,8 @@ def test_no_prompt_that_is_held_out_is_trained_on(
         for split, rows in splits.items():
             Path(files[split]).write_text("".join(json.dumps(row) + "\n" for row in rows))
         env = rules(name=name, provider="local", grader="xp.builtin.graders:exact", rows=files, serve=None)
-        config[name] = MemberConfig(env, Selection(("train",)), held_out, weight=1.0)
-    task_set = prepare(PrepareConfig(config, 0.0, 8), {}, tmp_path)
+        config[name] = member_of(env, selection(("train",)), held_out, weight=1.0)
+    task_set = prepare(prepare_of(config, 0.0, 8), {}, tmp_path)
     asked = {
         purpose: {tuple(message["content"].strip() for message in row.messages) for row in task_set.rows(purpose)}
         for purpose in ("train", "held_out")
@@ -184,8 +187,8 @@ def test_an_environment_that_is_not_there_is_one_clear_message(tmp_path: Path) -
 def test_failed_tasks_fail_the_stage_and_only_they_are_repeated(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path, splits={"train": 100, "test": 5}, failing=["train/3", "train/77"])
     member = world.member()
-    whole = replace(member, env=replace(member.env, name="whole"), train=Selection(("train",), indices=(0, 1)))
-    config = PrepareConfig({"fake": member, "whole": replace(whole, held_out=None)}, 0.01, 16)
+    whole = changed_member(member, env=replace(member.env, name="whole"), train=selection(("train",), indices=(0, 1)))
+    config = prepare_of({"fake": member, "whole": changed_member(whole, held_out=None)}, 0.01, 16)
     with pytest.raises(XpError, match=r"2 tasks could not be prepared \(1\.9% of environment fake\)") as e:
         prepare(config, {}, tmp_path)
     assert e.value.code is ExitCode.TASKS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,15 @@ from hypothesis import strategies as st
 from tests.stubs.chat_server import ChatServer
 from tests.support.fake_session import LIMITS, RULES
 from tests.support.judges import config
-from xp.envs.config import (
-    Dialect,
-    EnvConfig,
-    EpisodeConfig,
-    GraderForm,
-    JudgeScoring,
-    OnNoToolCall,
-    PromptSource,
-    Reduction,
-    RewardRule,
-    SandboxKind,
-    WeightedFn,
-)
+from tests.support.sections import changed_member, held_out_rule, member_of, prepare_of, replace, reward_rule, selection
+from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.errors import ExitCode, XpError
 from xp.launchers.files import copy_modules, locate_modules
-from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
+from xp.spec.dialect import Dialect
+from xp.spec.env import GraderForm, OnNoToolCall, PromptSource, Reduction, SandboxKind
+from xp.spec.judge import JudgeScoring
+from xp.spec.reward_fn import WeightedFnSpec
+from xp.tasks.config import PrepareConfig
 from xp.tasks.request import (
     code_digest,
     request_key,
@@ -37,13 +29,13 @@ from xp.tasks.request import (
     with_sources,
 )
 
-MEMBER = MemberConfig(
+MEMBER = member_of(
     env=replace(RULES, name="a", provider="openreward", target="Org/Name", system_prompt="Think."),
-    train=Selection(("train",), num_tasks=10),
-    held_out=HeldOut("test", num_tasks=5),
+    train=selection(("train",), num_tasks=10),
+    held_out=held_out_rule("test", num_tasks=5),
     weight=1.0,
 )
-CONFIG = PrepareConfig({"a": MEMBER}, allow_missing_fraction=0.0, concurrency=8)
+CONFIG = prepare_of({"a": MEMBER}, allow_missing_fraction=0.0, concurrency=8)
 
 JUDGE = config(ChatServer(url="http://127.0.0.1:9"), JudgeScoring.PAIRWISE)
 MATTERS: dict[str, Any] = {
@@ -63,15 +55,18 @@ MATTERS: dict[str, Any] = {
     "dialect": Dialect.ACTION,
     "system_prompt": None,
     "toolset": "codex",
+    "train": selection(("train",), num_tasks=11),
+    "held_out": None,
+    "weight": 2.0,
 }
 DOES_NOT_MATTER: dict[str, Any] = {
     "max_turns": 99,
-    "reward": RewardRule(Reduction.LAST, -1.0, 0.0, 1.0),
+    "reward": reward_rule(Reduction.LAST, nonterminal=-1.0, minimum=0.0, maximum=1.0),
     "on_no_tool_call": OnNoToolCall.NUDGE,
     "limits": replace(LIMITS, max_sessions=1, call_timeout_s=1.0),
-    "secrets": ("OPENAI_API_KEY",),
+    "secrets": {"OPENAI_API_KEY": None},
     "allowed_origins": ("https://example.org",),
-    "reward_fn": (WeightedFn("my_rewards:shape", 1.0),),
+    "reward_fn": (WeightedFnSpec(fn="my_rewards:shape", weight=1.0),),
     "group_reward_fn": "my_rewards:compared",
     "group_score_weight": 1.0,
     "judge": JUDGE,
@@ -79,13 +74,12 @@ DOES_NOT_MATTER: dict[str, Any] = {
     "sandbox": SandboxKind.NONE,
     "prompt": PromptSource.LIVE,
     "overrides": {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"},
-    "secret_overrides": {"OPENAI_API_KEY": "MY_KEY"},
 }
 HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per_turn"}
 
 
 def key(config: PrepareConfig = CONFIG, **changes: Any) -> str:
-    return request_key(replace(config, members={"a": replace(config.members["a"], **changes)}))
+    return request_key(replace(config, members={"a": changed_member(config.members["a"], **changes)}))
 
 
 @pytest.mark.parametrize("name", MATTERS)
@@ -100,21 +94,21 @@ def test_the_key_is_the_same_however_episodes_are_run(name: str) -> None:
 
 def test_every_field_of_an_environment_is_judged_here() -> None:
     judged = {*MATTERS, *DOES_NOT_MATTER, *HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY}
-    assert {field.name for field in fields(EnvConfig)} == judged
+    assert {*EnvConfig.model_fields} == judged
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"train": Selection(("other",), num_tasks=10)},
-        {"train": Selection(("train",), num_tasks=11)},
-        {"train": Selection(("train",), indices=(1, 2))},
-        {"train": Selection(("train",), num_tasks=10, shuffle=True)},
-        {"held_out": HeldOut("test", num_tasks=6)},
+        {"train": selection(("other",), num_tasks=10)},
+        {"train": selection(("train",), num_tasks=11)},
+        {"train": selection(("train",), indices=(1, 2))},
+        {"train": selection(("train",), num_tasks=10, shuffle=True)},
+        {"held_out": held_out_rule("test", num_tasks=6)},
         {"held_out": None},
-        {"held_out": HeldOut("test", num_tasks=5, may_overlap=True)},
-        {"held_out": HeldOut(None, num_tasks=5)},
-        {"train": Selection(("train", "extra"), num_tasks=10)},
+        {"held_out": held_out_rule("test", num_tasks=5, may_overlap=True)},
+        {"held_out": held_out_rule(None, num_tasks=5)},
+        {"train": selection(("train", "extra"), num_tasks=10)},
         {"source": "another"},
         {"weight": 2.0},
     ],
@@ -125,7 +119,7 @@ def test_the_key_changes_with_what_is_selected_and_rendered(changes: dict[str, A
 
 
 def test_the_key_is_the_same_whatever_the_speed_and_the_tolerance() -> None:
-    assert request_key(replace(CONFIG, concurrency=1, allow_missing_fraction=0.5, store="elsewhere")) == key()
+    assert request_key(prepare_of({"a": MEMBER}, 0.5, 1, store="elsewhere")) == key()
 
 
 def test_sets_whose_meaning_did_not_change_keep_the_key_that_they_had() -> None:
@@ -135,15 +129,15 @@ def test_sets_whose_meaning_did_not_change_keep_the_key_that_they_had() -> None:
 
 texts = st.text(max_size=20)
 selections = st.builds(
-    Selection,
-    splits=st.lists(texts, min_size=1, max_size=2).map(tuple),
+    selection,
+    split=st.lists(texts, min_size=1, max_size=2).map(tuple),
     num_tasks=st.none() | st.integers(1, 1000),
     indices=st.none() | st.lists(st.integers(0, 99), max_size=4).map(tuple),
     shuffle=st.booleans(),
     seed=st.integers(0, 9),
 )
 rules = st.builds(
-    HeldOut,
+    held_out_rule,
     split=st.none() | texts,
     num_tasks=st.none() | st.integers(1, 1000),
     indices=st.none() | st.lists(st.integers(0, 99), max_size=4).map(tuple),
@@ -153,7 +147,7 @@ rules = st.builds(
     may_overlap=st.booleans(),
 )
 members = st.builds(
-    MemberConfig,
+    member_of,
     env=st.builds(lambda text: replace(MEMBER.env, system_prompt=text), st.none() | texts),
     train=selections,
     held_out=st.none() | rules,
@@ -240,9 +234,9 @@ def test_a_users_provider_counts_by_its_source(tmp_path: Path) -> None:
 
 def test_code_counts_whatever_version_its_tasks_declare(tmp_path: Path) -> None:
     module = tmp_path / "mine.py"
-    module.write_text('TASKS_VERSION = "1"\ndef reward(result): return 1.0\n')
+    module.write_text('TASKS_VERSION = "1"\ndef reward_rule(result): return 1.0\n')
     before = code_digest("mine:reward", [str(tmp_path)])
-    module.write_text('TASKS_VERSION = "1"\ndef reward(result): return 0.0\n')
+    module.write_text('TASKS_VERSION = "1"\ndef reward_rule(result): return 0.0\n')
     assert code_digest("mine:reward", [str(tmp_path)]) != before
 
 
@@ -261,8 +255,8 @@ def test_code_with_a_task_version_is_told_apart(tmp_path: Path) -> None:
     ("changes", "key"),
     [
         ({"reward": replace(RULES.reward, maximum=1.0)}, "env.reward.maximum"),
-        ({"reward_fn": (WeightedFn("mine:twice", 1.0),)}, "env.reward_fn"),
-        ({"reward_fn": (WeightedFn("mine:twice", 2.0),)}, "env.reward_fn"),
+        ({"reward_fn": (WeightedFnSpec(fn="mine:twice", weight=1.0),)}, "env.reward_fn"),
+        ({"reward_fn": (WeightedFnSpec(fn="mine:twice", weight=2.0),)}, "env.reward_fn"),
         ({"group_reward_fn": "mine:twice"}, "env.group_reward_fn"),
         ({"group_score_weight": 1.0}, "env.group_score_weight"),
         ({"judge": JUDGE}, "env.judge"),

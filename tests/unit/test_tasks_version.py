@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.fake_session import RULES
+from tests.support.sections import replace
 from xp.builtin.mystery import TOOLS, generate_case
 from xp.builtin.whodunit_mini import NUM_TASKS, TASKS_VERSION
 from xp.envs.config import EnvConfig

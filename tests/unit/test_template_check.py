@@ -11,20 +11,21 @@ import pytest
 from pydantic import BaseModel
 
 from tests.support.chat_templates import MODELS, Shows, shipped, tokenizer_of
+from tests.support.sections import chat_model
 from tests.support.tiny import tokenizer_and_model
 from xp.composition import compose
 from xp.doctor.finding import Verdict
 from xp.doctor.template import chat_template, check_template_on_tasks
 from xp.envs.base import Message
-from xp.envs.config import Chat, ToolsPrompt
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
+from xp.spec.model import Model, ToolsPrompt
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.template_check import PROBE_TOOLS, TemplateReport, _count, check_chat, examine, examine_prompts
 
-BY_XP = Chat(tools_prompt=ToolsPrompt.SYSTEM)
+BY_XP = chat_model(tools_prompt=ToolsPrompt.SYSTEM)
 OPENING = [Message(role="system", content="Be brief."), Message(role="user", content="Where is the key?")]
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
@@ -42,7 +43,7 @@ RESULTS = [
 ]
 
 
-def tokens(template: str, chat: Chat | None = None) -> ChatTokens:
+def tokens(template: str, chat: Model | None = None) -> ChatTokens:
     if template != "smollm2":
         return ChatTokens(tokenizer_of(template), chat)
     tokenizer = copy.deepcopy(tokenizer_and_model()[0])
@@ -89,7 +90,7 @@ def test_tools_written_by_xp_reach_the_model_on_every_family(template: str) -> N
 
 
 def test_a_model_that_takes_no_system_message_is_refused() -> None:
-    for chat, fix in ((Chat(), "env.system_prompt=null"), (BY_XP, "choose another model")):
+    for chat, fix in ((chat_model(), "env.system_prompt=null"), (BY_XP, "choose another model")):
         (fault,) = examine(tokens("gemma", chat)).faults
         assert "supports no system message (TemplateError: System role not supported)" in fault
         assert fix in fault
@@ -97,7 +98,7 @@ def test_a_model_that_takes_no_system_message_is_refused() -> None:
 
 
 def test_an_argument_that_the_template_does_not_read_is_refused() -> None:
-    chat = Chat({"enable_thinking": False})
+    chat = chat_model(chat_template={"enable_thinking": False})
     assert examine(tokens("qwen3", chat)).faults == ()
     assert "set model.chat_template.enable_thinking=null" in examine(tokens("qwen2_5", chat)).faults[0]
     spec = compose(["model.chat_template.enable_thinking=null"])

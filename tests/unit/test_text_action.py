@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.support.fake_session import RULES, TASK, FakeSession
+from tests.support.sections import replace
 from xp.envs.base import ToolResult, ToolSpec
-from xp.envs.config import Dialect
 from xp.episode.episode import Episode
 from xp.episode.text_action import parse_action
 from xp.episode.tool_calls import MalformedCall, ToolCall
+from xp.spec.dialect import Dialect
 
 
 def tool(**properties: str) -> ToolSpec:

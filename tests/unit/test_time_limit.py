@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, FakeMix
+from tests.support.sections import run_spec
 from tests.unit.slime_config import worker_config
 from xp.backends.slime.worker.rollout_process import Worker
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.stages import time_limit
 from xp.worker.time_limit import TimeLimit
 
 HOUR = 3600.0
+
+
+def limit_of(seconds: float, key: str, every: int) -> TimeLimit:
+    return TimeLimit(seconds, key, run_spec(training__checkpoint_every=every).training)
 
 
 def left(path: Path, *lines: tuple[int, int, float, float, float]) -> Path:
@@ -41,45 +44,44 @@ USED_H = 2.5 + 1.75
 def test_it_ends_where_the_next_checkpoint_is_too_late(every: int, step: int, tmp_path: Path) -> None:
     file = left(tmp_path / "metrics.jsonl", *TWO)
     enough = USED_H + every * 1.0
-    TimeLimit((enough + 0.01) * HOUR, "k", every).check(step, file, 2)
+    limit_of((enough + 0.01) * HOUR, "k", every).check(step, file, 2)
     with pytest.raises(XpError, match=r"after step 3.*it took 4\.25 h.*beyond training\.max_hours=1") as caught:
-        TimeLimit((enough - 0.01) * HOUR, "training.max_hours=1", every).check(step, file, 2)
+        limit_of((enough - 0.01) * HOUR, "training.max_hours=1", every).check(step, file, 2)
     assert caught.value.code is ExitCode.LIMIT
 
 
 def test_a_step_without_a_checkpoint_ends_nothing(tmp_path: Path) -> None:
     file = left(tmp_path / "metrics.jsonl", *TWO)
-    TimeLimit(1.0, "k", 2).check(3, file, 2)
+    limit_of(1.0, "k", 2).check(3, file, 2)
     with pytest.raises(XpError):
-        TimeLimit(1.0, "k", 2).check(2, file, 2)
+        limit_of(1.0, "k", 2).check(2, file, 2)
 
 
 def test_a_new_attempt_counts_the_earlier_ones_and_not_the_pause(tmp_path: Path) -> None:
     file = left(tmp_path / "metrics.jsonl", *TWO)
-    TimeLimit((USED_H - 0.25 + 1.01) * HOUR, "k", 1).check(3, file, 3)
+    limit_of((USED_H - 0.25 + 1.01) * HOUR, "k", 1).check(3, file, 3)
     with pytest.raises(XpError):
-        TimeLimit((USED_H - 0.25 + 0.99) * HOUR, "k", 1).check(3, file, 3)
-    TimeLimit(1.0, "k", 1).check(1, tmp_path / "none.jsonl", 1)
+        limit_of((USED_H - 0.25 + 0.99) * HOUR, "k", 1).check(3, file, 3)
+    limit_of(1.0, "k", 1).check(1, tmp_path / "none.jsonl", 1)
 
 
 def test_the_stricter_of_time_and_money_is_the_limit() -> None:
-    def limit(*words: str) -> TimeLimit | None:
-        return time_limit(compose(["training.checkpoint_every=7", *words]))
+    def limit(*words: str) -> tuple[float, str] | None:
+        found = TimeLimit.of(compose(words))
+        return found and (found.seconds, found.key)
 
     price = "hardware.usd_per_hour=4"
     assert limit() is None
-    assert limit("training.max_hours=3") == TimeLimit(3 * HOUR, "training.max_hours=3", 7)
-    of_money = TimeLimit(2.5 * HOUR, "training.budget_usd=10 at 4 USD an hour", 7)
+    assert limit("training.max_hours=3") == (3 * HOUR, "training.max_hours=3")
+    of_money = (2.5 * HOUR, "training.budget_usd=10 at 4 USD an hour")
     assert limit("training.max_hours=3", "training.budget_usd=10", price) == of_money
-    assert limit("training.max_hours=2", "training.budget_usd=10", price) == TimeLimit(
-        2 * HOUR, "training.max_hours=2", 7
-    )
+    assert limit("training.max_hours=2", "training.budget_usd=10", price) == (2 * HOUR, "training.max_hours=2")
 
 
 def test_slime_ends_at_the_rollout_after_a_checkpoint(tmp_path: Path) -> None:
-    limit = TimeLimit(1.0, "training.max_hours=1", 2)
-    config = replace(worker_config(tmp_path, 1), time_limit=limit)
-    left(tmp_path / config.common.metrics, (1, 1, 0.2, 1.0, 0.0), (1, 2, 0.1, 1.0, 0.0))
+    limits = {"training__max_hours": 1 / 3600, "training__checkpoint_every": 2}
+    config = worker_config(tmp_path, 1, **limits)
+    left(tmp_path / config.places.metrics, (1, 1, 0.2, 1.0, 0.0), (1, 2, 0.1, 1.0, 0.0))
     own = Worker(config, FakeMix(NO_RETRY), None)  # type: ignore[arg-type]
     own.check_time(0)
     own.check_time(1)

@@ -23,8 +23,8 @@ from xp.composition import compose
 from xp.lib.digest import file_digest
 from xp.lib.verified import damaged
 from xp.models.network import mismatches
-from xp.planning.backend import RunPaths
 from xp.planning.stages import model_stages
+from xp.worker.places import RunPaths
 
 BUILD = Build(
     hidden_size=16,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.fake_provider import FakeWorld
+from tests.support.sections import run_spec
 from tests.support.tiny import tokenizer_and_model
 from tests.unit.test_episode_tokens import tokenizer_with
 from xp.envs.base import Message
-from xp.envs.config import Chat
 from xp.episode import tokens
 from xp.episode.tokens import ChatTokens, num_characters
 from xp.tasks.config import Reader
@@ -139,7 +139,7 @@ def test_the_prepare_stages_table_says_over_where_counting_stopped(
 ) -> None:
     tokenizer_and_model()[0].save_pretrained(tmp_path / "model")
     task_set = set_with_a_long_prompt(tmp_path, monkeypatch)
-    counted = prompt_lengths(task_set, Reader(str(tmp_path / "model"), 500, Chat()))
+    counted = prompt_lengths(task_set, Reader(str(tmp_path / "model"), run_spec(training__max_prompt_tokens=500)))
     rows = list(task_set.rows())
     assert counted.groups
     for (_, purpose), found in counted.groups.items():

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xp.envs.config import Dialect
 from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import MalformedCall, ParsedCall, ToolCall, read_json
+from xp.spec.dialect import Dialect
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),

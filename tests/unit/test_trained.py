@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import pytest
 
 from tests.unit.slime_config import worker_config
 from xp.errors import ExitCode, XpError
-from xp.worker.best import METRIC, RECORD, BestRule
+from xp.worker.best import METRIC, RECORD, BestKeeper
 from xp.worker.trained import check_trained, have_same_weights
 
 START = {"embed.weight": [0.5, -1.0], "head.weight": [0.25, 3.0]}
 MOVED = {**START, "embed.weight": [0.5, -1.25]}
-BEST = BestRule("checkpoints", "metrics.jsonl", keeps_model=False, patience=2)
+BEST = {"evaluation__keep_best": False, "evaluation__patience": 2}
 
 
 def leave_model(place: Path, weights: dict[str, Any], dtype: str = "float32", *, is_sharded: bool = False) -> Path:
@@ -50,38 +49,39 @@ def test_a_training_without_updates_is_not_a_success(
     updates: list[float | None], model: dict[str, Any], words: str | None, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    common = replace(worker_config(tmp_path, 1).common, metrics="metrics.jsonl")
+    config = worker_config(tmp_path, 1, **BEST)
+    Path("runs/r/checkpoints/best").mkdir(parents=True)
     leave_model(tmp_path / "start", START)
     leave_model(tmp_path / "model", model)
     lines = [{"stage": "train", "step": step, "training/updates": one} for step, one in enumerate(updates, 1)]
     lines.insert(0, {"stage": "train", "step": 0, "sft/held_out_loss": 1.0})
-    Path("metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    Path(config.places.metrics).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     if words is None:
-        check_trained("train", common, 2, "start", "model")
+        check_trained("train", config, 2, "start", "model")
         return
     with pytest.raises(XpError, match=words) as caught:
-        check_trained("train", common, 2, "start", "model")
+        check_trained("train", config, 2, "start", "model")
     assert caught.value.code is ExitCode.NOT_TRAINED
 
 
 @pytest.mark.parametrize("num_later", [1, 2])
 def test_an_early_end_is_a_success_if_patience_ended_it(num_later: int, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    common = replace(worker_config(tmp_path, 1).common, metrics="metrics.jsonl")
+    config = worker_config(tmp_path, 1, **BEST)
+    Path("runs/r/checkpoints/best").mkdir(parents=True)
     for name, weights in (("start", START), ("model", MOVED)):
         leave_model(tmp_path / name, weights)
-    Path("checkpoints/best").mkdir(parents=True)
-    Path("checkpoints/best", RECORD).write_text(json.dumps({"step": 1, "reward": 1.0}))
+    Path("runs/r/checkpoints/best", RECORD).write_text(json.dumps({"step": 1, "reward": 1.0}))
     for step in range(1, 2 + num_later):
         evaluated = {"stage": "evaluate_during", "step": step, METRIC: 0.0}
-        with Path("metrics.jsonl").open("a") as file:
+        with Path(config.places.metrics).open("a") as file:
             for line in (evaluated, {"stage": "train", "step": step, "training/updates": 1.0}):
                 file.write(f"{json.dumps(line)}\n")
     if num_later == 2:
-        check_trained("train", common, 9, "start", "model", BEST)
+        check_trained("train", config, 9, "start", "model", BestKeeper.of(config))
         return
     with pytest.raises(XpError, match="ended after 2 of 9 steps"):
-        check_trained("train", common, 9, "start", "model", BEST)
+        check_trained("train", config, 9, "start", "model", BestKeeper.of(config))
 
 
 @pytest.mark.parametrize(

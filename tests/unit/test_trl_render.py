@@ -14,10 +14,10 @@ from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.job import Job
-from xp.planning.backend import RunPaths
 from xp.planning.rows import MEANT, Support
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
+from xp.worker.places import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 GPUS = ("hardware=a100x4", "model=qwen3-4b")
@@ -167,7 +167,7 @@ def test_changing_a_field_changes_the_job() -> None:
     ],
 )
 def test_a_server_is_told_what_a_colocated_engine_cannot_be(change: str) -> None:
-    assert train_config(*SEPARATE, change).common.server != train_config(*SEPARATE).common.server
+    assert train_config(*SEPARATE, change).server != train_config(*SEPARATE).server
 
 
 def test_adapters_after_a_fine_tuning_have_it_as_the_reference() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from tests.support.chat_templates import small_tokenizer, tokenizer_of
 from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
+from tests.support.sections import replace, sampling_of
 from tests.unit.test_template_check import BY_XP, RESULTS
 from xp.envs.base import Message
 from xp.envs.messages import chat_messages
@@ -213,7 +213,6 @@ def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> Non
     """Phi-3.5 ends a turn with `<|end|>`, while its tokenizer's end-of-text token is `<|endoftext|>`."""
     from tests.contracts.test_agreement import ROW, FakeMix, under_trls_engine
     from tests.support.tiny import ScriptedModel
-    from xp.worker.stage import Sampling
 
     tokenizer = tokenizer_of("phi3_5", tmp_path)
     chat, mix = ChatTokens(tokenizer), FakeMix(replace(RULES, provider="local"))
@@ -225,7 +224,7 @@ def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> Non
         more = [] if said is None else chat.reply([Message(role="user", content=said)], last_id=mark)
         ids += [*turn, *more]
     ids += tokenizer("more", add_special_tokens=False)["input_ids"]
-    sampling = Sampling(200, 100, 800, temperature=0.0, top_p=1.0, top_k=None, seed=1)
+    sampling = sampling_of(200, 100, 800, temperature=0.0)
     rollout = under_trls_engine(ScriptedModel(ids, len(tokenizer)), chat, mix, sampling)
     assert [turn.text for turn in rollout.episode.turns] == ["3", "7", "5"]
     assert rollout.outcome.status is EpisodeStatus.FINISHED

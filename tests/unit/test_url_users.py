@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.fake_session import RULES
+from tests.support.sections import replace
 from xp.__main__ import main
 from xp.composition import compose
 from xp.envs.target import _is_allowed

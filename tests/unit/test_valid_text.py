@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from tests.support.fake_session import RULES
+from tests.support.sections import held_out_rule, member_of, replace, selection
 from xp.envs.base import Message, Task, ToolSpec
 from xp.lib.text import valid_text, valid_value
-from xp.tasks.config import HeldOut, MemberConfig, Selection
 from xp.tasks.questions import entry_of
 
 CUT = "cut \ud83d emoji"
@@ -34,7 +33,7 @@ def test_pairs_are_joined_and_lone_surrogates_replaced(text: str, expected: str)
 
 
 def test_a_prepared_task_has_tools_and_messages_that_a_tokenizer_takes() -> None:
-    member = MemberConfig(replace(RULES, system_prompt="{tools}"), Selection(("train",)), HeldOut("test"), weight=1.0)
+    member = member_of(replace(RULES, system_prompt="{tools}"), selection(), held_out_rule("test"), weight=1.0)
     tool = ToolSpec(CUT, CUT, {"type": "object", "properties": {CUT: {"enum": [CUT]}}})
     entry = entry_of(Task("fake", "train", 0), "hash", [Message(role="user", content=CUT)], (tool,), member)
     assert entry.messages is not None

@@ -16,7 +16,7 @@ from xp.evaluation.local import ensure_made
 from xp.job import Stage
 from xp.launchers.base import Context
 from xp.lib.verified import DIGESTS, damaged, write_digests
-from xp.planning.stages import model_place
+from xp.worker.places import model_place
 from xp.worker.publish import check_there, publish
 
 pytestmark = pytest.mark.scorecard(64)

@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.test_dialects import read
 from xp.envs.base import ToolSpec
-from xp.envs.config import Dialect
 from xp.episode.call_data import MAX_FAILED
 from xp.episode.dialects import SYNTAX
 from xp.episode.tool_calls import MalformedCall, ToolCall
+from xp.spec.dialect import Dialect
 
 TEXTS = {"type": "object", "properties": {name: {"type": "string"} for name in ("text", "path", "query")}}
 TOOLS = [ToolSpec(name, "", TEXTS) for name in ("look", "write_file", "search", "web-search", "grocery.order")]

@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from xp.backends.trl.control.render import grpo_config
-from xp.backends.trl.worker.config import Lora
 from xp.backends.trl.worker.lora import peft_config
 from xp.backends.trl.worker.train import settled_reward
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
-from xp.planning.backend import RunPaths
 from xp.planning.memory.estimate import GIB, estimate
 from xp.spec import RunSpec
+from xp.worker.places import RunPaths
 
 QWEN_05B = (
     "model=qwen2.5-1.5b-instruct model.architecture.hidden_size=896 model.architecture.num_layers=24"
@@ -117,7 +116,7 @@ def trainer_of(spec: RunSpec) -> Any:
         processing_class=AutoTokenizer.from_pretrained(SHIPPED),
         train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "x"}]}] * 8),
         reward_funcs=settled_reward,
-        peft_config=None if lora is None else peft_config(Lora(**lora.model_dump())),
+        peft_config=None if lora is None else peft_config(lora),
     )
     trainer.model = trainer.model_wrapped = trainer.accelerator.prepare(trainer.model)
     trainer.create_optimizer()

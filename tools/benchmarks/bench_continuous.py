@@ -16,13 +16,13 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 from tests.support.fake_session import RULES, FakeSession
+from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.process import quiet_trainer
 from xp.engines.conversation import OpenEngine, Opening
@@ -31,9 +31,9 @@ from xp.engines.transformers_engine import TransformersEngine
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
 from xp.episode.tokens import ChatTokens
+from xp.spec import Sampling
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
-from xp.worker.stage import Sampling
 
 MEDIAN_S, P99_S, MAX_S = 0.2, 5.0, 20.0
 SIGMA = math.log(P99_S / MEDIAN_S) / 2.3263
@@ -41,10 +41,12 @@ SAMPLING = Sampling(
     temperature=1.0,
     top_p=1.0,
     top_k=None,
+    min_p=0.0,
+    repetition_penalty=1.0,
+    stop=(),
     max_prompt_tokens=400,
     max_tokens_per_turn=12,
     max_response_tokens=4000,
-    seed=1,
 )
 
 

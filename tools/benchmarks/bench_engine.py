@@ -34,9 +34,9 @@ from xp.engines.conversation import Done, GenerationRequest, Opening
 from xp.engines.play import play_each
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
-from xp.planning.backend import RunPaths
 from xp.spec import RunSpec
 from xp.tasks.row import TaskRow
+from xp.worker.places import RunPaths
 
 BAR = 0.9
 PYTHON = Path(".venv-vllm/bin/python")
@@ -88,10 +88,10 @@ def made_engine(model: Path, config: TRLTrainConfig, at_once: int, share: float)
 
     return LLM(
         model=str(model),
-        dtype=config.common.dtype,
+        dtype=config.spec.model.dtype.value,
         gpu_memory_utilization=share,
         max_num_seqs=at_once,
-        max_model_len=config.common.sampling.max_prompt_tokens + config.common.sampling.max_response_tokens,
+        max_model_len=config.spec.training.max_prompt_tokens + config.spec.training.max_response_tokens,
         distributed_executor_backend="external_launcher",
         max_num_batched_tokens=4096,
         logprobs_mode="processed_logprobs",
@@ -119,12 +119,12 @@ class Bench:
             words = ["model=hf", f"model.path={options.model.absolute()}", *words]
         spec = compose(words)
         config, self.episode_json = rendered(spec, directory)
-        quiet_trainer(config.common.num_threads)
+        quiet_trainer(config.threads_per_process)
         # vLLM writes beside a model's files.
         model = Path(shutil.copytree(options.model or SHIPPED, directory / "model"))
         self.llm = made_engine(model, config, options.at_once, spec.backend.engine.memory_fraction)
         self.chat = ChatTokens(AutoTokenizer.from_pretrained(model))
-        self.sampling = config.common.sampling
+        self.sampling = config.spec.training
 
     def rollout(self, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, seed: str) -> EpisodeFacts:
         """Play these episodes, then generate the same turns by the engine alone."""

@@ -10,15 +10,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from tests.support.ors_server import rules
+from tests.support.sections import replace
 from xp.envs.base import Message, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
-from xp.tasks.config import MemberConfig, PrepareConfig, Selection
+from xp.spec import Preparation
+from xp.tasks.config import MemberConfig, PrepareConfig
 from xp.tasks.prepare import prepare
 
 NUM_TASKS = 200
@@ -83,8 +84,9 @@ def serving() -> Iterator[str]:
 
 
 def config_of(env: EnvConfig, num_tasks: int) -> PrepareConfig:
-    member = MemberConfig(replace(env, system_prompt="Think."), Selection(("train",), num_tasks), None, weight=1.0)
-    return PrepareConfig({"bench": member}, allow_missing_fraction=0.0, concurrency=CONCURRENCY)
+    changes = {"system_prompt": "Think.", "train": replace(env.train, num_tasks=num_tasks), "held_out": None}
+    preparation = Preparation(concurrency=CONCURRENCY, allow_missing_fraction=0.0)
+    return PrepareConfig({"bench": MemberConfig(replace(env, **changes))}, preparation)
 
 
 def seconds_of_prepare(url: str, num_tasks: int) -> float:

@@ -27,8 +27,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
-from xp.planning.backend import RunPaths
-from xp.planning.stages import model_place
+from xp.worker.places import RunPaths, model_place
 
 SPEC = ("training.num_steps=99", "training.learning_rate=1.0e-6", "training.warmup_updates=0")
 MIN_RATIO = 1.5
@@ -64,7 +63,7 @@ class Bench:
         train = {Path(path).name: text for path, text in made["train"].files.items()}
         self.config = TRLTrainConfig.from_json(train["config.json"])
         self.episode_json = train["episode.json"]
-        self.episodes = self.config.prompts_per_step * self.config.group_size
+        self.episodes = self.config.spec.training.prompts_per_step * self.config.spec.training.group_size
         from transformers import AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(self.base)
@@ -213,7 +212,7 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         bench = Bench((options.outputs or Path(temporary)).absolute(), options.steps)
         with EnvironmentMixture(EpisodeConfig.from_json(bench.episode_json), os.environ) as mix:
-            rows = rows_of(mix, bench.config.prompts_per_step * options.steps)
+            rows = rows_of(mix, bench.config.spec.training.prompts_per_step * options.steps)
             server = next(iter(mix._providers.values())).server  # type: ignore[attr-defined]
             rounds = []
             for _ in range(options.rounds):

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ os.environ.setdefault("OPENREWARD_DISABLE_UPDATE_CHECK", "1")
 
 from tests.support.fake_session import RULES, call
 from tests.support.ors_server import COUNTER, rules
+from tests.support.sections import replace
 from tools.benchmarks import Clock, Rate
 from xp.envs.base import Task
 from xp.envs.local_server import LocalServer

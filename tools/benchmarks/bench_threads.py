@@ -22,7 +22,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from xp.engines import transformers_engine as engine
 from xp.engines.conversation import Opening
-from xp.worker.stage import Sampling
+from xp.spec import Sampling
 
 SHAPES = ((96, 2), (192, 4), (256, 4), (320, 6), (576, 12))
 """Hidden size and number of layers; the first is the embedded default's, the last SmolLM2-135M's width."""
@@ -63,7 +63,17 @@ def step_ms(model: Any, num_threads: int, episodes: int, tokens: int) -> float:
         prompts = torch.randint(3, 700, (episodes // GROUP, PROMPT)).repeat_interleave(GROUP, 0).tolist()
         names = [str(number) for number in range(len(prompts))]
         opening = Opening(prompts, names, len(prompts), lambda _: None)
-        sampling = Sampling(PROMPT, tokens, 2 * tokens, temperature=1.0, top_p=1.0, top_k=None, seed=1)
+        sampling = Sampling(
+            max_prompt_tokens=PROMPT,
+            max_tokens_per_turn=tokens,
+            max_response_tokens=2 * tokens,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=None,
+            min_p=0.0,
+            repetition_penalty=1.0,
+            stop=(),
+        )
         writing = engine.TransformersEngine(model, opening, [END], sampling, "1")
         for number in range(len(prompts)):
             writing.begin(number)

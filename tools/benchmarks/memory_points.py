@@ -99,7 +99,7 @@ def trl(vocabulary: int, scratch: Path) -> Callable[[int], Callable[[], Any]]:
 
     from xp.backends.trl.control.render import grpo_config
     from xp.backends.trl.worker.train import settled_reward
-    from xp.planning.backend import RunPaths
+    from xp.worker.places import RunPaths
 
     write_model(scratch / "model", vocabulary)
     places = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
@@ -147,7 +147,7 @@ def trl_sft(vocabulary: int, scratch: Path) -> Callable[[int], Callable[[], Any]
     from trl import SFTConfig, SFTTrainer
 
     from xp.backends.trl.control.render import sft_arguments
-    from xp.planning.backend import RunPaths
+    from xp.worker.places import RunPaths
 
     write_model(scratch / "model", vocabulary)
     spec = compose(["backend=trl", "model.dtype=bfloat16", "training.gradient_checkpointing=true", "sft.data=solve"])
@@ -206,7 +206,7 @@ def skyrl(
     write_model(scratch / "model", vocabulary)
     config = train_config("training.micro_batch_size=2", "training.kl_coef=0", "training.gradient_checkpointing=true")
     model = str(scratch / "model")
-    cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(model, scratch, model))
+    cfg = SkyRLTrainConfig.from_cli_overrides(config.native(model, scratch, model))
     cfg.trainer.bf16, cfg.trainer.logprobs_chunk_size = True, chunk
     cfg.trainer.policy.fsdp_config.mixed_precision = MixedPrecisionConfig("bf16", "fp32", "fp32")
     torch_utils.cross_entropy_loss = in_place_cross_entropy(torch)

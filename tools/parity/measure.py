@@ -16,9 +16,10 @@ from tools.parity.recorded import BAR, CriticRule, DistillRule, ParityCase, Upda
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import RunPaths, backend_of
+from xp.planning.backend import backend_of
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
+from xp.worker.places import RunPaths
 
 PROGRAMS = {name: f"tools.parity.{name}_program" for name in ("trl", "skyrl", "slime")}
 ROOT = Path(__file__).resolve().parents[2]

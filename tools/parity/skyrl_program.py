@@ -22,6 +22,7 @@ from tools.parity.program import measure
 from tools.parity.recorded import ParityCase, RecordedEpisode
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import NATIVE
+from xp.episode.rewards import Overlong
 from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
@@ -139,19 +140,19 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     from xp.backends.skyrl.worker.trainer import XpTrainer
 
     register_estimator()
-    reference = model if config.distill is None else model.with_name(TEACHER)
-    cfg = SkyRLTrainConfig.from_cli_overrides(config.common.native(str(model), scratch, str(reference)))
+    reference = model if config.spec.algorithm.distill is None else model.with_name(TEACHER)
+    cfg = SkyRLTrainConfig.from_cli_overrides(config.native(str(model), scratch, str(reference)))
     validate_cfg(cfg)
     tokenizer = AutoTokenizer.from_pretrained(model)
-    write_view([task(group) for group in range(config.prompts_per_step)], scratch / "train.parquet")
+    write_view([task(group) for group in range(config.spec.training.prompts_per_step)], scratch / "train.parquet")
     silent = SimpleNamespace(updated=lambda *_: None, compared=lambda *_: None)
     made = XpTrainer(
         advantage_rule(config),
         None,
         importance=config.importance,
-        ratio_from=config.ratio_from,
-        overlong=config.overlong,
-        distill=config.distill,
+        ratio_from=config.spec.algorithm.ratio_from,
+        overlong=Overlong.of(config.spec),
+        distill=config.spec.algorithm.distill,
         cfg=cfg,
         tracker=silent,
         tokenizer=tokenizer,

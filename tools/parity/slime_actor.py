@@ -47,27 +47,28 @@ def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
     from slime.utils.arguments import parse_args, parse_megatron_role_args
 
     from tools.parity.slime_rehearsal.megatron import LOCAL
+    from xp.backends.slime.worker.config import WorkerConfig
     from xp.backends.slime.worker.models import check_architecture
     from xp.backends.slime.worker.program import absolute_flags, write_worker
     from xp.backends.slime.worker.rollout_process import Worker, _workers
     from xp.backends.slime.worker.steps import half_of
-    from xp.backends.slime.worker.train import critic_role, worker_config
+    from xp.backends.slime.worker.train import critic_role
     from xp.lib.atomic import write_atomically
 
     scratch = place.scratch
     check_architecture(place.model, config.architecture)
-    if config.critic is not None:
-        roles = critic_role(config.critic, scratch, config.warmup_updates, is_resumed=False)
-        write_atomically(scratch / config.common.stage_dir / ROLES, json.dumps(roles) + "\n")
-    worker = worker_config(config, scratch)
+    if config.critic_checkpoints is not None:
+        roles = critic_role(config.spec.training, scratch / config.critic_checkpoints, is_resumed=False)
+        write_atomically(scratch / config.stage_dir / ROLES, json.dumps(roles) + "\n")
+    worker = WorkerConfig.of(config, scratch, config.num_steps)
     write_atomically(half_of(worker, 0), '{"began": 0.0, "metrics": {}}\n')
     settings = write_worker(worker)
-    flags = absolute_flags(config.with_length(config.length).command, scratch)
-    if config.critic is not None or config.distill is not None:
+    flags = absolute_flags(config.with_steps(config.num_steps).command, scratch)
+    if config.critic_checkpoints is not None or config.spec.algorithm.distill is not None:
         # In the place of the checkpoint that the convert stage makes.
         for flag in ("--load", "--ref-load"):
             flags[flags.index(flag) + 1] = str(place.model)
-    if config.distill is not None:
+    if config.spec.algorithm.distill is not None:
         flags[flags.index("--opd-teacher-load") + 1] = str(scratch / TEACHER)
         # Slime's parser wants a converted checkpoint; its loader takes the model's files without this one.
         (scratch / TEACHER / TRACKER).touch()
@@ -87,7 +88,7 @@ def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
     args.padded_vocab_size = args.vocab_size
     nothing: Any = SimpleNamespace(max_sessions=lambda: 1)
     _workers[str(settings.with_name("worker.json"))] = Worker(worker, nothing, nothing)
-    if config.critic is None:
+    if config.critic_checkpoints is None:
         return args
     return parse_megatron_role_args(args, args.megatron_config_path, "critic" if rank.role == CRITIC else "actor")
 

@@ -37,6 +37,7 @@ from tools.parity.slime_rehearsal import no_device
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.slime.worker.sources import open_sources
 from xp.episode.finite import finite_means
+from xp.episode.rewards import Overlong
 from xp.lib.reading import config_of
 from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
@@ -92,7 +93,7 @@ def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
         return in_processes(run, case.num_ranks, scratch)
 
     # As in Slime, the critic is trained first, and gives the values that it had before to the policy.
-    critic = None if config.critic is None else of_role(CRITIC)
+    critic = None if config.critic_checkpoints is None else of_role(CRITIC)
     policy = of_role(POLICY)
     reported = policy.reported | ({} if critic is None else critic.reported)
     return replace(policy, critic=critic, reported=reported)
@@ -103,7 +104,7 @@ def _place(case: ParityCase, config: SlimeTrainConfig, model: Path, scratch: Pat
     rank's configuration names."""
     from safetensors.torch import load_file, save_file
 
-    place = scratch / config.base_model
+    place = scratch / config.reference
     teacher = {} if case.rule.distill is None else {model.with_name(TEACHER): scratch / TEACHER}
     for source, target in {model: place, **teacher}.items():
         shutil.copytree(source, target)
@@ -155,7 +156,7 @@ def _in_order(data: Mapping[str, Any], name: str, config: SlimeTrainConfig) -> l
     import torch
 
     shares: list[Any] = [None] * torch.distributed.get_world_size()
-    has_own = config.critic is not None or config.distill is not None
+    has_own = config.critic_checkpoints is not None or config.spec.algorithm.distill is not None
     trained = [mask > 0 if has_own else slice(1) for mask in data["loss_masks"]]
     kept = (own[which].tolist() for own, which in zip(data[name], trained, strict=True))
     torch.distributed.all_gather_object(shares, list(zip(data["partition"], kept, strict=True)))
@@ -198,8 +199,8 @@ def _sample(at: int, episode: RecordedEpisode, policy: ExactPolicy, args: Any, c
     sample.rollout_log_probs = (own + own.new_tensor(episode.noise)).tolist()
     status = EpisodeStatus.TRUNCATED if episode.is_truncated else EpisodeStatus.FINISHED
     status = EpisodeStatus.VOID if episode.reward is None else status
-    result = EpisodeResult(status, settled(episode, config.overlong), (), 1, 0, 0)
-    close_sample(sample, result, 0, mask_truncated=config.mask_truncated)
+    result = EpisodeResult(status, settled(episode, Overlong.of(config.spec)), (), 1, 0, 0)
+    close_sample(sample, result, 0, mask_truncated=config.spec.algorithm.mask_truncated)
     return sample
 
 

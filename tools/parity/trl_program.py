@@ -25,6 +25,7 @@ from xp.backends.trl.worker.metric_names import NATIVE
 from xp.backends.trl.worker.process import Ranks
 from xp.backends.trl.worker.rollout import TASK_ID
 from xp.episode.advantages import without_variance
+from xp.episode.rewards import Overlong
 from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
@@ -107,8 +108,13 @@ def _trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
 
     config = TRLTrainConfig.from_json(case.config)
     own = {"output_dir": str(scratch), "save_strategy": "no", "use_vllm": False}
-    distill = None if config.distill is None else replace(config.distill, teacher=str(model.with_name(TEACHER)))
-    config = replace(config, base_model=str(model), grpo={**config.grpo, **own}, distill=distill)
+    algorithm = config.spec.algorithm
+    if algorithm.distill is not None:
+        teacher = {"teacher": str(model.with_name(TEACHER)), "revision": None}
+        algorithm = algorithm.model_copy(update={"distill": algorithm.distill.model_copy(update=teacher)})
+    policy = config.spec.model.model_copy(update={"path": str(model), "revision": None})
+    spec = config.spec.model_copy(update={"algorithm": algorithm, "model": policy})
+    config = replace(config, spec=spec, grpo={**config.grpo, **own})
     tokenizer = AutoTokenizer.from_pretrained(model)
     order = [task(group) for group in dict.fromkeys(episode.group for episode in episodes)]
     recorded: Any = RecordedRun(case, episodes, config)
@@ -141,9 +147,9 @@ class RecordedRun:
         whole_batch = [groups[task].pop(0) for share in shares for task in share]
         first = sum(len(share) for share in shares[: ranks.number])
         played = whole_batch[first : first + len(prompts)]
-        rewards = [settled(one, self._config.overlong) for one in played]
+        rewards = [settled(one, Overlong.of(self._config.spec)) for one in played]
         flat = without_variance(rewards, [str(one.group) for one in played])
-        flat = [self._config.zero_variance_filter and one for one in flat]
+        flat = [self._config.spec.algorithm.zero_variance_filter and one for one in flat]
         return {
             "prompt_ids": [list(one.prompt_ids) for one in played],
             "completion_ids": [list(one.response_ids) for one in played],

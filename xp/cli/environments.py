@@ -19,12 +19,11 @@ from xp.env_check.measure import Measured, measure
 from xp.env_check.report import EnvReport, report
 from xp.env_check.watch import CLOSE_S, Watch, close_within
 from xp.envs.base import EnvFault, Message, Provider
-from xp.envs.config import Chat
 from xp.envs.load import load_provider
 from xp.envs.slots import num_slots_of
 from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.entries import CLASS
-from xp.planning.episode import chat_of, env_config, episode_environ
+from xp.planning.episode import episode_config, episode_environ, spec_in_job
 from xp.run_records.resume import split_off
 from xp.run_records.run_directory import resource_errors
 from xp.spec import EnvMember, RunSpec
@@ -61,7 +60,7 @@ def check(
     spec: RunSpec, num_tasks: int, tokenizer: str | None, seconds: float, num_slots: int | None = None
 ) -> list[EnvReport]:
     """A report for each member of the mixture, in its order; all together take at most about `seconds`."""
-    count = token_counter(tokenizer, chat_of(spec)) if tokenizer else None
+    count = token_counter(tokenizer, spec) if tokenizer else None
     ends = time.monotonic() + seconds
     return [_check_member(spec, name, num_tasks, num_slots, count, Watch(name, ends)) for name in spec.env.members]
 
@@ -75,9 +74,10 @@ def _check_member(
     watch: Watch,
 ) -> EnvReport:
     member, group_size = spec.env.members[name], spec.training.group_size
-    rules = env_config(name, member, spec)
+    rules = episode_config(spec).members[name]
     # The check must find faults, so no retry on a second session may hide one.
-    rules = replace(rules, limits=replace(rules.limits, retries_per_episode=0))
+    limits = rules.limits.model_copy(update={"retries_per_episode": 0})
+    rules = rules.model_copy(update={"limits": limits})
     measured, raised = Measured(), list[BaseException]()
     providers: list[Provider] = []
 
@@ -124,7 +124,7 @@ def _split(member: EnvMember, splits: Sequence[str]) -> str:
     return next((split for split in (*member.train.split, *splits) if split in splits), "train")
 
 
-def token_counter(directory: str, rules: Chat) -> Callable[[Sequence[Message], str], int]:
+def token_counter(directory: str, spec: RunSpec) -> Callable[[Sequence[Message], str], int]:
     """Makes a counter of a prompt's tokens with a Hugging Face directory's tokenizer; raises XpError if it has none."""
     from transformers import AutoTokenizer
 
@@ -132,7 +132,7 @@ def token_counter(directory: str, rules: Chat) -> Callable[[Sequence[Message], s
 
     if not Path(directory).is_dir():
         raise XpError(f"tokenizer={directory}: no such directory")
-    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), rules)
+    chat = ChatTokens(AutoTokenizer.from_pretrained(directory), spec_in_job(spec).model)
     return lambda messages, tools: len(chat.prompt(messages, tools))
 
 

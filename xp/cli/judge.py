@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from xp.envs.config import JudgeConfig, JudgeScoring
 from xp.envs.judges import COST, JudgeFault, total_usage
 from xp.episode.judge import JUDGE, Judge, JudgeLog, rubric_of
 from xp.errors import ExitCode, XpError
@@ -19,6 +18,7 @@ from xp.lib.reading import lines_of
 from xp.lib.text import counted
 from xp.planning.episode import episode_config, episode_environ
 from xp.spec import RunSpec
+from xp.spec.judge import JudgeScoring, JudgeSpec
 
 
 class LabelledRow(BaseModel, extra="allow"):
@@ -73,7 +73,7 @@ def check_judge(spec: RunSpec, labels: Path, budget_usd: float | None, *, as_jso
     return ExitCode.OK if result.rows else ExitCode.ENVIRONMENT
 
 
-def labelled_rows(file: Path, config: JudgeConfig) -> list[tuple[LabelledRow, str]]:
+def labelled_rows(file: Path, config: JudgeSpec) -> list[tuple[LabelledRow, str]]:
     """The rows, each with its rubric; raises XpError that names the first illegal one."""
     least = 1 if config.scoring is JudgeScoring.POINTWISE else 2
     rows = []
@@ -133,7 +133,7 @@ def measured(judge: Judge, rows: Sequence[tuple[LabelledRow, str]], budget_usd: 
     return Agreement(num_rows - failed, failed, len(verdicts), share, order, usage, stopped)
 
 
-def _show(name: str, config: JudgeConfig, result: Agreement, group_size: int) -> None:
+def _show(name: str, config: JudgeSpec, result: Agreement, group_size: int) -> None:
     rows = f"{counted(result.rows, 'row')} judged, {result.failed} without a verdict"
     print(f"{name}: {config.model.name}, {config.scoring}: {rows}")
     if result.agreement is not None:

@@ -17,12 +17,12 @@ from xp.cli.arguments import groups
 from xp.cli.table import wrapped
 from xp.composition import GROUPS, compose, options
 from xp.envs.base import EnvFault
-from xp.envs.config import SandboxKind
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.terminal import shown
 from xp.lib.text import counted
-from xp.planning.episode import CATALOG_KEY, env_config, needs_catalog_key
+from xp.planning.episode import CATALOG_KEY, episode_config, needs_catalog_key
 from xp.spec import EnvMember, RunSpec
+from xp.spec.env import SandboxKind
 
 
 def options_command(args: Namespace) -> int:
@@ -157,10 +157,10 @@ def _needs(member: EnvMember) -> Iterator[str]:
 def _opened(env: InstalledEnvironment, spec: RunSpec) -> InstalledEnvironment:
     from xp.envs.load import load_provider
 
-    name, member = next(iter(spec.env.members.items()))
+    (config, *_) = episode_config(spec).members.values()
     with ExitStack() as stack:
         try:
-            provider = load_provider(env_config(name, member, spec), os.environ)
+            provider = load_provider(config, os.environ)
             stack.callback(provider.close)
             splits = {split: provider.num_tasks(split) for split in provider.splits()}
             session = provider.open(provider.tasks(next(iter(splits)), [0])[0])

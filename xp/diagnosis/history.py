@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
 from xp.lib.reading import is_finite
+from xp.spec import Training
 
 EARLY: Final = 3
 """Divisor of a run's length: its beginning and its end are thirds."""
@@ -20,30 +22,28 @@ Points = list[tuple[int, float]]
 
 @dataclass(frozen=True)
 class Facts:
-    """Values of a spec that the rules need; can be written as JSON."""
+    """Values of a spec that the rules need."""
 
-    warmup_updates: int
-    updates_per_step: int
-    """Optimizer updates of a rollout step, all passes together."""
-    max_grad_norm: float
+    training: Training
     members: tuple[str, ...]
     """Environments of the mixture."""
-
-    num_updates: int | None
-    """Optimizer updates of the whole run; None: its epochs' steps are not known."""
 
     @staticmethod
     def of_spec(spec: Mapping[str, Any]) -> Facts:
         """Facts of a dumped RunSpec; raises KeyError, TypeError or ValueError for another value."""
-        training = spec["training"]
-        updates_per_step = int(training["updates_per_step"]) * int(training["passes_per_step"])
-        return Facts(
-            warmup_updates=int(training["warmup_updates"]),
-            updates_per_step=updates_per_step,
-            max_grad_norm=float(training["max_grad_norm"]),
-            members=tuple(map(str, spec["env"]["members"])),
-            num_updates=None if training["num_steps"] is None else int(training["num_steps"]) * updates_per_step,
-        )
+        training = Training.model_validate_json(json.dumps(spec["training"]))
+        return Facts(training, tuple(map(str, spec["env"]["members"])))
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """Optimizer updates of a rollout step, all passes together."""
+        return self.training.updates_per_step * self.training.passes_per_step
+
+    @property
+    def num_updates(self) -> int | None:
+        """Optimizer updates of the whole run; None: its epochs' steps are not known."""
+        steps = self.training.num_steps
+        return None if steps is None else steps * self.updates_per_rollout
 
 
 @dataclass(frozen=True)

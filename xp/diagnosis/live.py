@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +12,39 @@ from xp.diagnosis.rules import symptoms
 from xp.diagnosis.symptom import Severity
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
-
-
-class OnSymptom(StrEnum):
-    """Answer to a symptom of a training that goes wrong."""
-
-    OFF = "off"
-    WARN = "warn"
-    STOP = "stop"
-
-
-@dataclass(frozen=True)
-class LiveRules:
-    """Input of a SymptomWatch; can be written as JSON."""
-
-    action: str
-    """A value of OnSymptom."""
-    facts: Facts
+from xp.spec import RunSpec
+from xp.spec.training import OnSymptom
 
 
 class SymptomWatch:
     """Checks each step's metrics during training.
 
     Args:
-        rules: action and facts of the spec.
+        spec: the run's.
         metrics: the run's metrics.jsonl, with the lines of earlier attempts.
     """
 
-    def __init__(self, rules: LiveRules, metrics: Path) -> None:
-        self._rules, self._metrics = rules, metrics
+    def __init__(self, spec: RunSpec, metrics: Path) -> None:
+        self._action, self._metrics = spec.training.on_symptom, metrics
+        self._facts = Facts(spec.training, tuple(spec.env.members))
         self._lines: dict[int, Mapping[str, Any]] | None = None
         self._reported: set[str] = set()
 
     def line(self, step: int, metrics: Mapping[str, float]) -> None:
         """Checks a step's metrics; raises XpError(SYMPTOM) if the run must stop, which a note never causes."""
-        if self._rules.action == OnSymptom.OFF:
+        if self._action is OnSymptom.OFF:
             return
         if self._lines is None:
             self._lines = {one["step"]: one for one in self._read("train")}
         self._lines[step] = {"step": step, **metrics}
         lines = [self._lines[at] for at in sorted(self._lines) if at <= step]
-        history = History(lines, self._rules.facts, self._read("evaluate_during"))
+        history = History(lines, self._facts, self._read("evaluate_during"))
         for symptom in symptoms(history):
             if symptom.severity is Severity.NOTE or symptom.rule in self._reported:
                 continue
             self._reported.add(symptom.rule)
             text = f"symptom {symptom.rule}: {symptom.text()}"
-            if self._rules.action == OnSymptom.STOP:
+            if self._action is OnSymptom.STOP:
                 raise XpError(f"{text} (training.on_symptom=stop)", ExitCode.SYMPTOM)
             print(f"xp: {text}", file=sys.stderr, flush=True)
 

@@ -217,7 +217,7 @@ def gradient(history: History) -> Finding | None:
     for at in range(5, len(points)):
         step, norm = points[at]
         usual = median(value for _, value in points[:at])
-        if usual > 0 and norm > 10 * usual and norm > history.facts.max_grad_norm:
+        if usual > 0 and norm > 10 * usual and norm > history.facts.training.max_grad_norm:
             spikes.append((norm, step, norm / usual))
     if not spikes:
         return None
@@ -236,11 +236,11 @@ def warm_up(history: History) -> Finding | None:
 
     Source: xp.worker.learning_rate; update k of a warm-up of N has k/N of the rate.
     """
-    facts = history.facts
-    if not history.lines or facts.num_updates is None or facts.warmup_updates < 0.8 * facts.num_updates:
+    facts, warmup = history.facts, history.facts.training.warmup_updates
+    if not history.lines or facts.num_updates is None or warmup < 0.8 * facts.num_updates:
         return None
-    num_warming = min(facts.num_updates, facts.warmup_updates)
-    text = f"{num_warming} of {facts.num_updates} updates of the run are warm-up ({facts.warmup_updates} updates)"
+    num_warming = min(facts.num_updates, warmup)
+    text = f"{num_warming} of {facts.num_updates} updates of the run are warm-up ({warmup} updates)"
     return Severity.ALARM, history.last_step, text
 
 

@@ -17,7 +17,7 @@ from xp.job import Stage
 from xp.launchers.base import Context, TrackingLauncher
 from xp.launchers.choice import make_launcher
 from xp.lib.text import counted
-from xp.planning.episode import env_config, episode_secrets
+from xp.planning.episode import episode_config, episode_secrets
 from xp.secrets.redaction import resolve
 from xp.spec import EnvMember, RunSpec
 from xp.tracking.base import check_trackers, node_tracking
@@ -71,11 +71,11 @@ def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[
 def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Finding]:
     """Checks that each environment answers and has the splits that the spec names, and measures its server's slots."""
     for name, member in spec.env.members.items():
-        config = env_config(name, member, spec)
+        config = episode_config(spec).members[name]
         num_tried = num_slots_of(config, num_slots)
-        limits = slot_limits(replace(config.limits, call_timeout_s=DEADLINE_S), num_tried or 1)
+        limits = slot_limits(config.limits, num_tried or 1).model_copy(update={"call_timeout_s": DEADLINE_S})
         try:
-            provider = load_provider(replace(config, limits=limits), os.environ)
+            provider = load_provider(config.model_copy(update={"limits": limits}), os.environ)
         except XpError as error:
             yield fault_of("environment", error)
             continue

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +14,12 @@ from xp.doctor.finding import Finding, Verdict, fault, ok, unknown
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter
 from xp.models.files import local_directory
-from xp.planning.episode import chat_of
+from xp.planning.episode import spec_in_job
 from xp.planning.runtime import trainer_runtime
-from xp.planning.stages import QUIET, start_place, task_set_place
+from xp.planning.stages import QUIET, task_set_place
 from xp.spec import RunSpec
 from xp.tasks.manifest import TABLE
+from xp.worker.places import start_place
 
 TIMEOUT_S: Final = 120.0
 PROGRAM = "xp.tasks.template_check"
@@ -40,7 +40,7 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         return
     try:
         done = subprocess.run(
-            [python, "-m", PROGRAM, place, json.dumps(asdict(chat_of(spec))), *_prepared(spec, outputs)],
+            [python, "-m", PROGRAM, place, spec_in_job(spec).model.model_dump_json(), *_prepared(spec, outputs)],
             env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
             capture_output=True,
             text=True,

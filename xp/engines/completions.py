@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
 from xp.errors import ExitCode, XpError
 from xp.lib.exchange import direct_opener
-from xp.worker.stage import Sampling
+from xp.spec import Sampling
 
 MODEL = "policy"
 """Name of the model on the server (`--served-model-name`)."""

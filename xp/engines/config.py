@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from xp.lib.codec import JsonFile
-from xp.tasks.evaluated import Rounds
-from xp.worker.stage import Sampling, StageConfig
+from xp.spec import JudgeModel, LauncherSpec
+from xp.worker.stage import StageConfig
 
 
 @dataclass(frozen=True)
@@ -24,42 +24,22 @@ class VLLMServer:
     """Seconds that its health check may be unanswered during use."""
 
 
-@dataclass(frozen=True)
-class LocalEngine:
-    """Engine of one model on this machine: transformers in the program's process, or a server that it starts."""
-
-    name: str
-    """`transformers`, `vllm` or `sglang`."""
-    dtype: str
-    """Data type of the computation."""
-    num_threads: int
-    """Number of threads of transformers."""
-    server: VLLMServer | None
-    """Arguments of either server, on the first accelerators of the machine; None: transformers."""
-
-
-@dataclass(frozen=True)
-class EvaluateConfig(JsonFile):
+@dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(StageConfig):
     """Input of xp.engines.evaluate, and of the training for the evaluations that it plays itself."""
 
-    common: StageConfig
     models: Mapping[str, str]
     """`before` and `after` -> Hugging Face id or directory, in the order of play."""
-    rounds: Rounds
-    sampling: Sampling
-    batch_size: int
-    """Largest number of concurrent episodes."""
-    engine: LocalEngine
+    server: VLLMServer | None
+    """Arguments of vLLM's or SGLang's server, on the first accelerators of the machine; None: transformers."""
 
 
 @dataclass(frozen=True)
 class JudgeServer(JsonFile):
     """The server of a judge."""
 
-    model: str
-    """Hugging Face id or directory."""
-    name: str
-    """Name of the model in requests."""
+    judge: JudgeModel
+    launcher: LauncherSpec
     is_sglang: bool
     """True if SGLang serves it; otherwise vLLM does."""
     server: VLLMServer
@@ -67,7 +47,5 @@ class JudgeServer(JsonFile):
     trainer_accelerators: int
     """Accelerators of the stage's program."""
     log: str
-    grace_s: float
-    """Seconds between TERM and KILL of the stage's program."""
     date: str | None = None
     """Date for a chat template that asks for it."""

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from xp.worker.stage import Sampling
+from xp.spec import Sampling
 from xp.worker.token_budget import is_cut
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from xp.engines.config import EvaluateConfig
 from xp.engines.local import local_engine
 from xp.engines.play import play_each, sample_numbers
-from xp.envs.config import Chat, EpisodeConfig
+from xp.envs.config import EpisodeConfig
 from xp.episode.evaluation import RECORD, evaluation_record
 from xp.episode.metrics import EpisodeFacts, check_health, void_reasons
 from xp.episode.metrics_file import MetricsFile, last_step
@@ -30,23 +30,25 @@ from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
 from xp.lib.imports import import_large
 from xp.lib.reading import config_of
+from xp.spec import RunSpec, Sampling
 from xp.tasks.config import Purpose
-from xp.tasks.evaluated import Rounds, evaluation_metrics
+from xp.tasks.evaluated import evaluated_episodes, evaluation_metrics
 from xp.tasks.manifest import TABLE, read_manifest
 from xp.tasks.request import scoring
 from xp.tasks.row import read_rows
 from xp.worker.best import METRIC, STAGE
 from xp.worker.played import record, with_group_rewards
 from xp.worker.program import run_stage
-from xp.worker.stage import BEFORE, Sampling, StageConfig
+from xp.worker.stage import BEFORE, StageConfig
 from xp.worker.tasks import held_out_tasks, policy_chat
+from xp.worker.token_budget import evaluation_sampling
 
 
 def main(argv: Sequence[str]) -> None:
     """Plays the models of the config that have no result yet."""
     path = Path(argv[0])
     config = config_of(path, EvaluateConfig.from_json)
-    import_large("transformers.models.auto" if config.engine.server else "transformers.modeling_utils")
+    import_large("transformers.models.auto" if config.server else "transformers.modeling_utils")
     evaluation = RunEvaluation(config, path.with_name("episode.json"))
     for name, model in config.models.items():
         if evaluation.is_due(name):
@@ -56,19 +58,19 @@ def main(argv: Sequence[str]) -> None:
 def _play(config: EvaluateConfig, name: str, model: str, stage: Path) -> list[EpisodeFacts]:
     from tqdm import tqdm
 
-    common, rounds = config.common, config.rounds
-    chat = policy_chat(common, model, stage)
-    episodes = rounds.episodes(held_out_tasks(common, stage, chat, config.sampling.max_prompt_tokens))
+    spec = config.spec
+    chat = policy_chat(config, model, stage)
+    episodes = evaluated_episodes(spec.evaluation, held_out_tasks(config, stage, chat))
     numbered = list(zip(episodes, sample_numbers([row.task_id for row in episodes]), strict=True))
     with (
         EnvironmentMixture.from_file(stage / "episode.json", os.environ) as mix,
-        Recorder(stage / "trajectories" / f"{name}.jsonl", mix, common.upload_as, os.environ) as recorder,
-        local_engine(config.engine, model, chat, config.sampling, stage) as open_engine,
+        Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.upload_as, os.environ) as recorder,
+        local_engine(spec.backend.engine.name, config.server, model, chat, spec, stage) as open_engine,
     ):
-        rollouts = play_each(open_engine, chat, numbered, mix, places=config.batch_size)
+        rollouts = play_each(open_engine, chat, numbered, mix, places=spec.evaluation.batch_size)
         ended = (one.record for one in tqdm(rollouts, total=len(numbered), desc=f"evaluate {name}", unit="episode"))
-        settled = with_group_rewards(mix, ended, rounds.samples_per_task)
-        return record(settled, recorder, common.run, f"evaluate/{name}", 0)
+        settled = with_group_rewards(mix, ended, spec.evaluation.samples_per_task)
+        return record(settled, recorder, config.places.run, f"evaluate/{name}", 0)
 
 
 class RunEvaluation:
@@ -83,9 +85,9 @@ class RunEvaluation:
     """
 
     def __init__(self, config: EvaluateConfig, episodes: Path, root: Path = Path()) -> None:
-        self.samples_per_task = config.rounds.samples_per_task
-        self._config, self._stage = config, root / config.common.stage_dir
-        self._metrics, self._tasks = root / config.common.metrics, root / config.common.tasks
+        self.samples_per_task = config.spec.evaluation.samples_per_task
+        self._config, self._stage = config, root / config.stage_dir
+        self._metrics, self._tasks = root / config.places.metrics, root / config.places.tasks
         self._scored_by = scoring(EpisodeConfig.from_json(episodes.read_text(encoding="utf-8")))
         # Before the episodes, which a damaged table must not lose.
         self._hashes = {row.task_id: row.task_hash for row in read_rows(self._tasks / TABLE, Purpose.HELD_OUT)}
@@ -106,8 +108,8 @@ class RunEvaluation:
         Raises:
             XpError: (UNHEALTHY) too many episodes are void, or all.
         """
-        common, sampling = self._config.common, self._config.sampling
-        check_health(played, common.max_void_fraction)
+        spec, places = self._config.spec, self._config.places
+        check_health(played, spec.training.max_void_fraction)
         if all(one.outcome.reward is None for one in played):
             reasons = void_reasons(one.outcome.void_reason for one in played)
             raise XpError(f"every held-out episode is void: the environment is failing ({reasons})", ExitCode.UNHEALTHY)
@@ -115,10 +117,10 @@ class RunEvaluation:
             return
         model = self._config.models[name]
         # A checkpoint's step is not known here; what the run trained has that of the last update.
-        trained = last_step(self._metrics) if model == f"{common.run}/model" else None
-        metrics = MetricsFile(self._metrics, "evaluate", common.attempt)
-        metrics.write(trained or 0, evaluation_metrics(name, played, common.pass_threshold, self._tasks))
-        run, rules = Path(common.run).name, read_manifest(self._tasks).held_out
+        trained = last_step(self._metrics) if model == places.model else None
+        metrics = MetricsFile(self._metrics, "evaluate", places.attempt)
+        metrics.write(trained or 0, evaluation_metrics(name, played, spec.evaluation.pass_threshold, self._tasks))
+        run, rules = Path(places.run).name, read_manifest(self._tasks).held_out
         about = {
             "id": f"{run}/{name}",
             "env": "+".join(self._scored_by),
@@ -126,7 +128,7 @@ class RunEvaluation:
             "run": run,
             "task_set": self._tasks.name,
             "held_out": {name: asdict(one) | {"line": one.line()} for name, one in rules.items()},
-            "playing": playing(self._config.rounds, sampling, common.chat, common.pass_threshold),
+            "playing": playing(spec),
             "digest": self._digest(name),
         }
         value = evaluation_record(about, played, self._hashes, self._scored_by, len(played))
@@ -135,7 +137,7 @@ class RunEvaluation:
     def _copy_earlier(self) -> None:
         """Copies the result of an earlier attempt for the model before training, which is the same in all."""
         run = self._stage.absolute().parents[1]
-        for attempt in range(self._config.common.attempt - 1, 0, -1):
+        for attempt in range(self._config.places.attempt - 1, 0, -1):
             earlier = run / f"attempt_{attempt}" / self._stage.name
             if self.is_due(BEFORE) and self._is_recorded(BEFORE, earlier):
                 write_atomically(self._stage / BEFORE / RECORD, (earlier / BEFORE / RECORD).read_text())
@@ -146,32 +148,30 @@ class RunEvaluation:
 
     def _digest(self, name: str) -> str:
         """Digest of all that decides a model's result, independent of the attempt and of the training."""
-        config, common = self._config, self._config.common
-        settings = playing(config.rounds, config.sampling, common.chat, common.pass_threshold)
-        rules = [settings, config.engine.dtype, self._scored_by]
-        return digest_of([config.models[name], common.tasks, rules, sorted(self._hashes.items())])
+        config = self._config
+        rules = [playing(config.spec), config.spec.model.dtype.value, self._scored_by]
+        return digest_of([config.models[name], config.places.tasks, rules, sorted(self._hashes.items())])
 
 
-def playing(rounds: Rounds, sampling: Sampling, chat: Chat, pass_threshold: float) -> dict[str, Any]:
+def playing(spec: RunSpec) -> dict[str, Any]:
     """What decides how held-out episodes are played and counted, as JSON values."""
     return {
         "tasks": Purpose.HELD_OUT.value,
-        **asdict(rounds),
-        **asdict(sampling),
-        "stop": list(sampling.stop),
-        "chat_template": dict(chat.arguments),
-        "tools_prompt": chat.tools_prompt.value,
-        "pass_threshold": pass_threshold,
+        **spec.evaluation.model_dump(include={"num_tasks", "samples_per_task", "pass_threshold"}),
+        **evaluation_sampling(spec).model_dump(mode="json", include={*Sampling.model_fields}),
+        "seed": spec.seed,
+        "chat_template": spec.model.template_arguments,
+        "tools_prompt": spec.model.tools_prompt.value,
     }
 
 
 def evaluated_while_training(
-    common: StageConfig, played: Sequence[EpisodeFacts], step: int, root: Path = Path(), *, writes: bool = True
+    config: StageConfig, played: Sequence[EpisodeFacts], step: int, root: Path = Path(), *, writes: bool = True
 ) -> float:
     """Writes the metrics of an evaluation during training; returns its reward.
 
     Args:
-        common: input of the training.
+        config: input of the training.
         played: all its episodes.
         step: number of rollout steps that the policy was trained for.
         root: the outputs root.
@@ -180,10 +180,11 @@ def evaluated_while_training(
     Raises:
         XpError: (UNHEALTHY) too many episodes are void.
     """
-    check_health(played, common.max_void_fraction)
-    metrics = evaluation_metrics("during", played, common.pass_threshold, root / common.tasks)
+    spec, places = config.spec, config.places
+    check_health(played, spec.training.max_void_fraction)
+    metrics = evaluation_metrics("during", played, spec.evaluation.pass_threshold, root / places.tasks)
     if writes:
-        MetricsFile(root / common.metrics, STAGE, common.attempt).write(step, metrics)
+        MetricsFile(root / places.metrics, STAGE, places.attempt).write(step, metrics)
     return metrics[METRIC]
 
 

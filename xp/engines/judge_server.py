@@ -16,11 +16,11 @@ from pathlib import Path
 
 from xp.engines import server, sglang
 from xp.engines.config import JudgeServer
-from xp.envs.judges import SERVER_KEY, SERVER_URL
 from xp.lib import processes
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
 from xp.models.clock import asks_clock, with_date
+from xp.spec.judge import SERVER_KEY, SERVER_URL
 from xp.worker.program import run_stage
 
 
@@ -40,9 +40,9 @@ def serving_judge(config: JudgeServer, python: str = sys.executable) -> Iterator
     devices, judge_devices = server.split_devices(config.trainer_accelerators, settings.num_accelerators)
     settings = replace(settings, arguments=(*settings.arguments, *_dated_template(config)))
     running = (
-        sglang.running(settings.arguments, config.model, judge_devices, log, python)
+        sglang.running(settings.arguments, str(config.judge.serve), judge_devices, log, python)
         if config.is_sglang
-        else server.running(settings, config.model, judge_devices, log, python, config.name)
+        else server.running(settings, str(config.judge.serve), judge_devices, log, python, config.judge.name)
     )
     with running as served:
         yield {SERVER_URL: f"{served.url}/v1", SERVER_KEY: served.key, "CUDA_VISIBLE_DEVICES": devices}
@@ -52,11 +52,11 @@ def _dated_template(config: JudgeServer) -> tuple[str, ...]:
     """Arguments with the file of a chat template that does not ask for the date any more, if the judge's does."""
     if config.date is not None:  # vLLM renders gpt-oss' prompts without a template.
         os.environ["VLLM_SYSTEM_START_DATE"] = config.date
-    if not asks_clock(config.model, Path(), None, asks_hub=True):
+    if not asks_clock(str(config.judge.serve), Path(), None, asks_hub=True):
         return ()
     from transformers import AutoTokenizer
 
-    template = AutoTokenizer.from_pretrained(config.model).chat_template
+    template = AutoTokenizer.from_pretrained(str(config.judge.serve)).chat_template
     file = Path(config.log).with_suffix(".jinja").absolute()
     write_atomically(file, with_date(template, config.date))
     return ("--chat-template", str(file))
@@ -66,7 +66,7 @@ def main(argv: Sequence[str]) -> None:
     """Runs a program beside the judge of a config file; raises SystemExit with the program's own code."""
     config = config_of(Path(argv[0]), JudgeServer.from_json)
     with serving_judge(config) as variables:
-        program = processes.start([sys.executable, *argv[1:]], config.grace_s, env={**os.environ, **variables})
+        program = processes.start([sys.executable, *argv[1:]], config.launcher.grace_s, env={**os.environ, **variables})
         try:
             code = program.wait()
         finally:

@@ -9,52 +9,60 @@ from pathlib import Path
 
 from xp.engines import server, sglang
 from xp.engines.completions import MODEL, CompletionClient, ServerEngine
-from xp.engines.config import LocalEngine
+from xp.engines.config import VLLMServer
 from xp.engines.conversation import OpenEngine
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
+from xp.spec import EngineName, RunSpec
 from xp.worker.adapters import adapters_of, base_of, load_policy
-from xp.worker.stage import Sampling
+from xp.worker.token_budget import evaluation_sampling, evaluation_seed
 
 
 @contextmanager
 def local_engine(
-    engine: LocalEngine, model: str, chat: ChatTokens, sampling: Sampling, logs: Path, python: str = sys.executable
+    name: EngineName,
+    settings: VLLMServer | None,
+    model: str,
+    chat: ChatTokens,
+    spec: RunSpec,
+    logs: Path,
+    python: str = sys.executable,
 ) -> Iterator[OpenEngine]:
     """Context manager: loads a model, or serves it.
 
     Args:
-        engine: the engine.
+        name: the engine.
+        settings: arguments of its server; None: transformers in this process.
         model: Hugging Face id or directory, with or without adapters.
         chat: its tokenizer.
-        sampling: sampling and limits.
+        spec: the run's or the evaluation's.
         logs: directory for a server's output.
         python: the interpreter with the server's engine.
 
     Raises:
         XpError: (RUNTIME) the weights cannot be loaded, or the server did not start; (ENGINE) it ended during use.
     """
-    seed = sampling.evaluation_seed
-    if engine.server is None:
+    sampling, seed = evaluation_sampling(spec), evaluation_seed(spec)
+    if settings is None:
         import torch
         from transformers.utils import logging
 
         from xp.engines.transformers_engine import over_model
 
-        torch.set_num_threads(engine.num_threads)
+        torch.set_num_threads(spec.backend.num_threads)
         logging.disable_progress_bar()
         with loading(model, "weights"):
-            policy = load_policy(model, engine.dtype).eval()
+            policy = load_policy(model, spec.model.dtype.value).eval()
         yield over_model(policy, chat, sampling, seed)
         return
-    log = logs / f"{engine.name}.log"
-    devices, _ = server.split_devices(engine.server.num_accelerators, 0)
+    log = logs / f"{name.value}.log"
+    devices, _ = server.split_devices(settings.num_accelerators, 0)
     kind: type[CompletionClient]
-    if engine.name == "vllm":
-        settings, base, name = server.with_adapters(engine.server, model)
-        running, kind = server.running(settings, base, devices, log, python, name), CompletionClient
+    if name is EngineName.VLLM:
+        settings, base, served_as = server.with_adapters(settings, model)
+        running, kind = server.running(settings, base, devices, log, python, served_as), CompletionClient
     else:
-        arguments, adapters = engine.server.arguments, adapters_of(model)
+        arguments, adapters = settings.arguments, adapters_of(model)
         kind = sglang.SGLangClient
         if adapters is not None and not devices:  # it would pin their memory
             raise XpError("SGLang takes a model's adapters on accelerators alone; set vllm", ExitCode.PLAN)

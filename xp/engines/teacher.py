@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from xp.envs.chat_api import Api, DialogueFails, TooLong
-from xp.envs.config import ChatEndpoint
 from xp.errors import ExitCode, XpError
 from xp.models.vocabulary import vocabulary_fault
-from xp.worker.distill import Distillation
+from xp.spec import Distill
+from xp.spec.judge import Endpoint, LimitName
+from xp.worker.places import teacher_place
 
 CONCURRENCY: Final = 32
 NUM_PROBED: Final = 256
@@ -20,7 +21,7 @@ UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"
 """Part of the text of a token that is not a whole character."""
 
 
-def check_teacher(rule: Distillation, tokenizer: Any, environ: Mapping[str, str]) -> None:
+def check_teacher(rule: Distill, tokenizer: Any, environ: Mapping[str, str]) -> None:
     """Raises XpError(CONFIG) if the teacher has another vocabulary than the policy.
 
     Args:
@@ -34,9 +35,10 @@ def check_teacher(rule: Distillation, tokenizer: Any, environ: Mapping[str, str]
     if rule.url is not None:
         TeacherApi(rule, environ).check_vocabulary(policy)
         return
-    fault = vocabulary_fault(policy.get_vocab(), AutoTokenizer.from_pretrained(rule.teacher).get_vocab())
+    teacher = teacher_place(rule)
+    fault = vocabulary_fault(policy.get_vocab(), AutoTokenizer.from_pretrained(teacher).get_vocab())
     if fault is not None:
-        raise XpError(f"algorithm.distill.teacher={rule.teacher}: {fault}", ExitCode.CONFIG)
+        raise XpError(f"algorithm.distill.teacher={teacher}: {fault}", ExitCode.CONFIG)
 
 
 class TeacherApi(Api):
@@ -49,19 +51,21 @@ class TeacherApi(Api):
 
     path = "/completions"
 
-    def __init__(self, rule: Distillation, environ: Mapping[str, str]) -> None:
+    def __init__(self, rule: Distill, environ: Mapping[str, str]) -> None:
         assert rule.url is not None
-        endpoint = ChatEndpoint(
+        endpoint = Endpoint(
             url=rule.url,
-            name=rule.teacher,
+            name=teacher_place(rule),
             key=rule.key,
             max_tokens=1,
-            limit_name="max_tokens",
+            limit_name=LimitName.MAX_TOKENS,
             seed=None,
             timeout_s=600.0,
+            price_in=None,
+            price_out=None,
         )
         super().__init__(
-            endpoint, rule.teacher, None if rule.key is None else environ[rule.key], section="algorithm.distill"
+            endpoint, teacher_place(rule), None if rule.key is None else environ[rule.key], section="algorithm.distill"
         )
 
     def score(self, ids: Sequence[int], num_scored: int) -> list[float]:

@@ -27,7 +27,7 @@ from xp.engines.conversation import Conversation, EpisodeEngine, OpenEngine, Ope
 from xp.engines.kv_cache import Prefix, SlotCache, mask_rule, masks
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
-from xp.worker.stage import Sampling
+from xp.spec import Sampling
 from xp.worker.token_budget import is_cut
 
 ROOM = 256
@@ -263,7 +263,17 @@ def check_decoding(model: Any) -> None:
     """
     if model in _CHECKED:
         return
-    sampling = Sampling(32, 4, 32, temperature=1.0, top_p=1.0, top_k=None, seed=0)
+    sampling = Sampling(
+        temperature=1.0,
+        top_p=1.0,
+        top_k=None,
+        min_p=0.0,
+        repetition_penalty=1.0,
+        max_prompt_tokens=32,
+        max_tokens_per_turn=4,
+        stop=(),
+        max_response_tokens=32,
+    )
     opening, gaps = Opening([[*range(5, 12)], [7, 8, 9]], ["a", "b"], 2, lambda _: None), []
     try:
         engine = TransformersEngine(model, opening, [-1], sampling, "check")

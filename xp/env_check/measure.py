@@ -16,7 +16,7 @@ from xp.env_check.policy import Policy, random_policy, scripted_policy
 from xp.env_check.watch import Watch
 from xp.envs.base import AnswerChecker, EnvFault, Message, Provider, Task, ToolSpec
 from xp.envs.child_process import ChildProcess
-from xp.envs.config import Dialect, EnvConfig, PromptSource
+from xp.envs.config import EnvConfig
 from xp.envs.hosted import PROGRAM, HostedSession
 from xp.envs.load import load_provider
 from xp.envs.slots import Slots, measure_slots, slot_limits
@@ -26,6 +26,8 @@ from xp.episode.prompt import first_difference, session_messages, tool_schemas
 from xp.errors import XpError
 from xp.lib.text import valid_value
 from xp.plugins import BUILT_IN, Kind
+from xp.spec.dialect import Dialect
+from xp.spec.env import PromptSource
 
 T = TypeVar("T")
 
@@ -200,7 +202,9 @@ def measure(
         EnvFault, XpError: the environment does not list its tasks, or does not give 1 to a right answer.
     """
     if rules.dialect is Dialect.AUTO:
-        rules = replace(rules, dialect=Dialect.HERMES)  # the check itself writes the calls: any dialect will do
+        rules = rules.model_copy(
+            update={"dialect": Dialect.HERMES}
+        )  # the check itself writes the calls: any dialect will do
     watch.doing("asking for its splits")
     measured = Measured(provider.version())
     if isinstance(provider, AnswerChecker):
@@ -240,7 +244,8 @@ def measure(
     if num_slots is not None and not watch.is_over:
         watch.doing(f"opening up to {num_slots} sessions")
         # A provider and a server of its own, which may be overloaded.
-        other = load_provider(replace(rules, limits=slot_limits(rules.limits, num_slots)), environ)
+        limits = slot_limits(rules.limits, num_slots)
+        other = load_provider(rules.model_copy(update={"limits": limits}), environ)
         try:
             yield replace(measured, slots=measure_slots(other, tasks[0], num_slots, lambda: watch.is_over))
         finally:

@@ -9,9 +9,9 @@ from itertools import cycle
 from typing import Any, Final, Protocol
 
 from xp.envs.base import ToolSpec
-from xp.envs.config import Dialect
 from xp.episode.dialects import syntax_of
 from xp.episode.json_schema import TYPES, Schema, allowed_types, allowed_values, branches, properties, required
+from xp.spec.dialect import Dialect
 
 WORDS: Final = ("yes", "no", "a", "the", "x", "hello", "0", "1", "42")
 MAX_ITEMS: Final = 2

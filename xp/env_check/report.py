@@ -10,9 +10,11 @@ from typing import Any
 from xp.env_check.measure import Measured, Plays
 from xp.env_check.policy import NO_DESCRIPTION, faults_of
 from xp.envs.base import Message
-from xp.envs.config import Dialect, EnvConfig, PromptSource
+from xp.envs.config import EnvConfig
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.prompt import WAY_OUT
+from xp.spec.dialect import Dialect
+from xp.spec.env import PromptSource
 
 FLAT = 0.9
 """Share of groups without variance above which a random policy learns hardly anything."""

@@ -12,7 +12,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from xp.envs.base import EnvFault
-from xp.envs.config import ChatEndpoint
 from xp.envs.loop import run
 from xp.envs.retry import backoff_s, retry_after_s
 from xp.envs.target import is_loopback
@@ -21,6 +20,7 @@ from xp.lib.digest import digest_of
 from xp.lib.reading import is_count
 from xp.lib.text import counted, valid_text, valid_value
 from xp.secrets.redaction import Redactor
+from xp.spec.judge import Endpoint
 
 SLACK_S: Final = 5.0
 FAILURES: Final = (OSError, EnvFault)
@@ -77,19 +77,21 @@ class Api:
         key: value of its API key; None: no key.
         sleep: function that waits for a number of seconds.
         section: path of the settings, for messages.
+        max_attempts: tries of a request that meets 429, 5xx or a broken connection.
     """
 
     path = "/chat/completions"
 
     def __init__(
         self,
-        endpoint: ChatEndpoint,
+        endpoint: Endpoint,
         name: str,
         key: str | None,
         sleep: Callable[[float], None] = time.sleep,
         section: str = "model",
+        max_attempts: int = 8,
     ) -> None:
-        url = endpoint.url.rstrip("/")
+        url = (endpoint.url or "").rstrip("/")
         self.url = url if urlsplit(url).path else f"{url}/v1"
         if key is not None and not (self.url.startswith("https://") or is_loopback(self.url)):
             raise XpError(
@@ -101,6 +103,7 @@ class Api:
             )
         self.name = name
         self._endpoint, self._sleep, self._section = endpoint, sleep, section
+        self._max_attempts = max_attempts
         self._headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "xp"}
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
@@ -162,7 +165,7 @@ class Api:
     def _post(self, body: bytes) -> bytes:
         """Sends a request, with retries, and returns the reply."""
         is_busy = False
-        for attempt in range(1, self._endpoint.max_attempts + 1):
+        for attempt in range(1, self._max_attempts + 1):
             try:
                 status, headers, reply = self._send(body)
             except FAILURES as error:
@@ -179,9 +182,9 @@ class Api:
                 wait = backoff_s(attempt) if requested_s is None else requested_s + backoff_s(1) * 0.2
                 if wait > MOST_WAIT_S:
                     raise Unavailable(f"{self.url} asks for a pause of {wait:.0f} s ({fault})", ExitCode.ENVIRONMENT)
-            if attempt < self._endpoint.max_attempts:
+            if attempt < self._max_attempts:
                 self._sleep(wait)
-        tries = counted(self._endpoint.max_attempts, "try", "tries")
+        tries = counted(self._max_attempts, "try", "tries")
         problem = f"did not answer in {tries}; the last one: {fault}"
         if not is_busy and self._answers_another():
             raise DialogueFails(f"the endpoint {problem}; it answers other dialogues")

@@ -56,7 +56,7 @@ class ChildProcess:
 
     def _start_by(self, python: str) -> Child:
         """Starts the child with an interpreter, which must have pydantic and the program's imports."""
-        plain, hidden = inherited({**os.environ, **self._environ}, self._config.secrets)
+        plain, hidden = inherited({**os.environ, **self._environ}, tuple(self._config.secrets))
         env = {**plain, **hidden, **HASH_SEED, "PYTHONPATH": path_for(python)}
         return Child(self._program, self._config, env, python)
 

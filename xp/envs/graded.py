@@ -27,7 +27,7 @@ from xp.envs.base import (
     ToolSpec,
 )
 from xp.envs.child_process import ChildProcess
-from xp.envs.config import EnvConfig, Limits
+from xp.envs.config import EnvConfig
 from xp.envs.graders import NUM_LIMITED, check_answers, grader_of, reads_thinking, rows_of
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
@@ -35,6 +35,7 @@ from xp.envs.rows import Rows, checked, line_of, load_rows, messages_of, name_of
 from xp.errors import ExitCode, XpError
 from xp.lib.data_files import is_set
 from xp.lib.digest import text_digest
+from xp.spec.env import EnvLimits
 
 GRADER: Final = "xp.envs.graders"
 NO_TOOLS: Final = "Error: there are no tools here; write the answer itself."
@@ -138,7 +139,9 @@ class GradedSession:
 
     takes_answer = True
 
-    def __init__(self, process: ChildProcess, row: Mapping[str, Any], limits: Limits, *, reads_thinking: bool) -> None:
+    def __init__(
+        self, process: ChildProcess, row: Mapping[str, Any], limits: EnvLimits, *, reads_thinking: bool
+    ) -> None:
         self._process, self._row, self._limits = process, row, limits
         self.reads_thinking = reads_thinking
         self._is_closed, self._has_answered = False, False
@@ -202,9 +205,11 @@ class LimitedSession(GradedSession):
         limit_s: seconds for an answer, without the start of the process.
     """
 
-    def __init__(self, free: LifoQueue[ChildProcess], row: Mapping[str, Any], limits: Limits, limit_s: float) -> None:
+    def __init__(
+        self, free: LifoQueue[ChildProcess], row: Mapping[str, Any], limits: EnvLimits, limit_s: float
+    ) -> None:
         self._free, self._row = free, row
-        self._limits = replace(limits, call_timeout_s=min(limit_s, limits.call_timeout_s))
+        self._limits = limits.model_copy(update={"call_timeout_s": min(limit_s, limits.call_timeout_s)})
         self._opening, self.reads_thinking = messages_of(row), False
         self._is_closed, self._has_answered = False, False
 

@@ -12,13 +12,14 @@ from functools import partial
 from typing import Any, Final
 
 from xp.envs.base import EnvFault, Message, ProtocolError, ToolResult, metrics_of
-from xp.envs.config import EnvConfig, GraderForm
+from xp.envs.config import EnvConfig
 from xp.envs.loop import run
 from xp.envs.messages import chat_messages
 from xp.envs.rows import ANSWER, PROMPT, VERL_ANSWER, Rows, attribute, messages_of
 from xp.envs.rpc_server import serve
 from xp.errors import ExitCode, XpError
 from xp.lib.data_files import Row, named_columns, value_at
+from xp.spec.env import GraderForm
 
 NO_REWARD: Final = "the grader gave None as the reward; return a number in every branch"
 """Message about a grader without a verdict, as one without `return` is: not the model's failure."""

@@ -17,10 +17,11 @@ from xp.envs.base import (
     ToolSpec,
 )
 from xp.envs.child_process import Child, ChildProcess
-from xp.envs.config import EnvConfig, Limits
+from xp.envs.config import EnvConfig
 from xp.envs.indexed import IndexedProvider
 from xp.envs.pythons import candidates
 from xp.errors import ExitCode, XpError
+from xp.spec.env import EnvLimits
 
 PROGRAM: Final = "xp.envs.host"
 START_S: Final = 300.0
@@ -88,7 +89,7 @@ class HostedProvider(IndexedProvider):
 class HostedSession:
     """See xp.envs.base.Session; opened by HostedProvider.open."""
 
-    def __init__(self, child: Child, number: int, opened: Mapping[str, Any], limits: Limits) -> None:
+    def __init__(self, child: Child, number: int, opened: Mapping[str, Any], limits: EnvLimits) -> None:
         self._child, self._number, self._limits = child, number, limits
         self._opening: list[Message] = opened["prompt"]
         self._tools: tuple[ToolSpec, ...] = opened["tools"]

@@ -13,9 +13,6 @@ from xp.envs.base import EnvFault
 READ: Final = "prompt_tokens"
 WRITTEN: Final = "completion_tokens"
 COST: Final = "cost_usd"
-SERVER_URL: Final = "XP_JUDGE_URL"
-SERVER_KEY: Final = "XP_JUDGE_KEY"
-"""Variables with the address and the key of the judge that a stage serves."""
 Usd = Annotated[float, Field(ge=0)]
 Prices = dict[str, tuple[Usd, Usd]]
 """Name of a model -> US dollars per million input tokens, and per million output tokens."""

@@ -34,7 +34,7 @@ USUAL: Final[Mapping[str, Sequence[str]]] = {
 """Usual columns for each of xp's; one is used if it is the only one there and `env.columns` names no other."""
 
 
-def load_rows(source: str | Mapping[str, str], columns: Mapping[str, str]) -> tuple[Rows, dict[str, str]]:
+def load_rows(source: str | Mapping[str, str], columns: Mapping[Any, str]) -> tuple[Rows, dict[str, str]]:
     """The rows of an environment, with the columns `prompt`, and `answer` if there is one; and where these are from.
 
     Args:

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from xp.envs.base import EnvFault, Provider, Session, Task
-from xp.envs.config import EnvConfig, Limits
+from xp.envs.config import EnvConfig
 from xp.lib.text import counted
+from xp.spec.env import EnvLimits
 
 NUM_SLOTS: Final = 64
 """Largest number of sessions that are opened without another request of the user."""
@@ -43,10 +44,11 @@ class Slots:
         return f"{counted(self.num_idle, 'idle session')} at the same time{more}; {rate}: {keys}"
 
 
-def slot_limits(limits: Limits, num_slots: int) -> Limits:
+def slot_limits(limits: EnvLimits, num_slots: int) -> EnvLimits:
     """Limits of a provider for a measurement."""
     seconds = min(limits.create_timeout_s, DEADLINE_S)
-    return replace(limits, create_timeout_s=seconds, episode_timeout_s=seconds, max_sessions=num_slots)
+    changes = {"create_timeout_s": seconds, "episode_timeout_s": seconds, "max_sessions": num_slots}
+    return limits.model_copy(update=changes)
 
 
 def num_slots_of(env: EnvConfig, requested: int | None) -> int | None:

@@ -181,7 +181,8 @@ def override_values(config: EnvConfig, environ: Mapping[str, str]) -> dict[str, 
         if not environ.get(variable):
             what = f"environment {config.name}: overrides.{name} needs {variable}, which is not set"
             raise XpError(what, ExitCode.SECRET)
-    return {**config.overrides, **{name: environ[one] for name, one in config.secret_overrides.items()}}
+    plain = {name: value for name, value in config.overrides.items() if isinstance(value, str)}
+    return plain | {name: environ[variable] for name, variable in config.secret_overrides.items()}
 
 
 def _secret_values(config: EnvConfig, environ: Mapping[str, str]) -> dict[str, str]:

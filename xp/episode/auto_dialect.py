@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import ToolSpec
-from xp.envs.config import Dialect, EpisodeConfig
+from xp.envs.config import EpisodeConfig
 from xp.episode.dialects import SYNTAX
 from xp.episode.prompt import tool_schema
 from xp.episode.tokens import ChatTokens
@@ -22,6 +22,7 @@ from xp.errors import XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
 from xp.models.clock import dated
+from xp.spec.dialect import Dialect
 
 FILE: Final = "dialect.json"
 ARGUMENTS: Final[dict[str, Any]] = {"room": "hall", "times": 2}
@@ -63,7 +64,7 @@ def resolve(stage: Path, chat: ChatTokens) -> None:
     """Writes a stage's `dialect.json` if a member of its mixture has `auto`; raises XpError as `detect` does."""
     config = config_of(stage / "episode.json", EpisodeConfig.from_json)
     if any(member.dialect is Dialect.AUTO for member in config.members.values()):
-        dialect = detect(chat.tokenizer, chat.chat.arguments)
+        dialect = detect(chat.tokenizer, chat.arguments)
         write_atomically(stage / FILE, json.dumps({"dialect": dialect.value, "found_by": "chat template"}) + "\n")
         print(f"dialect: {dialect.value}, by the chat template", flush=True)
 
@@ -77,7 +78,7 @@ def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
     except FileNotFoundError:
         raise XpError(f"{stage / FILE} does not exist: no tokenizer was asked which dialect `auto` is") from None
     members = {
-        name: replace(member, dialect=dialect) if member.dialect is Dialect.AUTO else member
+        name: member.model_copy(update={"dialect": dialect}) if member.dialect is Dialect.AUTO else member
         for name, member in config.members.items()
     }
     return replace(config, members=members)

@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from xp.envs.config import Dialect
 from xp.episode import harmony, llama_calls, tagged_calls, text_action
 from xp.episode.json_calls import JSON_SYNTAX
 from xp.episode.tool_calls import Syntax as Syntax
 from xp.episode.tool_calls import Tools as Tools
 from xp.errors import XpError
 from xp.lib.load import load_object
+from xp.spec.dialect import Dialect
 
 
 def _write_action(_: str, arguments: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
-from xp.envs.config import Dialect, EnvConfig, OnMalformedCall, OnNoToolCall, PromptSource, ToolCallsPerTurn
+from xp.envs.config import EnvConfig
 from xp.envs.judges import total_usage
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Tokens, Turn
@@ -17,6 +17,8 @@ from xp.episode.replay import Attempt, Call, call_name
 from xp.episode.rewards import EndedEpisode, Overlong, RewardSteps, check_bound, penalized
 from xp.episode.tool_calls import MalformedCall, ParsedCall, ToolCall
 from xp.lib.text import valid_text
+from xp.spec.dialect import Dialect
+from xp.spec.env import OnMalformedCall, OnNoToolCall, PromptSource, ToolCallsPerTurn
 
 UNREAD: Final = "tool"
 """Name of the tool for a call that could not be parsed."""

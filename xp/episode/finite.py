@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from statistics import fmean
 from typing import Final
 
 from xp.errors import ExitCode, XpError
+from xp.spec.training import OnNonfinite
 
 MOST_IN_A_ROW: Final = 3
 """Number of consecutive rollout steps with such an update after which the run stops in any case."""
-
-
-class OnNonfinite(StrEnum):
-    """Action on an update whose loss or gradient is infinite or not a number."""
-
-    STOP = "stop"
-    SKIP = "skip"
 
 
 class FiniteUpdates:

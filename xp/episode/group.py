@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xp.envs.base import GroupScorer, Message, Provider, Task
-from xp.envs.config import Dialect, EnvConfig
+from xp.envs.config import EnvConfig
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import GroupEpisode
 from xp.episode.shaping import finished_value, numbers_of
 from xp.errors import XpError
 from xp.lib.load import load_object
+from xp.spec.dialect import Dialect
 
 Describe = Callable[[Task], Mapping[str, Any]]
 """Fetches the environment's own description of a task; raises EnvFault."""

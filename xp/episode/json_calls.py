@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from xp.envs.config import Dialect
 from xp.episode.call_data import Data, json_value, up_to, without_thinking
 from xp.episode.tool_calls import (
     CLOSE,
@@ -26,6 +25,7 @@ from xp.episode.tool_calls import (
     parse_call,
     read_json,
 )
+from xp.spec.dialect import Dialect
 
 _SEP: Final = "<｜tool▁sep｜>"
 _ACTION: Final = "<|START_ACTION|>[\n    "

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -22,14 +21,15 @@ from typing import Any, Final
 
 from xp.envs.base import EnvFault, Message, Task
 from xp.envs.chat_api import Api, DialogueFails, TooLong
-from xp.envs.config import Dialect, JudgeConfig, JudgeScoring
-from xp.envs.judges import COST, SERVER_URL, JudgeCall, JudgeFault, usage_of_judges
+from xp.envs.judges import COST, JudgeCall, JudgeFault, usage_of_judges
 from xp.episode.group import Describe, GroupScores, dialogue
 from xp.episode.outcome import GroupEpisode
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import append_line
 from xp.lib.digest import digest_of
 from xp.lib.text import valid_text
+from xp.spec.dialect import Dialect
+from xp.spec.judge import SERVER_URL, JudgeScoring, JudgeSpec
 
 JUDGE: Final = "judge"
 """Directory of requests and answers, in that of a stage or of an evaluation."""
@@ -109,15 +109,16 @@ class Judge:
     """
 
     def __init__(
-        self, config: JudgeConfig, environ: Mapping[str, str], describe: Describe, log: JudgeLog, dialect: Dialect | str
+        self, config: JudgeSpec, environ: Mapping[str, str], describe: Describe, log: JudgeLog, dialect: Dialect | str
     ) -> None:
         self.config, self._describe, self._log, self._dialect = config, describe, log, dialect
-        key, model = config.model.key, config.model
-        if not model.url:
+        model = config.model
+        key = model.key_variable
+        if model.serve is not None:
             if SERVER_URL not in environ:
                 reason = "this command does not serve a judge; give its API: env.judge.model.serve=null and model.url"
                 raise XpError(f"env.judge.model.serve: {reason}", ExitCode.CONFIG)
-            model = replace(model, url=environ[SERVER_URL])
+            model = model.model_copy(update={"url": environ[SERVER_URL]})
         if key is not None and key not in environ:
             raise XpError(f"env.judge.model.key: {key} is not set", ExitCode.SECRET)
         secret = None if key is None else environ[key]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from xp.envs.base import Message, ProtocolError, Provider, Task
-from xp.envs.config import Dialect, EnvConfig, EpisodeConfig
+from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.load import load_provider
 from xp.episode.auto_dialect import resolved
 from xp.episode.episode import Episode
@@ -17,6 +17,7 @@ from xp.episode.group import GroupSource
 from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.rewards import RewardSteps, reward_steps
 from xp.lib.reading import config_of
+from xp.spec.dialect import Dialect
 
 MAX_GROUPS: Final = 32
 """Groups that one process scores at the same time."""
@@ -132,7 +133,7 @@ class EnvironmentMixture:
 
 def without_judge_key(member: EnvConfig, environ: Mapping[str, str]) -> Mapping[str, str]:
     """The variables without the judge's key, unless the environment has it as a secret of its own."""
-    key = None if member.judge is None else member.judge.model.key
+    key = None if member.judge is None else member.judge.model.key_variable
     if key is None or key in (*member.secrets, *member.secret_overrides.values()):
         return environ
     return {name: value for name, value in environ.items() if name != key}

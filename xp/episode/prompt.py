@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import Any, Final
 
 from xp.envs.base import Message, Session, ToolSpec
-from xp.envs.config import Dialect
 from xp.episode.dialects import syntax_of
 from xp.lib.digest import digest_of
 from xp.lib.text import counted, valid_value
+from xp.spec.dialect import Dialect
 
 EMPTY_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 WAY_OUT: Final = (

@@ -9,12 +9,16 @@ from enum import StrEnum
 from typing import Any
 
 from xp.envs.base import EnvFault, Message, Provider, Task
-from xp.envs.config import MAX_REWARD, EnvConfig, JudgeScoring, Reduction, RewardRule
+from xp.envs.config import EnvConfig
 from xp.envs.judges import JudgeFault, total_usage
 from xp.episode.group import Describe, GroupSource, environment_source, function_source
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Tokens
 from xp.episode.shaping import RewardFnFault, Shape, load_shape, shaped_reward
 from xp.lib.text import valid_text
+from xp.spec import RunSpec
+from xp.spec.algorithm import OverlongSpec
+from xp.spec.env import MAX_REWARD, Reduction, Reward
+from xp.spec.judge import JudgeScoring
 
 
 class RewardStep(StrEnum):
@@ -89,7 +93,7 @@ class RewardSteps:
 
     def __init__(
         self,
-        rule: RewardRule,
+        rule: Reward,
         functions: Sequence[Shape] = (),
         judge: GroupSource | None = None,
         group: Mapping[RewardStep, GroupSource] | None = None,
@@ -165,7 +169,7 @@ def reward_steps(
     return RewardSteps(config.reward, functions, judge if is_alone else None, group)
 
 
-def reduce_rewards(step_rewards: Sequence[float], finished: bool, rule: RewardRule) -> float:
+def reduce_rewards(step_rewards: Sequence[float], finished: bool, rule: Reward) -> float:
     """The reward of an episode that is not void.
 
     Args:
@@ -210,17 +214,20 @@ def check_bound(reward: float, what: str) -> None:
 class Overlong:
     """Soft punishment of long responses (DAPO, arXiv:2503.14476, eq. 13)."""
 
-    max_response_tokens: int
+    rule: OverlongSpec
+    longest: int
     """L_max: response length with the whole penalty."""
-    buffer_tokens: int
-    """L_cache: tokens before L_max over which the penalty grows linearly from 0."""
-    factor: float
-    """Largest penalty; the paper's is 1."""
+
+    @staticmethod
+    def of(spec: RunSpec) -> Overlong | None:
+        """The penalty for length of the training's episodes; None: there is none."""
+        rule = spec.algorithm.overlong
+        return None if rule is None else Overlong(rule, spec.training.max_response_tokens)
 
     def penalty(self, num_response: int) -> float:
-        """Returns the penalty for a response with this number of tokens, from 0 to -factor."""
-        excess = num_response - (self.max_response_tokens - self.buffer_tokens)
-        return -self.factor * min(max(excess / self.buffer_tokens, 0.0), 1.0)
+        """What is added to the reward of a response with so many tokens: from 0 to -factor."""
+        excess = num_response - (self.longest - self.rule.buffer_tokens)
+        return -self.rule.factor * min(max(excess / self.rule.buffer_tokens, 0.0), 1.0)
 
 
 def penalized(result: EpisodeResult, overlong: Overlong | None, tokens: Tokens | None) -> EpisodeResult:

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, Final
 
 from xp.envs.base import Message, ToolSpec
-from xp.envs.config import Chat, ToolsPrompt
 from xp.envs.messages import call_id, with_text_arguments
 from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
 from xp.episode.prompt import as_user, tool_schemas, with_tools
@@ -22,6 +21,8 @@ from xp.episode.turn_ends import ASKED, RESULTS, TURN, Dialogue, TurnEnds, calli
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 from xp.models.clock import CLOCK, dated
+from xp.spec.dialect import Dialect
+from xp.spec.model import Model, ToolsPrompt
 
 MAX_CACHED_CHARACTERS: Final = 65_536
 """Largest length of a reply whose ids are cached, since episodes of a group often have the same replies."""
@@ -47,16 +48,19 @@ class ChatTokens:
     Args:
         tokenizer: a Hugging Face tokenizer. If its chat template changes earlier turns (Qwen3's removes thinking from
             them), the policy still gets them unchanged.
-        chat: arguments of the template, and the source of the tools' text.
+        model: arguments of the template, and the source of the tools' text; None: a template without arguments.
+        keeps_prompts: whether `prompt_text` returns prompts.
     """
 
-    def __init__(self, tokenizer: Any, chat: Chat | None = None) -> None:
-        self._tokenizer = tokenizer
-        self.chat = chat or Chat()
-        self._arguments = dict(self.chat.arguments)
+    def __init__(self, tokenizer: Any, model: Model | None = None, *, keeps_prompts: bool = False) -> None:
+        self._tokenizer, self._keeps_prompts = tokenizer, keeps_prompts
+        self.arguments = {} if model is None else model.template_arguments
+        self.tools_prompt = ToolsPrompt.TEMPLATE if model is None else model.tools_prompt
+        self.dialect = Dialect.HERMES if model is None else model.dialect
+        self._arguments = dict(self.arguments)
         if CLOCK in str(getattr(tokenizer, "chat_template", "")):
             self._arguments.setdefault(CLOCK, date.today().isoformat())
-        self._is_ours = self.chat.tools_prompt is ToolsPrompt.SYSTEM
+        self._is_ours = self.tools_prompt is ToolsPrompt.SYSTEM
         self._known: dict[str, list[int]] = {}
 
     @property
@@ -96,7 +100,7 @@ class ChatTokens:
         if self._arguments:
             content += json.dumps(self._arguments, sort_keys=True)
         if self._is_ours:
-            content += json.dumps(with_tools([], [{}], self.chat.dialect))
+            content += json.dumps(with_tools([], [{}], self.dialect))
         return text_digest(content)[:16]
 
     def prompt(self, messages: Sequence[Message], tools: str) -> list[int]:
@@ -118,7 +122,7 @@ class ChatTokens:
 
     def prompt_text(self, prompt_ids: Sequence[int]) -> str | None:
         """The exact prompt for the trajectory; None if the run does not keep prompts."""
-        return str(self._tokenizer.decode(prompt_ids, skip_special_tokens=False)) if self.chat.keep_prompts else None
+        return str(self._tokenizer.decode(prompt_ids, skip_special_tokens=False)) if self._keeps_prompts else None
 
     def rendered(self, messages: Sequence[Message], tools: str) -> str:
         """The text of `prompt`."""
@@ -131,7 +135,7 @@ class ChatTokens:
     def _apply(self, messages: Sequence[Message], tools: str, **how: Any) -> Any:
         schemas = json.loads(tools)
         if self._is_ours:
-            messages, schemas = with_tools(messages, schemas, self.chat.dialect), []
+            messages, schemas = with_tools(messages, schemas, self.dialect), []
         return self._render(messages, tools=schemas or None, add_generation_prompt=True, **how)
 
     def _render(self, dialogue: Dialogue, **how: Any) -> Any:

@@ -12,9 +12,9 @@ from xp.composition import compose, from_container, give_way, options, parse_ass
 from xp.errors import ExitCode, XpError
 from xp.evaluation.settings import BEST
 from xp.evaluation.words import ENDPOINT, EvalRequest
-from xp.planning.stages import start_place
 from xp.run_records.named import run_directory
 from xp.spec import EngineName, RunSpec
+from xp.worker.places import start_place
 
 CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_A_RUN: Final = (
@@ -80,9 +80,10 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
 
 
 def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
-    from xp.planning.backend import RunPaths, backend_of
-    from xp.planning.stages import policy_start, task_set_place
+    from xp.planning.backend import backend_of
+    from xp.planning.stages import task_set_place
     from xp.run_records.record import check_ours
+    from xp.worker.places import RunPaths, policy_start
 
     run, _, step = name.partition("@")
     root = next((word.partition("=")[2] for word in request.overrides if word.startswith("outputs=")), "outputs")

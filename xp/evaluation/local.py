@@ -20,12 +20,12 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.entries import Entry
 from xp.evaluation.settings import Eval
 from xp.lib.verified import damaged
-from xp.planning.backend import RunPaths
-from xp.planning.engine import local_engine_of
-from xp.planning.episode import chat_of, judge_server, sampling_of
-from xp.planning.stages import model_place, model_stages
+from xp.planning.engine import evaluation_server
+from xp.planning.episode import judge_server, spec_in_job
+from xp.planning.stages import model_stages
 from xp.planning.values import no_own_decoding
 from xp.spec import EngineName, RunSpec
+from xp.worker.places import RunPaths, model_place
 from xp.worker.tasks import model_chat
 
 
@@ -42,12 +42,11 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
     assert directory is not None
     ensure_made(entry.spec, directory)
     with loading(directory, "tokenizer"):
-        chat = model_chat(directory, chat_of(entry.spec))
-    sampling = sampling_of(entry.spec, evaluates=True)
-    engine = local_engine_of(entry.spec, how.engine)
-    python = _python_with(how.engine, how.python) if engine.server else sys.executable
-    with local_engine(engine, directory, chat, sampling, place, python) as open_engine:
-        yield LocalModel(chat, sampling.max_prompt_tokens, open_engine)
+        chat = model_chat(directory, spec_in_job(entry.spec))
+    server = evaluation_server(entry.spec, how.engine)
+    python = _python_with(how.engine, how.python) if server else sys.executable
+    with local_engine(how.engine, server, directory, chat, entry.spec, place, python) as open_engine:
+        yield LocalModel(chat, open_engine)
 
 
 def served_judge(spec: RunSpec, how: Eval, place: Path) -> AbstractContextManager[dict[str, str]]:
@@ -65,7 +64,6 @@ class LocalModel:
     """A model with its tokenizer, on an engine."""
 
     chat: ChatTokens
-    max_prompt_tokens: int
     open_engine: OpenEngine
 
 

@@ -8,13 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from xp.engines.evaluate import playing
 from xp.envs.chat_api import Api
-from xp.envs.config import ChatEndpoint, Dialect, EpisodeConfig
+from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.episode.auto_dialect import detect
 from xp.episode.evaluation import RECORD
 from xp.episode.judge import JUDGE, JudgeLog
@@ -34,13 +33,15 @@ from xp.evaluation.tracked import track
 from xp.lib import loaded_code
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
-from xp.planning.episode import chat_of, episode_config, episode_environ, sampling_of
+from xp.planning.episode import episode_config, episode_environ
 from xp.planning.extent import row_lines
-from xp.planning.stages import prepare_config, rounds
+from xp.planning.stages import prepare_config
 from xp.run_records.held_out import read_evaluation
 from xp.run_records.run_directory import check_writable
 from xp.secrets.redaction import resolve
 from xp.spec import EngineName
+from xp.spec.dialect import Dialect
+from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.load import check_unchanged, within_limit
 from xp.tasks.prepare import prepare
 from xp.tasks.request import request_key, scoring
@@ -124,9 +125,9 @@ class EvaluationRun:
         """All episodes of the evaluation: each task once, then each task again."""
         rows = self._rows
         if model is not None:
-            rows = within_limit(self._task_set.path, rows, model.chat, model.max_prompt_tokens)
-        rule = rounds(self.entry.spec)
-        chosen = rule.tasks(rows)
+            rows = within_limit(self._task_set.path, rows, model.chat, self.entry.spec.training.max_prompt_tokens)
+        rule = self.entry.spec.evaluation
+        chosen = evaluated_tasks(rule, rows)
         if self.entry.spec.env.scores_groups:  # an interruption loses the groups that have begun: as few as possible
             return [(row, sample) for row in chosen for sample in range(rule.samples_per_task)]
         return [(row, sample) for sample in range(rule.samples_per_task) for row in chosen]
@@ -138,9 +139,11 @@ class EvaluationRun:
         def fitting(dialect: Dialect | str) -> Dialect | str:
             if model is None:
                 return Dialect.ACTION if dialect is Dialect.ACTION else Dialect.HERMES
-            return detect(model.chat.tokenizer, model.chat.chat.arguments) if dialect is Dialect.AUTO else dialect
+            return detect(model.chat.tokenizer, model.chat.arguments) if dialect is Dialect.AUTO else dialect
 
-        members = {name: replace(one, dialect=fitting(one.dialect)) for name, one in config.members.items()}
+        members = {
+            name: one.model_copy(update={"dialect": fitting(one.dialect)}) for name, one in config.members.items()
+        }
         return EpisodeConfig(members)
 
     def _play(self, place: Path, model: LocalModel | None, rules: EpisodeConfig, todo: Todo) -> str | None:
@@ -185,8 +188,7 @@ class EvaluationRun:
     def _connect(self, pause: Callable[[float], None] = time.sleep) -> Api:
         name = self._settings.model.key
         key = resolve([name])[name] if name else None
-        fields = self._settings.model.model_dump(exclude={"tools", "price_in", "price_out"})
-        return Api(ChatEndpoint(**fields | {"name": self.entry.name}), self.entry.name, key, pause)
+        return Api(self._settings.model, self.entry.name, key, pause, max_attempts=self._settings.model.max_attempts)
 
     def _spend(self, usage: Mapping[str, Any]) -> str | None:
         self._allowance.spend(usage, self._settings.model.price_in, self._settings.model.price_out)
@@ -201,7 +203,8 @@ class EvaluationRun:
         evaluation = spec.evaluation
         if self.entry.directory is None:
             how: dict[str, Any] = {
-                **asdict(rounds(spec)),
+                "num_tasks": evaluation.num_tasks,
+                "samples_per_task": evaluation.samples_per_task,
                 "temperature": evaluation.temperature,
                 "pass_threshold": evaluation.pass_threshold,
                 "tools": model.tools.value,
@@ -210,15 +213,21 @@ class EvaluationRun:
                 **({"top_p": evaluation.top_p} if evaluation.top_p < 1 else {}),
             }
         else:
-            sampling = sampling_of(spec, evaluates=True)
-            how = playing(rounds(spec), sampling, chat_of(spec), evaluation.pass_threshold)
+            how = playing(spec)
             how["dtype"] = spec.model.dtype.value
             if (engine := self._settings.eval.engine) is not EngineName.TRANSFORMERS:
                 how["engine"] = engine.value
         how["tasks"] = self._settings.eval.tasks.value
         config = episode_config(spec)
-        rules = digest_of([asdict(config), scoring(config)])
+        rules = digest_of([{name: rules_of(one) for name, one in config.members.items()}, scoring(config)])
         return EvaluationIdentity(self.entry.env, self.entry.model, self.entry.run, task_set, rules, how)
+
+
+def rules_of(config: EnvConfig) -> dict[str, Any]:
+    """Everything of an environment that its episodes depend on, as JSON values."""
+    selection, server = {"train", "held_out", "weight"}, {"model": {"serve", "accelerators"}}
+    values: dict[str, Any] = config.model_dump(mode="json", exclude={**dict.fromkeys(selection, True), "judge": server})
+    return values
 
 
 def _finished(place: Path) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from xp.envs.chat_api import Answer, DialogueFails, TooLong
-from xp.envs.config import Dialect, EnvConfig, ToolCallsPerTurn
+from xp.envs.config import EnvConfig
 from xp.envs.messages import with_text_arguments
 from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
 from xp.episode.dialects import syntax_of
@@ -19,6 +19,8 @@ from xp.episode.tool_calls import ParsedCall, parse_call, read_json, with_calls
 from xp.episode.trajectory import Trajectory, trajectory
 from xp.evaluation.settings import ToolCalls
 from xp.lib.text import valid_text
+from xp.spec.dialect import Dialect
+from xp.spec.env import ToolCallsPerTurn
 from xp.tasks.row import TaskRow
 
 

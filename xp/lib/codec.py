@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cache
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 T = TypeVar("T")
+IN_JOB: Final = {"in_job": True}
+"""Context in which pydantic reads a job's files: values are resolved; no plugin is looked up and no file read."""
 
 
 class JsonFile:
@@ -19,7 +20,9 @@ class JsonFile:
 
     def to_json(self) -> str:
         """Text of the file."""
-        return json.dumps(asdict(self), indent=2, sort_keys=self.SORTS_KEYS, ensure_ascii=False) + "\n"  # type: ignore[call-overload]
+        kind: Any = type(self)
+        value = _adapter(kind).dump_python(self, mode="json")
+        return json.dumps(value, indent=2, sort_keys=self.SORTS_KEYS, ensure_ascii=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -36,7 +39,7 @@ def decode(kind: type[T], text: str) -> T:
     from pydantic import ValidationError
 
     try:
-        value: T = _adapter(kind).validate_json(text, strict=True)  # type: ignore[arg-type]
+        value: T = _adapter(kind).validate_json(text, strict=True, context=IN_JOB)  # type: ignore[arg-type]
     except ValidationError as error:
         faults = (f"{'.'.join(map(str, one['loc'])) or kind.__name__}: {one['msg']}" for one in error.errors()[:3])
         raise ValueError("; ".join(faults)) from None

@@ -10,39 +10,7 @@ from xp.job import Stage
 from xp.planning.rows import FieldSupport, Refusal
 from xp.plugins import Kind, load
 from xp.spec import RunSpec
-
-
-@dataclass(frozen=True)
-class RunPaths:
-    """Paths of one attempt, relative to the outputs root."""
-
-    run: str
-    """Directory of the run, `runs/<run id>`, shared by all attempts."""
-    attempt: int
-    tasks: str
-    """Directory of the canonical task set."""
-
-    def stage(self, name: str) -> str:
-        """Directory of a stage in this attempt."""
-        return f"{self.run}/attempt_{self.attempt}/{name}"
-
-    @property
-    def checkpoints(self) -> str:
-        return f"{self.run}/checkpoints"
-
-    @property
-    def model(self) -> str:
-        """Hugging Face directory of the trained model."""
-        return f"{self.run}/model"
-
-    @property
-    def sft(self) -> str:
-        """Hugging Face directory of the fine-tuned model, from which the training starts."""
-        return f"{self.run}/sft"
-
-    @property
-    def metrics(self) -> str:
-        return f"{self.run}/metrics.jsonl"
+from xp.worker.places import RunPaths
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from xp.engines.config import LocalEngine, VLLMServer
+from xp.engines.config import VLLMServer
 from xp.engines.probe import DEADLINE_S, START_TIMEOUT_S
 from xp.planning.shared_rows import longest_in_engine
 from xp.spec import EngineName, RunSpec
@@ -20,15 +20,15 @@ GLOO = "xp.worker.gloo_transfer.Extension"
 """Receiver of weights in vLLM's server on a CPU."""
 
 
-def local_engine_of(spec: RunSpec, name: EngineName) -> LocalEngine:
-    """An engine of the sizes of `backend.engine` for evaluations, on all accelerators of one machine."""
+def evaluation_server(spec: RunSpec, name: EngineName) -> VLLMServer | None:
+    """The server of an evaluation's engine, with the sizes of `backend.engine`, on all accelerators of one machine;
+    None: transformers, which needs none."""
     num_accelerators = 0 if spec.hardware.accelerator == "cpu" else spec.trainer_accelerators
-    server = None
     if name is EngineName.VLLM:
-        server = vllm_server(spec, num_accelerators, takes_weights=False)
-    elif name is EngineName.SGLANG:
-        server = VLLMServer(sglang_arguments(spec), num_accelerators, START_TIMEOUT_S, DEADLINE_S)
-    return LocalEngine(name.value, spec.model.dtype.value, spec.backend.num_threads, server)
+        return vllm_server(spec, num_accelerators, takes_weights=False)
+    if name is EngineName.SGLANG:
+        return VLLMServer(sglang_arguments(spec), num_accelerators, START_TIMEOUT_S, DEADLINE_S)
+    return None
 
 
 def vllm_server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) -> VLLMServer:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
 from typing import Any
 
 from xp.engines.config import JudgeServer, VLLMServer
 from xp.engines.probe import DEADLINE_S, START_TIMEOUT_S
-from xp.envs.config import Chat, EnvConfig, EpisodeConfig, dialect_of
-from xp.envs.judges import SERVER_KEY
+from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.target import module_of
-from xp.episode.rewards import Overlong
 from xp.errors import ExitCode, XpError
-from xp.lib.codec import from_value
 from xp.lib.data_files import is_data
 from xp.models.clock import CLOCK
 from xp.plugins import Kind, in_job, shipped
@@ -23,44 +19,31 @@ from xp.spec import EnvMember, RunSpec
 from xp.spec.env import READY
 from xp.spec.judge import JudgeModel
 from xp.tasks.request import is_found
-from xp.worker.stage import Sampling
-from xp.worker.token_budget import TokenBudget
 
 CATALOG_KEY = "OPENREWARD_API_KEY"
 
 
+def spec_in_job(spec: RunSpec) -> RunSpec:
+    """The spec as a job's programs read it: plugins and ready graders by their code, paths from the outputs root."""
+    model = spec.model.model_copy(update={"dialect": in_job(Kind.DIALECT, spec.model.dialect)})
+    members = {
+        name: member.model_copy(
+            update={
+                "provider": in_job(Kind.PROVIDER, member.provider),
+                "dialect": in_job(Kind.DIALECT, member.dialect or spec.model.dialect),
+                "grader": READY.get(member.grader or "", member.grader),
+            }
+        )
+        for name, member in spec.env.members.items()
+    }
+    env = spec.env.model_copy(update={"members": members})
+    return spec.model_copy(update={"model": model, "env": env, "outputs": "."})
+
+
 def episode_config(spec: RunSpec) -> EpisodeConfig:
     """The mixture, for all stages that open sessions."""
-    return EpisodeConfig({name: env_config(name, member, spec) for name, member in spec.env.members.items()})
-
-
-_SHARED = {field.name for field in fields(EnvConfig)} & EnvMember.model_fields.keys()
-"""Fields of a member that its EnvConfig has under the same name."""
-
-
-def env_config(name: str, member: EnvMember, spec: RunSpec) -> EnvConfig:
-    """One member of the mixture."""
-    values = member.model_dump(include=_SHARED) | {
-        "name": name,
-        "provider": in_job(Kind.PROVIDER, member.provider),
-        "dialect": in_job(Kind.DIALECT, member.dialect or spec.model.dialect),
-        "grader": READY.get(member.grader or "", member.grader),
-        "reward_fn": member.reward_fn and [one.model_dump() for one in member.reward_fn],
-        "secrets": list(member.secrets),
-        "overrides": {key: value for key, value in member.overrides.items() if isinstance(value, str)},
-        "secret_overrides": _secret_overrides(member),
-        "judge": _judge(member),
-    }
-    return from_value(EnvConfig, values)
-
-
-def _judge(member: EnvMember) -> dict[str, Any] | None:
-    if member.judge is None:
-        return None
-    values = member.judge.model_dump(exclude={"model": {"serve", "accelerators"}})
-    if member.judge.model.serve is not None:
-        values["model"] |= {"url": "", "key": SERVER_KEY}
-    return values
+    members = spec_in_job(spec).env.members
+    return EpisodeConfig({name: EnvConfig.model_construct(name=name, **dict(one)) for name, one in members.items()})
 
 
 def judge_server(spec: RunSpec, judge: JudgeModel, log: str, *, is_sglang: bool) -> JudgeServer:
@@ -76,54 +59,14 @@ def judge_server(spec: RunSpec, judge: JudgeModel, log: str, *, is_sglang: bool)
     if is_on_cpu:  # where vLLM's default is nearly the whole memory of the machine
         arguments += ("--gpu-memory-utilization", str(spec.backend.engine.memory_fraction))
     return JudgeServer(
-        model=str(judge.serve),
-        name=judge.name,
+        judge=judge,
+        launcher=spec.launcher,
         is_sglang=is_sglang,
         server=VLLMServer(arguments, 0 if is_on_cpu else judge.accelerators, START_TIMEOUT_S, DEADLINE_S),
         trainer_accelerators=0 if is_on_cpu else spec.trainer_accelerators,
         log=log,
-        grace_s=spec.launcher.grace_s,
-        date=chat_of(spec).arguments.get(CLOCK),
+        date=spec.model.template_arguments.get(CLOCK),
     )
-
-
-def _secret_overrides(member: EnvMember) -> dict[str, str]:
-    """Variable of the environment's server -> variable at launch."""
-    secret = {name: value for name, value in member.overrides.items() if not isinstance(value, str)}
-    return {name: source.from_env if source else name for name, source in secret.items()}
-
-
-def overlong(spec: RunSpec) -> Overlong | None:
-    """The penalty for length of the training's episodes; None: there is none."""
-    rule = spec.algorithm.overlong
-    return None if rule is None else Overlong(spec.training.max_response_tokens, rule.buffer_tokens, rule.factor)
-
-
-def budget_of(spec: RunSpec, *, evaluates: bool) -> TokenBudget:
-    """Token budget of the training's episodes, or of evaluations."""
-    training, evaluation = spec.training, spec.evaluation
-    limits = (evaluation.max_tokens_per_turn, evaluation.max_response_tokens) if evaluates else (None, None)
-    return TokenBudget(
-        max_prompt_tokens=training.max_prompt_tokens,
-        max_tokens_per_turn=limits[0] or training.max_tokens_per_turn,
-        max_response_tokens=limits[1] or training.max_response_tokens,
-    )
-
-
-def sampling_of(spec: RunSpec, *, evaluates: bool) -> Sampling:
-    """Sampling of the training's episodes, or of evaluations."""
-    section = spec.evaluation if evaluates else spec.training
-    names = ("temperature", "top_p", "top_k", *(() if evaluates else ("min_p", "repetition_penalty")))
-    distribution = {name: getattr(section, name) for name in names}
-    budget = asdict(budget_of(spec, evaluates=evaluates))
-    return Sampling(**budget, **distribution, seed=spec.seed, stop=spec.training.stop)
-
-
-def chat_of(spec: RunSpec) -> Chat:
-    """Rendering of dialogues for the model, in every stage that generates."""
-    arguments = {name: value for name, value in spec.model.chat_template.items() if value is not None}
-    dialect = dialect_of(in_job(Kind.DIALECT, spec.model.dialect))
-    return Chat(arguments, spec.model.tools_prompt, dialect, spec.record_prompts)
 
 
 def episode_secrets(spec: RunSpec) -> dict[str, str]:
@@ -133,7 +76,7 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
         of_member = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
         if member.judge is not None and member.judge.model.key is not None:
             of_member.setdefault(member.judge.model.key, member.judge.model.key)
-        of_member |= {one: one for one in _secret_overrides(member).values() if one not in of_member}
+        of_member |= {one: one for one in member.secret_overrides.values() if one not in of_member}
         if needs_catalog_key(member):
             of_member.setdefault(CATALOG_KEY, CATALOG_KEY)
         for name, variable in of_member.items():

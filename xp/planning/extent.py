@@ -5,9 +5,8 @@ Sizes are read from files of rows, from the run's cached task set, or from anoth
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -18,11 +17,11 @@ from xp.lib.codec import decode
 from xp.lib.data_files import check_loader, is_set, place_of
 from xp.lib.packages import require
 from xp.lib.text import counted
-from xp.planning.episode import env_config
+from xp.planning.episode import episode_config
 from xp.planning.rows import Refusal
 from xp.planning.stages import prepare_config, profiles, task_set_place
-from xp.spec import EnvMember, HeldOutSpec, ImportanceCorrection, LauncherName, Overlap, RunSpec
-from xp.tasks.config import Purpose, Selection
+from xp.spec import EnvMember, HeldOutSpec, ImportanceCorrection, LauncherName, Overlap, RunSpec, SelectionSpec
+from xp.tasks.config import Purpose
 from xp.tasks.held_out import evaluation_only
 from xp.tasks.manifest import read_manifest
 from xp.tasks.training_length import too_few
@@ -146,7 +145,7 @@ def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
     yield from profile_refusals(spec)
 
 
-def _named(selection: Selection | HeldOutSpec) -> int | None:
+def _named(selection: SelectionSpec | HeldOutSpec) -> int | None:
     return selection.num_tasks if selection.indices is None else len(set(selection.indices))
 
 
@@ -242,7 +241,7 @@ def row_lines(spec: RunSpec) -> list[str]:
         names = [member.rows] if isinstance(member.rows, str) else [*(member.rows or {}).values()]
         if files := [place for one in names if not is_set(one) and (place := place_of(one)) is not None]:
             states = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists())
-            lines.append(_line(json.dumps(asdict(env_config(name, member, spec))), states))
+            lines.append(_line(episode_config(spec).members[name].model_dump_json(), states))
     return lines
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from xp.envs.config import SandboxKind
 from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.errors import ExitCode, XpError
 from xp.hardware import cards
@@ -17,12 +16,13 @@ from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.planning.extent import member_key
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.rows import Refusal
-from xp.planning.stages import start_place, starts_private_ray, teacher_place
+from xp.planning.stages import starts_private_ray
 from xp.plugins import Kind, load
 from xp.spec import Attention, DType, EngineName, LauncherName, RunSpec, Strategy
-from xp.spec.env import HOSTED
+from xp.spec.env import HOSTED, SandboxKind
 from xp.spec.place import LauncherSpec
 from xp.spec.sft import SOLVE
+from xp.worker.places import start_place, teacher_place
 
 
 def machine_refusals(spec: RunSpec) -> Iterator[Refusal]:

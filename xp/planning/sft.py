@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
-from xp.planning.backend import RunPaths
-from xp.planning.stages import model_stages, start_place
-from xp.spec import RunSpec, Thinking
+from xp.planning.stages import model_stages, stage_fields
+from xp.spec import RunSpec
 from xp.spec.sft import EVAL, RUN, SOLVE
 from xp.tasks.profile import ROOM as EVALUATIONS
-from xp.worker.demonstrations import ExampleRule
+from xp.worker.places import RunPaths
 
 ROOMS: Final = {RUN: "runs", EVAL: EVALUATIONS}
 """Kind of source -> directory below the outputs root."""
@@ -29,28 +28,13 @@ def sft_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     Raises:
         XpError: (RUN_DIR) there is no such run or evaluation, or it has no episodes.
     """
-    sft, data = spec.sft, spec.sft.data or ""
+    data = spec.sft.data or ""
     kind = data.partition(":")[0]
     return {
-        "model": start_place(spec),
-        "target": places.sft,
+        **stage_fields(spec, places, "sft"),
         "files": () if kind == SOLVE else (data,) if kind not in ROOMS else _recorded(spec, data),
         "is_messages": kind not in (SOLVE, *ROOMS),
         "solvers": dict(_solvers(spec)) if kind == SOLVE else {},
-        "is_held_out": spec.env.is_held_out,
-        "rule": ExampleRule(
-            min_reward=spec.evaluation.pass_threshold if sft.min_reward is None else sft.min_reward,
-            per_task=sft.per_task,
-            num_episodes=sft.num_episodes,
-            thinking=sft.thinking is Thinking.KEEP,
-            held_out_fraction=sft.held_out_fraction,
-            seed=spec.seed,
-        ),
-        "lr_schedule": sft.lr_schedule.value,
-        "warmup_updates": sft.warmup_updates,
-        "epochs": sft.epochs,
-        "num_updates": sft.num_updates,
-        "batch_size": sft.batch_size,
     }
 
 

@@ -9,45 +9,30 @@ from pathlib import Path
 from typing import Any
 
 from xp.builtin.tiny_model import MANIFEST, PLACE
-from xp.diagnosis.history import Facts
-from xp.diagnosis.live import LiveRules
 from xp.engines.config import EvaluateConfig
 from xp.episode.evaluation import RECORD
 from xp.job import Job, Resources, Runtime, Stage
 from xp.models.files import pinned_place
-from xp.planning.backend import RunPaths
-from xp.planning.engine import local_engine_of
+from xp.planning.engine import evaluation_server
 from xp.planning.episode import (
-    chat_of,
-    env_config,
     episode_config,
     episode_secrets,
     judge_server,
     needs_catalog_key,
-    overlong,
-    sampling_of,
+    spec_in_job,
 )
 from xp.spec import (
-    Distill,
     EngineName,
-    HeldOutSpec,
     LauncherName,
-    Model,
-    Overlap,
-    Reference,
     RunSpec,
     SelectionSpec,
 )
-from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Reader, Selection
-from xp.tasks.evaluated import Rounds
+from xp.tasks.config import MemberConfig, PrepareConfig, Reader
 from xp.tasks.profile import Profile, read_profile
 from xp.tasks.request import canonical_request, request_key, with_sources
-from xp.tasks.training_length import Length
-from xp.worker.best import BestRule
-from xp.worker.distill import Distillation
 from xp.worker.hub_model import SOURCES
-from xp.worker.stage import AFTER, BEFORE, StageConfig
-from xp.worker.time_limit import TimeLimit
+from xp.worker.places import RunPaths, model_place, policy_start, start_place, teacher_place
+from xp.worker.stage import AFTER, BEFORE
 
 QUIET = {
     # No telemetry, no update checks, no unnecessary look-ups on the hub.
@@ -101,38 +86,6 @@ def host_resources(spec: RunSpec) -> Resources:
 
 COPIER = "xp.builtin.tiny_model"
 FETCHER = "xp.worker.hub_model"
-
-
-def model_place(model: Model) -> str:
-    """Location of the untrained policy: a directory, a hub's id, or where the model stage puts it in the outputs."""
-    return model.path if model.revision is None else pinned_place(model.path, model.revision)
-
-
-def teacher_place(distill: Distill) -> str:
-    """Location of a loaded teacher: a directory, a hub's id, or where the teacher stage puts it; of a server its name
-    there."""
-    return distill.teacher if distill.revision is None else pinned_place(distill.teacher, distill.revision)
-
-
-def _distillation(distill: Distill | None) -> Distillation | None:
-    if distill is None:
-        return None
-    return Distillation(**distill.model_dump(exclude={"revision"}) | {"teacher": teacher_place(distill)})
-
-
-def start_place(spec: RunSpec) -> str:
-    """Location of the weights that training starts from, with their tokenizer."""
-    return spec.training.initial_checkpoint or model_place(spec.model)
-
-
-def policy_start(spec: RunSpec, places: RunPaths) -> str:
-    """Location of the weights that the training starts from."""
-    return start_place(spec) if spec.sft.data is None else places.sft
-
-
-def reference_place(spec: RunSpec, places: RunPaths) -> str:
-    """Location of the model to which the KL penalty is relative."""
-    return places.sft if spec.training.reference is Reference.SFT else model_place(spec.model)
 
 
 def model_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
@@ -193,33 +146,17 @@ def prepare_config(spec: RunSpec, *, trains: bool = False) -> PrepareConfig:
         trains: whether a training follows, so that a set without training tasks is refused.
     """
     config = replace(_plain_config(spec), trains=trains)
-    by_name = profiles(spec)
-    return replace(
-        config,
-        members={
-            name: replace(member, train=_by_profile(member.train, spec.env.members[name].train, by_name[name]))
-            if name in by_name
-            else member
-            for name, member in config.members.items()
-        },
-    )
+    chosen = {
+        name: replace(config.members[name], chosen=_chosen(spec.env.members[name].train, profile))
+        for name, profile in profiles(spec).items()
+    }
+    return replace(config, members={**config.members, **chosen})
 
 
 def _plain_config(spec: RunSpec) -> PrepareConfig:
     """The configuration without the selection by profiles."""
-    members = {
-        name: MemberConfig(
-            env=env_config(name, member, spec),
-            train=_selection(member.train),
-            held_out=None if member.held_out is None else _held_out(member.held_out),
-            weight=member.weight,
-        )
-        for name, member in spec.env.members.items()
-    }
-    preparation = spec.preparation
-    return with_sources(
-        PrepareConfig(members, preparation.allow_missing_fraction, preparation.concurrency, store=STORE)
-    )
+    members = {name: MemberConfig(env) for name, env in episode_config(spec).members.items()}
+    return with_sources(PrepareConfig(members, spec.preparation, store=STORE))
 
 
 def _sdks(spec: RunSpec) -> set[str]:
@@ -252,7 +189,7 @@ def task_set_place(spec: RunSpec) -> str:
 def prepare_stage(spec: RunSpec, places: RunPaths, *, trains: bool) -> Stage:
     """Stage that fetches the tasks; an existing set is only verified, which takes a fraction of a second."""
     here = places.stage("prepare")
-    reader = Reader(start_place(spec), spec.training.max_prompt_tokens, chat_of(spec))
+    reader = Reader(start_place(spec), spec_in_job(spec))
     job = Job(
         argv=("python", "-m", "xp.tasks.prepare", f"{here}/config.json", f"{here}/reader.json"),
         files={
@@ -268,90 +205,19 @@ def prepare_stage(spec: RunSpec, places: RunPaths, *, trains: bool) -> Stage:
     return Stage("prepare", job)
 
 
-def _selection(train: SelectionSpec) -> Selection:
-    return Selection(train.split, train.num_tasks, train.indices, train.shuffle, train.seed)
-
-
-def _by_profile(selection: Selection, train: SelectionSpec, profile: Profile) -> Selection:
-    indices = profile.within(train.pass_rate, easy_first=train.easy_first)
-    source = f"{train.profile}: {profile.model}"
-    return replace(selection, num_tasks=None, indices=indices[: train.num_tasks], profile=source)
-
-
-def _held_out(held_out: HeldOutSpec) -> HeldOut:
-    values = held_out.model_dump(exclude={"overlap"})
-    return HeldOut(**values, may_overlap=held_out.overlap is Overlap.ALLOWED)
-
-
-def rounds(spec: RunSpec) -> Rounds:
-    """Rounds of one evaluation, for the stages' programs."""
-    return Rounds(spec.evaluation.num_tasks, spec.evaluation.samples_per_task)
-
-
-def best_rule(spec: RunSpec, places: RunPaths) -> BestRule | None:
-    """Rule for the evaluations during training; None: there is none."""
-    evaluation = spec.evaluation
-    if not evaluation.keep_best and evaluation.patience is None:
-        return None
-    return BestRule(places.checkpoints, places.metrics, evaluation.keep_best, evaluation.patience)
-
-
-def time_limit(spec: RunSpec) -> TimeLimit | None:
-    """The stricter of the limits of time and of money; None: there is none."""
-    training, price = spec.training, spec.hardware.usd_per_hour
-    limits = []
-    if training.max_hours is not None:
-        limits.append((training.max_hours, f"training.max_hours={training.max_hours:g}"))
-    if training.budget_usd is not None and price is not None:
-        key = f"training.budget_usd={training.budget_usd:g} at {price:g} USD an hour"
-        limits.append((training.budget_usd / price, key))
-    if not limits:
-        return None
-    hours, key = min(limits)
-    return TimeLimit(hours * 3600, key, training.checkpoint_every)
+def _chosen(train: SelectionSpec, profile: Profile) -> tuple[int, ...]:
+    """Positions of the training tasks that a profile selects, in order."""
+    return profile.within(train.pass_rate, easy_first=train.easy_first)[: train.num_tasks]
 
 
 def stage_fields(spec: RunSpec, places: RunPaths, stage: str) -> dict[str, Any]:
     """Fields of an xp.worker.stage.StageConfig."""
-    training = spec.training
-    return {
-        "attempt": places.attempt,
-        "run": places.run,
-        "stage_dir": places.stage(stage),
-        "tasks": places.tasks,
-        "metrics": places.metrics,
-        "chat": chat_of(spec),
-        "max_void_fraction": training.max_void_fraction,
-        "pass_threshold": spec.evaluation.pass_threshold,
-        "on_nonfinite": training.on_nonfinite.value,
-        "max_logprob_gap": training.max_logprob_gap,
-        "upload_as": places.run.removeprefix("runs/") if spec.upload_rollouts else None,
-    }
+    return {"spec": spec_in_job(spec), "places": places, "stage": stage}
 
 
 def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
-    """Fields of an xp.worker.stage.TrainConfig, without `common`."""
-    training = spec.training
-    return {
-        "base_model": reference_place(spec, places),
-        "initial_checkpoint": places.sft if spec.sft.data is not None else training.initial_checkpoint,
-        "evaluation": evaluation_config(places) if spec.env.is_held_out else None,
-        "model_dir": places.model,
-        "length": Length(training.num_steps, training.epochs),
-        "prompts_per_step": training.prompts_per_step,
-        "group_size": training.group_size,
-        "max_staleness": training.max_staleness,
-        "shuffle": training.shuffle,
-        "mask_truncated": spec.algorithm.mask_truncated,
-        "dynamic_sampling": spec.algorithm.dynamic_sampling,
-        "zero_variance_filter": spec.algorithm.zero_variance_filter,
-        "overlong": overlong(spec),
-        "best": best_rule(spec, places),
-        "every": spec.evaluation.every,
-        "distill": _distillation(spec.algorithm.distill),
-        "symptoms": LiveRules(training.on_symptom.value, Facts.of_spec(spec.model_dump(mode="json"))),
-        "time_limit": time_limit(spec),
-    }
+    """Fields of an xp.worker.stage.TrainConfig."""
+    return {**stage_fields(spec, places, "train"), "steps": spec.training.num_steps}
 
 
 def episode_files(spec: RunSpec, here: str) -> dict[str, str]:
@@ -410,12 +276,9 @@ def evaluate_stage(
     """
     here = places.stage("evaluate")
     config = EvaluateConfig(
-        common=StageConfig(**stage_fields(spec, places, "evaluate")),
+        **stage_fields(spec, places, "evaluate"),
         models=models,
-        rounds=rounds(spec),
-        sampling=sampling_of(spec, evaluates=True),
-        batch_size=spec.evaluation.batch_size,
-        engine=local_engine_of(spec, spec.backend.engine.name),
+        server=evaluation_server(spec, spec.backend.engine.name),
     )
     argv = ("python", "-m", "xp.engines.evaluate", f"{here}/config.json")
     # Without the module `ray`, a launcher reserves the accelerators, which the program takes as they are.

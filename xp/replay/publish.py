@@ -19,7 +19,6 @@ from xp.lib.reading import json_of, text_of
 from xp.lib.text import counted
 from xp.lib.verified import DIGESTS, VERIFIED, damaged
 from xp.models.files import local_directory
-from xp.planning.stages import model_place, start_place
 from xp.replay.bundle import figures_of, refuse_secrets
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import read_lock
@@ -28,6 +27,7 @@ from xp.run_records.run_directory import SPEC, resource_errors
 from xp.spec import RunSpec
 from xp.spec.recorded import recorded_spec
 from xp.worker.adapters import ADAPTER, CONFIG
+from xp.worker.places import model_place, start_place
 
 HUB: Final = "hub:"
 CARD: Final = "README.md"

@@ -244,7 +244,7 @@ class _Member:
 
 
 def _judge_key(config: EnvConfig) -> dict[str, str]:
-    key = None if config.judge is None else config.judge.model.key
+    key = None if config.judge is None else config.judge.model.key_variable
     return {} if key is None else resolve([key])
 
 

@@ -14,12 +14,12 @@ from xp.episode.trajectory import TOOLS
 from xp.errors import ExitCode, XpError
 from xp.lib.packages import require
 from xp.lib.reading import text_of
-from xp.planning.episode import chat_of
-from xp.planning.stages import start_place
+from xp.planning.episode import spec_in_job
 from xp.report.detail import own_turns
 from xp.report.foreign import page_text
 from xp.run_records.record import is_ours
 from xp.spec.recorded import recorded_spec
+from xp.worker.places import start_place
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -113,4 +113,4 @@ def _chat(run: Path) -> ChatTokens:
     require("a page with tokens", "transformers")
     from transformers import AutoTokenizer
 
-    return ChatTokens(AutoTokenizer.from_pretrained(str(directory), local_files_only=True), chat_of(spec))
+    return ChatTokens(AutoTokenizer.from_pretrained(str(directory), local_files_only=True), spec_in_job(spec).model)

@@ -117,7 +117,7 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
         num_tasks: training tasks of its last training, by which epochs are steps; None: no training has begun.
     """
     from xp.episode.metrics_file import last_step
-    from xp.tasks.training_length import Length
+    from xp.tasks.training_length import steps_of
 
     made, training = last_step(run / "metrics.jsonl"), spec.training
     if made is None:
@@ -127,7 +127,7 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
     elif num_tasks is None:
         return
     else:
-        num_steps = Length(None, training.epochs).over(num_tasks, training.prompts_per_step).num_steps
+        num_steps = steps_of(training, num_tasks)
         key = f"training.epochs={training.epochs} ({counted(num_steps or 0, 'step')} of {counted(num_tasks, 'task')})"
         least = -(-made // (num_tasks // training.prompts_per_step))
     if num_steps is not None and num_steps < made:

@@ -17,6 +17,7 @@ from xp.lib.reading import json_of
 from xp.lib.verified import DIGESTS, damaged
 from xp.run_records.record import RunRecord, RunStatus, read_record
 from xp.run_records.run_directory import xp_command
+from xp.worker.stage import deciding
 
 if TYPE_CHECKING:
     from xp.planning.plan import Plan
@@ -145,8 +146,15 @@ def _without_attempt(value: Any) -> Any:
         return value
     if value.startswith("{"):  # a file of the program
         with suppress(ValueError):
-            return _without_attempt(json.loads(value))
+            return _without_attempt(_deciding(json.loads(value)))
     return "/".join("attempt" if _is_attempt(part) else part for part in value.split("/"))
+
+
+def _deciding(config: Any) -> Any:
+    """A stage's input with those keys of the spec alone on which its result depends."""
+    if isinstance(config, Mapping) and "spec" in config:
+        return {**config, "spec": deciding(config.get("stage", "prepare"), config["spec"])}
+    return config
 
 
 def _is_attempt(directory: str) -> bool:

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from xp.envs.config import Dialect, ToolsPrompt
 from xp.spec.algorithm import (
     AdvantageScale,
     Algorithm,
@@ -37,9 +36,10 @@ from xp.spec.backend import (
     SpeculativeMethod,
     Strategy,
 )
+from xp.spec.dialect import Dialect
 from xp.spec.env import Environments, EnvLimits, EnvMember, Reward, SecretSource
 from xp.spec.judge import JudgeModel
-from xp.spec.model import Architecture, DType, LoraSpec, Model
+from xp.spec.model import Architecture, DType, LoraSpec, Model, ToolsPrompt
 from xp.spec.place import Hardware, LauncherName, LauncherSpec
 from xp.spec.section import (
     WITHOUT_USER,
@@ -56,7 +56,7 @@ from xp.spec.section import (
 )
 from xp.spec.sft import Sft, Thinking
 from xp.spec.tasks import HeldOutSpec, Overlap, SelectionSpec
-from xp.spec.training import Evaluation, LrSchedule, Reference, Training
+from xp.spec.training import Evaluation, LrSchedule, Reference, Sampling, Training
 
 
 class Preparation(Section):

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
-from xp.envs.config import (
-    MAX_REWARD,
-    GraderForm,
-    JudgeScoring,
-    OnMalformedCall,
-    OnNoToolCall,
-    PromptSource,
-    Reduction,
-    SandboxKind,
-    ToolCallsPerTurn,
-)
 from xp.errors import nearest
+from xp.lib.codec import IN_JOB
 from xp.plugins import Kind
 from xp.secrets.shapes import looks_like_secret
-from xp.spec.judge import JudgeSpec, with_defaults
-from xp.spec.open_name import DialectName, checked_name, checked_options
+from xp.spec.dialect import DialectName
+from xp.spec.judge import JudgeScoring, JudgeSpec, with_defaults
+from xp.spec.open_name import checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
 from xp.spec.section import (
     CATALOG_NAME,
@@ -86,6 +78,70 @@ def _grader(name: str) -> str:
             f" own {FORMS[MODULE_PATH]}"
         )
     return name
+
+
+class Reduction(StrEnum):
+    """Reduction of the rewards of an episode's steps to one number."""
+
+    SUM = "sum"
+    MEAN = "mean"
+    MAX = "max"
+    MIN = "min"
+    LAST = "last"
+
+
+class OnNoToolCall(StrEnum):
+    """Effect of a turn without a tool call."""
+
+    STOP = "stop"
+    NUDGE = "nudge"
+
+
+class OnMalformedCall(StrEnum):
+    """Effect of a turn whose tool call cannot be parsed."""
+
+    TELL = "tell"
+    STOP = "stop"
+
+
+class ToolCallsPerTurn(StrEnum):
+    """Tool calls of one turn that are executed."""
+
+    FIRST = "first"
+    ALL = "all"
+
+
+class PromptSource(StrEnum):
+    """Source of the prompt that the model reads."""
+
+    PREPARED = "prepared"
+    """The task set; a session with another prompt makes its episode void."""
+    LIVE = "live"
+    """The episode's own session, whose prompt may be drawn anew."""
+
+
+class SandboxKind(StrEnum):
+    """Sandbox of the model's commands."""
+
+    DOCKER = "docker"
+    """A container for each session."""
+    NONE = "none"
+    """A new directory on this machine for each session, without isolation."""
+
+
+class GraderForm(StrEnum):
+    """Form of a grader function's call."""
+
+    XP = "xp"
+    """`(answer, row)`."""
+    VERL = "verl"
+    """verl's `(data_source, solution_str, ground_truth, extra_info)`, or those of them that it has."""
+    TRL = "trl"
+    """TRL's `(prompts, completions, **columns)`, which returns a list."""
+
+
+MAX_REWARD: Final = 1e6
+"""Largest absolute value of a step's and of the episode's reward; a larger one makes the episode void."""
 
 
 class Reward(Section):
@@ -209,6 +265,12 @@ class EnvMember(Section):
     """Origins beside the catalog's that may receive the API key and the secrets."""
 
     @property
+    def secret_overrides(self) -> dict[str, str]:
+        """Variable of the environment's server -> the variable that holds the secret."""
+        secret = {name: value for name, value in self.overrides.items() if not isinstance(value, str)}
+        return {name: source.from_env if source else name for name, source in secret.items()}
+
+    @property
     def scores_groups(self) -> bool:
         """Returns whether an episode's reward is known only when its group has ended."""
         is_compared = self.judge is not None and self.judge.scoring is not JudgeScoring.POINTWISE
@@ -216,8 +278,10 @@ class EnvMember(Section):
 
     @field_validator("provider", mode="after")
     @classmethod
-    def _is_there(cls, provider: str) -> str:
-        return provider if ":" in provider else checked_name(Kind.PROVIDER, provider, ", or package.module:Class")
+    def _is_there(cls, provider: str, info: ValidationInfo) -> str:
+        if ":" in provider or info.context == IN_JOB:
+            return provider
+        return checked_name(Kind.PROVIDER, provider, ", or package.module:Class")
 
     @field_validator("options", "secrets", "grader_args", "rows", "columns", "overrides", mode="before")
     @classmethod
@@ -228,7 +292,8 @@ class EnvMember(Section):
     @classmethod
     def _options_of_the_provider(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         provider = info.data.get("provider", ":")
-        return options if ":" in provider else checked_options(Kind.PROVIDER, provider, options)
+        is_checked = ":" in provider or info.context == IN_JOB
+        return options if is_checked else checked_options(Kind.PROVIDER, provider, options)
 
     def faults(self) -> Iterator[str]:
         for name, value in self.overrides.items():

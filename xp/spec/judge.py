@@ -8,11 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import yaml
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from xp.envs.config import JudgeScoring
-from xp.hardware import TABLE
+from xp.lib.codec import IN_JOB
 from xp.secrets.shapes import SHAPE
 from xp.spec.section import (
     Count,
@@ -26,9 +24,11 @@ from xp.spec.section import (
     check_plain_url,
 )
 
+SERVER_URL: Final = "XP_JUDGE_URL"
+SERVER_KEY: Final = "XP_JUDGE_KEY"
+"""Variables with the address and the key of the judge that a stage serves."""
 MIN_KEY: Final = 20
 """Smallest length of a word with digits and small letters that is taken for an API key."""
-DEFAULTS: Final = TABLE.with_name("judge.yaml")
 FILE: Final = re.compile(r"([./~][^\n]*|\S+)\.(md|txt)")
 """Rubric that names a file."""
 
@@ -38,6 +38,17 @@ class LimitName(StrEnum):
 
     MAX_TOKENS = "max_tokens"
     MAX_COMPLETION_TOKENS = "max_completion_tokens"
+
+
+class JudgeScoring(StrEnum):
+    """Content of one request to a judge."""
+
+    POINTWISE = "pointwise"
+    """One answer, when its episode ends."""
+    PAIRWISE = "pairwise"
+    """Two answers of a group; each two are asked in both orders."""
+    GROUPWISE = "groupwise"
+    """All answers of a group."""
 
 
 Price = Annotated[float, Field(ge=0)] | None
@@ -85,6 +96,11 @@ class JudgeModel(Endpoint):
     temperature: NotNegative
     concurrency: Count
 
+    @property
+    def key_variable(self) -> str | None:
+        """Name of the variable with the key, in the process that asks the judge."""
+        return self.key if self.serve is None else SERVER_KEY
+
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         if (self.url is None) == (self.serve is None):
@@ -93,14 +109,19 @@ class JudgeModel(Endpoint):
             yield "the server of `serve` has a key that xp makes: set key to null"
 
 
-def _rubric(text: Any) -> Any:
+def _rubric(text: Any, info: ValidationInfo) -> Any:
     """The text of a rubric; that of the file if it names one, so that a run has it on record."""
-    if not isinstance(text, str) or not FILE.fullmatch(text):
+    if info.context == IN_JOB or not isinstance(text, str) or not FILE.fullmatch(text):
         return text
     try:
         return Path(text).expanduser().read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise ValueError(f"the file cannot be read: {error}") from None
+
+
+def _as_tuple(value: Any) -> Any:
+    """A pair from its list in a file."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 class JudgeSpec(Section):
@@ -110,7 +131,7 @@ class JudgeSpec(Section):
     """Its text; a file with it (/dir/rubric.md, ./rubric.txt); or `column:NAME` of the task's own description."""
     model: JudgeModel
     scoring: Annotated[JudgeScoring, Field(strict=False)]
-    scale: Annotated[tuple[Number, Number], Field(strict=False)]
+    scale: Annotated[tuple[Number, Number], BeforeValidator(_as_tuple)]
     """Worst and best number that the judge gives; they become 0 and 1."""
     weight: Number
     """Factor of the score between 0 and 1, which is added to the reward."""
@@ -120,11 +141,15 @@ class JudgeSpec(Section):
             yield f"scale is {list(self.scale)}; the first number is the worst, and must be smaller"
 
 
-def with_defaults(value: Any) -> Any:
+def with_defaults(value: Any, info: ValidationInfo) -> Any:
     """A judge as the user writes it, with the defaults of conf/judge.yaml."""
-    if not isinstance(value, dict):
+    if not isinstance(value, dict) or info.context == IN_JOB:
         return value
-    defaults: dict[str, Any] = yaml.safe_load(DEFAULTS.read_text(encoding="utf-8"))
+    import yaml
+
+    from xp.hardware import TABLE
+
+    defaults: dict[str, Any] = yaml.safe_load(TABLE.with_name("judge.yaml").read_text(encoding="utf-8"))
     model = value.get("model", {})
     if isinstance(model, dict):
         name = {"name": model["serve"]} if model.get("serve") else {}

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from xp.envs.config import Dialect, ToolsPrompt
-from xp.spec.open_name import DialectName
+from xp.spec.dialect import Dialect, DialectName
 from xp.spec.section import (
     Commit,
     Count,
@@ -24,6 +23,16 @@ from xp.spec.section import (
 class DType(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+
+
+class ToolsPrompt(StrEnum):
+    """Source of the tools' description, the chat template or the system prompt, and role of tool results."""
+
+    TEMPLATE = "template"
+    """The model's chat template gets the tools, and messages of the role `tool`."""
+    SYSTEM = "system"
+    """xp writes the tools in the system message and results in user messages, for a template without tools
+    (xp.episode.prompt)."""
 
 
 class Architecture(Section):
@@ -108,6 +117,11 @@ class Model(Section):
     """Trains a mixture of experts with the experts that the engine chose for each token (R3, arXiv:2510.11370)."""
     architecture: Architecture | None
     """The network; None where no trainer needs it."""
+
+    @property
+    def template_arguments(self) -> dict[str, Any]:
+        """Arguments that the chat template is given."""
+        return {name: value for name, value in self.chat_template.items() if value is not None}
 
     @field_validator("name", "path", mode="before")
     @classmethod

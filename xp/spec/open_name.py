@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from xp.envs.config import Dialect
 from xp.errors import nearest
+from xp.lib.codec import IN_JOB
 from xp.plugins import CONTRIB, Kind, is_built_in, load, names
 
 
@@ -26,18 +26,17 @@ class OpenName:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         del source, handler
         written = core_schema.plain_serializer_function_ser_schema(str, when_used="json")
-        return core_schema.no_info_plain_validator_function(self._checked, serialization=written)
+        return core_schema.with_info_plain_validator_function(self._checked, serialization=written)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         del schema, handler
         return {"type": "string", "enum": names(self.kind)}
 
-    def _checked(self, value: Any) -> StrEnum | str:
+    def _checked(self, value: Any, info: core_schema.ValidationInfo) -> StrEnum | str:
+        if info.context == IN_JOB:
+            return self.enum(value) if value in list(self.enum) else str(value)
         name = checked_name(self.kind, value, f", or the name of a plugin (entry point {self.kind}; docs/extending.md)")
         return self.enum(name) if is_built_in(self.kind, name) else name
-
-
-DialectName = Annotated[Dialect | str, OpenName(Kind.DIALECT, Dialect)]
 
 
 def checked_name(kind: Kind, value: Any, more: str = "") -> str:

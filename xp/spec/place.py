@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from xp.lib.codec import IN_JOB
 from xp.plugins import Kind
 from xp.spec.open_name import OpenName, checked_options
 from xp.spec.section import (
@@ -127,7 +128,8 @@ class LauncherSpec(Section):
     @field_validator("options", mode="after")
     @classmethod
     def _options_of_the_launcher(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        return checked_options(Kind.LAUNCHER, info.data["name"], options) if "name" in info.data else options
+        is_checked = "name" not in info.data or info.context == IN_JOB
+        return options if is_checked else checked_options(Kind.LAUNCHER, info.data["name"], options)
 
     def faults(self) -> Iterator[str]:
         for field, owners in OWNERS.items():

@@ -105,6 +105,11 @@ class HeldOutSpec(Section):
     overlap: Overlap
     """`allowed`: training leaves held-out tasks in, and every figure is labelled so."""
 
+    @property
+    def may_overlap(self) -> bool:
+        """Returns whether held-out tasks may be training tasks too."""
+        return self.overlap is Overlap.ALLOWED
+
     def faults(self) -> Iterator[str]:
         _refuse_both(self.num_tasks, self.indices)
         if self.indices is not None and self.split is None:

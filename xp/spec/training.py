@@ -8,8 +8,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from xp.diagnosis.live import OnSymptom
-from xp.episode.finite import OnNonfinite
 from xp.spec.section import (
     MOST_SIZE,
     Count,
@@ -37,7 +35,51 @@ class Reference(StrEnum):
     SFT = "sft"
 
 
-class Training(Section):
+class OnNonfinite(StrEnum):
+    """Action on an update whose loss or gradient is infinite or not a number."""
+
+    STOP = "stop"
+    SKIP = "skip"
+
+
+class OnSymptom(StrEnum):
+    """Answer to a symptom of a training that goes wrong."""
+
+    OFF = "off"
+    WARN = "warn"
+    STOP = "stop"
+
+
+class Sampling(Section):
+    """Sampling of an episode's tokens, and the limits of their number."""
+
+    temperature: Positive
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    top_k: Count | None
+    """Number of the likeliest tokens to sample from; None: off."""
+    min_p: Fraction
+    """Tokens below this share of the likeliest one's probability are not sampled (arXiv:2407.01082); 0: off."""
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)]
+    """Logits of tokens that the conversation has are divided by it, negative ones multiplied (arXiv:1909.05858); 1:
+    off."""
+    max_prompt_tokens: Count
+    """Longest prompt, in tokens; tasks with a longer one are excluded and counted."""
+    max_tokens_per_turn: Count
+    stop: tuple[Annotated[str, Field(min_length=1)], ...]
+    """Texts that end a turn, beside the end-of-turn token; they stay in it and are trained on."""
+    max_response_tokens: Count
+    """Tokens of all turns of an episode together, tool results included."""
+
+    def room(self, num_response: int) -> int:
+        """Tokens left for a response that has `num_response` tokens."""
+        return self.max_response_tokens - num_response
+
+    def next_turn(self, num_response: int) -> int:
+        """Largest number of tokens of the policy's next turn."""
+        return min(self.max_tokens_per_turn, self.room(num_response))
+
+
+class Training(Sampling):
     """Sizes, rates and limits; the defaults come with the model."""
 
     initial_checkpoint: LocalPath | None
@@ -82,22 +124,6 @@ class Training(Section):
     resumed run has the model again until the next copy."""
     entropy_coef: NotNegative
     """Weight of the entropy bonus; 0: off."""
-    temperature: Positive
-    top_p: Annotated[float, Field(gt=0, le=1)]
-    top_k: Count | None
-    """Number of the likeliest tokens to sample from; None: off."""
-    min_p: Fraction
-    """Tokens below this share of the likeliest one's probability are not sampled (arXiv:2407.01082); 0: off."""
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)]
-    """Logits of tokens that the conversation has are divided by it, negative ones multiplied (arXiv:1909.05858); 1:
-    off."""
-    max_prompt_tokens: Count
-    """Longest prompt, in tokens; tasks with a longer one are excluded and counted."""
-    max_tokens_per_turn: Count
-    stop: tuple[Annotated[str, Field(min_length=1)], ...]
-    """Texts that end a turn, beside the end-of-turn token; they stay in it and are trained on."""
-    max_response_tokens: Count
-    """Tokens of all turns of an episode together, tool results included."""
     max_hours: Positive | None
     """Largest time of the training, all attempts together; it ends after the last checkpoint before (exit code 15).
     None: no limit."""

@@ -57,7 +57,7 @@ class _HeldOutNames:
                     pairs = enumerate(zip(names, first[block.env], strict=True))
                     self._distinct.setdefault(block.env, set()).update(kind for kind, (a, b) in pairs if a != b)
                 first.setdefault(block.env, names)
-                rule = config.members[block.env].held_out
+                rule = config.members[block.env].env.held_out
                 if block.purpose is Purpose.HELD_OUT and rule is not None and not rule.may_overlap:
                     held_out.append((block.env, names))
         self._excluded = {names[kind] for env, names in held_out for kind in self._distinct.get(env, range(len(names)))}
@@ -158,7 +158,7 @@ def judge(config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Fai
     for block in blocks:
         selected[block.env] += len(block.indices)
     shares = {env: failed[env] / number for env, number in selected.items()}
-    if all(share <= config.allow_missing_fraction for share in shares.values()):
+    if all(share <= config.preparation.allow_missing_fraction for share in shares.values()):
         return
     listing = work.path / "failures.json"
     with replacing(listing) as temporary:
@@ -171,7 +171,7 @@ def judge(config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Fai
         f"{counted(len(failures), 'task')} could not be prepared ({shares[worst]:.1%} of environment {worst}):\n"
         + "\n".join(lines)
         + "\nrun the same command again to retry only these, or permit some by preparation.allow_missing_fraction "
-        f"(now {config.allow_missing_fraction})",
+        f"(now {config.preparation.allow_missing_fraction})",
         ExitCode.TASKS,
     )
 
@@ -198,7 +198,7 @@ def _rows(
                 tally.names.append(overlap.names(block, entry))
             tally.tasks += 1
             tally.prompt_characters += entry.prompt_characters
-            yield entry.row(block, float(config.members[block.env].weight))
+            yield entry.row(block, config.members[block.env].env.weight)
 
 
 def _as_built(

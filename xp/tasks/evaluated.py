@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from xp.episode.metrics import EpisodeFacts, episode_metrics
+from xp.spec import Evaluation
 from xp.tasks.manifest import read_manifest
 from xp.tasks.row import TaskRow
 
@@ -34,26 +34,19 @@ def evaluation_metrics(
     return {f"evaluation/{name}/{key}": value for key, value in metrics.items()}
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """Size of one evaluation."""
+def evaluated_tasks(evaluation: Evaluation, rows: Sequence[TaskRow]) -> list[TaskRow]:
+    """The tasks that an evaluation plays, in the order of `rows`.
 
-    num_tasks: int | None
-    """Largest number of held-out tasks; None: all of them."""
-    samples_per_task: int
+    They are chosen by a hash of their names: the choice is the same in every run, and a smaller choice is part of a
+    larger one.
+    """
+    if evaluation.num_tasks is None or evaluation.num_tasks >= len(rows):
+        return list(rows)
+    ranks = {row.task_id: hashlib.sha256(row.task_id.encode()).digest() for row in rows}
+    chosen = set(sorted(ranks, key=ranks.__getitem__)[: evaluation.num_tasks])
+    return [row for row in rows if row.task_id in chosen]
 
-    def tasks(self, rows: Sequence[TaskRow]) -> list[TaskRow]:
-        """The tasks to play, in the order of `rows`.
 
-        They are chosen by a hash of their names: the choice is the same in every run, and a smaller choice is part of a
-        larger one.
-        """
-        if self.num_tasks is None or self.num_tasks >= len(rows):
-            return list(rows)
-        ranks = {row.task_id: hashlib.sha256(row.task_id.encode()).digest() for row in rows}
-        chosen = set(sorted(ranks, key=ranks.__getitem__)[: self.num_tasks])
-        return [row for row in rows if row.task_id in chosen]
-
-    def episodes(self, rows: Sequence[TaskRow]) -> list[TaskRow]:
-        """One row per episode: every task once, then every task again, until each has its number of samples."""
-        return self.tasks(rows) * self.samples_per_task
+def evaluated_episodes(evaluation: Evaluation, rows: Sequence[TaskRow]) -> list[TaskRow]:
+    """One row per episode: every task once, then every task again, until each has its number of samples."""
+    return evaluated_tasks(evaluation, rows) * evaluation.samples_per_task

@@ -74,11 +74,11 @@ class Fetcher:
     def run(self, blocks: Sequence[Block]) -> tuple[Failure, ...]:
         """Fetches all tasks into shards; returns the failures, in the order of the tasks."""
         self._loop, self._began = current_loop(), time.monotonic()
-        self._turns = asyncio.Semaphore(self.config.concurrency)
+        self._turns = asyncio.Semaphore(self.config.preparation.concurrency)
         self._gates = {
             name: asyncio.Semaphore(member.env.limits.max_sessions) for name, member in self.config.members.items()
         }
-        self._pool = ThreadPoolExecutor(self.config.concurrency, thread_name_prefix="prepare")
+        self._pool = ThreadPoolExecutor(self.config.preparation.concurrency, thread_name_prefix="prepare")
         try:
             for group in _groups(blocks):
                 self._begin(group)
@@ -124,7 +124,9 @@ class Fetcher:
         future = asyncio.run_coroutine_threadsafe(self._fetch_block(opened), self._loop)
         self._flying[future] = opened
         future.add_done_callback(self._done.put)
-        while sum(len(one.pending) for one in self._flying.values()) >= max(WINDOW, 2 * self.config.concurrency):
+        while sum(len(one.pending) for one in self._flying.values()) >= max(
+            WINDOW, 2 * self.config.preparation.concurrency
+        ):
             self._collect()
 
     def _collect(self) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from xp.envs.base import ProtocolError, Provider, Task
-from xp.envs.config import PromptSource
 from xp.envs.load import load_provider
 from xp.envs.rows import name_of
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import config_of
+from xp.spec.env import PromptSource
 from xp.tasks.config import MemberConfig, PrepareConfig
 from xp.tasks.prompt_lengths import count_tokens
 from xp.tasks.questions import ask, described, entry_of, hash_task

@@ -39,7 +39,7 @@ def prepare(
         XpError: see docs/exit-codes.md; no incomplete set is left.
     """
     path = root / config.store / request_key(config)
-    task_set = find_whole(path, config.allow_missing_fraction)
+    task_set = find_whole(path, config.preparation.allow_missing_fraction)
     if task_set is not None:
         print(f"prepare: {_size(task_set)} recognised in {path}", flush=True)
         print_held_out(task_set.manifest)
@@ -63,7 +63,7 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
 
     try:
         task_set = prove(path)
-        if task_set.manifest.missing_fraction() <= config.allow_missing_fraction:
+        if task_set.manifest.missing_fraction() <= config.preparation.allow_missing_fraction:
             print(f"prepare: {_size(task_set)} in {path}, built by another process", flush=True)
             return task_set
         _say(f"prepare: {path.name} lacks more tasks than is permitted; building it again")

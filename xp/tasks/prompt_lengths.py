@@ -51,16 +51,17 @@ class PromptLengths:
 
 def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     """Counts with the tokenizer on this machine; its faults become a note, since the set is complete already."""
-    limit = f"training.max_prompt_tokens={reader.max_prompt_tokens}"
+    longest = reader.spec.training.max_prompt_tokens
+    limit = f"training.max_prompt_tokens={longest}"
     later = f"prompt tokens are counted when the model is there; training leaves out prompts over {limit}"
-    absent = PromptLengths({}, f"the tokenizer of {reader.model} is not on this machine: {later}")
-    directory = local_directory(reader.model, Path(), "tokenizer_config.json") or local_directory(reader.model, Path())
-    if not (directory or Path(reader.model).is_dir()):
+    absent = PromptLengths({}, f"the tokenizer of {reader.place} is not on this machine: {later}")
+    directory = local_directory(reader.place, Path(), "tokenizer_config.json") or local_directory(reader.place, Path())
+    if not (directory or Path(reader.place).is_dir()):
         return absent  # without the seconds that an import of transformers takes
     try:
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(directory or reader.model, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(directory or reader.place, local_files_only=True)
     except ImportError:
         return PromptLengths({}, f"transformers is not installed here: {later}")
     except (OSError, ValueError):
@@ -69,24 +70,24 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     rows = list(some_rows(task_set.table, every=max(1, -(-total // MAX_COUNTED))))
     from xp.episode.tokens import ChatTokens
 
-    chat = ChatTokens(tokenizer, reader.chat)
+    chat = ChatTokens(tokenizer, reader.spec.model)
     try:
         lengths = count_tokens(
             task_set.path,
             rows,
             chat.digest(),
-            lambda row: chat.prompt_length(row.messages, row.tools, reader.max_prompt_tokens),
+            lambda row: chat.prompt_length(row.messages, row.tools, longest),
         )
     except Exception as error:  # A chat template may raise anything; training reports its fault.
         return PromptLengths(
-            {}, f"the chat template of {reader.model} renders no prompt ({type(error).__name__}): {later}"
+            {}, f"the chat template of {reader.place} renders no prompt ({type(error).__name__}): {later}"
         )
     which = "" if len(rows) == total else f", of {len(rows)} of {total} tasks, evenly taken"
-    note = f"prompt tokens by the tokenizer of {reader.model}{which}; training leaves out prompts over {limit}"
+    note = f"prompt tokens by the tokenizer of {reader.place}{which}; training leaves out prompts over {limit}"
     groups: dict[tuple[str, Purpose], list[int | None]] = {}
     for row in rows:
         groups.setdefault((row.env, row.purpose), []).append(lengths.get(row.task_id))
-    return PromptLengths({key: Lengths.of(numbers, reader.max_prompt_tokens) for key, numbers in groups.items()}, note)
+    return PromptLengths({key: Lengths.of(numbers, longest) for key, numbers in groups.items()}, note)
 
 
 SUFFIX: Final = ".tokens"

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Final, TypeVar
 
 from xp.envs.base import EnvFault, EnvUnavailable, Lister, Message, Provider, Task, ToolSpec
-from xp.envs.config import Dialect
 from xp.envs.messages import chat_messages
 from xp.envs.retry import BASE_S, CAP_S
 from xp.envs.rows import messages_of
@@ -16,6 +15,7 @@ from xp.episode.prompt import opening_messages, prompt_keys, tool_schemas
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
 from xp.lib.text import valid_value
+from xp.spec.dialect import Dialect
 from xp.tasks.config import MemberConfig
 from xp.tasks.shards import ShardEntry
 

@@ -1,25 +1,28 @@
 """Computes a task set's key before it exists: the canonical request, and the digest of local environment code.
 
-Standard library only, because the control plane computes the key while it plans.
+Nothing heavy is imported, because the control plane computes the key while it plans.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from xp.envs.config import Dialect, EnvConfig, EpisodeConfig, GraderForm
+from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.target import module_of
 from xp.errors import ExitCode, XpError
 from xp.lib.code_files import code_files, code_places, find_module, with_imports
 from xp.lib.data_files import data_of, files_in, is_data, path_in
 from xp.lib.digest import digest_of, file_digest
 from xp.plugins import CONTRIB, Kind, load
-from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Selection
+from xp.spec import HeldOutSpec, SelectionSpec
+from xp.spec.dialect import Dialect
+from xp.spec.env import GraderForm
+from xp.tasks.config import MemberConfig, PrepareConfig
 
 FORMAT = 2
 """Version of the rows' schema and the rendering of prompts; increase it with every change, so that older sets are not
@@ -60,7 +63,7 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
     The dialect is included because a text dialect keeps tools out of the rows, and the weight because it is a column.
     Rare fields are included only if they are set, so that the keys of other environments do not change.
     """
-    env, splits = member.env, list(member.train.splits)
+    env, splits = member.env, list(member.train.split)
     rare = {
         "image": env.image,
         "grader": env.grader,
@@ -81,9 +84,9 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
         "variant": env.variant,
         "source": member.source,
         "system_prompt": env.system_prompt,
-        "weight": float(member.weight),
+        "weight": float(env.weight),
         "train": {"split": splits[0] if len(splits) == 1 else splits} | _canonical_choice(member.train),
-        "held_out": None if member.held_out is None else _canonical_rule(member.held_out, member.train.splits),
+        "held_out": None if env.held_out is None else _canonical_rule(env.held_out, member.train.split),
     }
 
 
@@ -94,14 +97,14 @@ def _canonical_rows(rows: str | Mapping[str, str] | None) -> Any:
     return rows if rows is None or path_in(rows) is None else Path(rows).name
 
 
-def _canonical_choice(choice: Selection | HeldOut) -> dict[str, Any]:
+def _canonical_choice(choice: SelectionSpec | HeldOutSpec) -> dict[str, Any]:
     if choice.indices is not None:
         return {"indices": list(choice.indices)}
     seed = choice.seed if choice.shuffle else None
     return {"num_tasks": choice.num_tasks, "shuffle": choice.shuffle, "seed": seed}
 
 
-def _canonical_rule(held_out: HeldOut, train: tuple[str, ...]) -> dict[str, Any]:
+def _canonical_rule(held_out: HeldOutSpec, train: tuple[str, ...]) -> dict[str, Any]:
     """The rule of the held-out tasks, without its result, which depends on the environment."""
     rule = {"split": held_out.split} | _canonical_choice(held_out)
     if held_out.may_overlap:
@@ -174,11 +177,11 @@ def _scoring(env: EnvConfig, path: Sequence[str] | None) -> dict[str, Any]:
         code[f"code of {env.target}"] = source_digest(env, path) or ""
     keys: dict[str, Any] = {"serve": env.serve, "env_class": env.env_class, "reward_fn": functions or None}
     keys |= {"group_reward_fn": env.group_reward_fn, "group_score_weight": env.group_score_weight}
-    judge = None if env.judge is None else asdict(env.judge)
+    judge = None if env.judge is None else env.judge.model_dump(mode="json")
     if judge is not None:
         judge["model"] = {name: judge["model"][name] for name in ("name", "temperature", "max_tokens")}
     keys |= {"judge": judge, "grader": env.grader, "grader_form": env.grader_form, "grader_args": dict(env.grader_args)}
-    keys |= {f"reward.{key}": value for key, value in asdict(env.reward).items()}
+    keys |= {f"reward.{key}": value for key, value in env.reward.model_dump(mode="json").items()}
     keys["overrides"] = {**env.overrides, **env.secret_overrides} or None
     keys["options"] = {key: value for key, value in env.options.items() if key != "prices"}  # judges among them
     return {f"env.{key}": value for key, value in keys.items()} | code

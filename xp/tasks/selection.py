@@ -12,7 +12,8 @@ from typing import Protocol
 
 from xp.envs.rows import HELD_OUT_SPLITS
 from xp.errors import ExitCode, XpError
-from xp.tasks.config import HeldOut, MemberConfig, PrepareConfig, Purpose, Selection
+from xp.spec import HeldOutSpec, SelectionSpec
+from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule, named
 
 SHARD_TASKS = 64
@@ -62,7 +63,7 @@ class _Selector:
 
     def __init__(self, member: MemberConfig, splits: Splits) -> None:
         self._member, self._splits = member, splits
-        self._env, self._train, self._held_out = member.env.name, member.train, member.held_out
+        self._env, self._train, self._held_out = member.env.name, member.train, member.env.held_out
         self._names = splits.names()
         self._sizes: dict[str, int] = {}
         self._identity: Identity | None = None
@@ -83,11 +84,11 @@ class _Selector:
 
     def _train_splits(self) -> tuple[str, ...]:
         """Training splits; empty if the environment has only splits for evaluation."""
-        if self._train.splits == ("train",) and self._names and set(self._names) <= set(HELD_OUT_SPLITS):
+        if self._train.split == ("train",) and self._names and set(self._names) <= set(HELD_OUT_SPLITS):
             return ()
-        for split in self._train.splits:
+        for split in self._train.split:
             self._check(split, "train")
-        return self._train.splits
+        return self._train.split
 
     def _choose_held_out(self, train: tuple[str, ...]) -> tuple[Rule, tuple[str, ...], list[Place]]:
         held_out = self._held_out
@@ -100,14 +101,14 @@ class _Selector:
         sources = train if split is None else (split,)
         return Rule.SHARE, sources, self._share(held_out, sources)
 
-    def _held_out_split(self, held_out: HeldOut, train: tuple[str, ...]) -> str | None:
+    def _held_out_split(self, held_out: HeldOutSpec, train: tuple[str, ...]) -> str | None:
         if held_out.split is not None:
             self._check(held_out.split, "held_out")
             return held_out.split
         offered = (name for name in HELD_OUT_SPLITS if name in self._names and name not in train)
         return next((name for name in offered if self._size(name) > 0), None)
 
-    def _share(self, held_out: HeldOut, sources: tuple[str, ...]) -> list[Place]:
+    def _share(self, held_out: HeldOutSpec, sources: tuple[str, ...]) -> list[Place]:
         """Held-out share of an exact size: the tasks with the smallest hashes. When a split grows, only tasks whose
         hash is near the largest of these may change sides."""
         places = self._places(sources)
@@ -191,7 +192,7 @@ def _rank(seed: int, what: str) -> float:
 
 def _take(
     where: str,
-    selection: Selection | HeldOut,
+    selection: SelectionSpec | HeldOutSpec,
     splits: tuple[str, ...],
     available: Sequence[Place],
     whole: Sequence[Place] | None = None,

@@ -2,7 +2,7 @@
 
 It is also a program for the trainer's Python that prints a TemplateReport as JSON.
 
-Usage: python -m xp.tasks.template_check MODEL_DIR CHAT_AS_JSON [TASK_SET]
+Usage: python -m xp.tasks.template_check MODEL_DIR MODEL_AS_JSON [TASK_SET]
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import Message
-from xp.envs.config import Chat, Dialect, ToolsPrompt
 from xp.envs.messages import call_id
 from xp.episode.auto_dialect import detect
 from xp.episode.json_schema import properties
@@ -24,6 +23,8 @@ from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import decode
 from xp.models.clock import CLOCK
+from xp.spec.dialect import Dialect
+from xp.spec.model import Model, ToolsPrompt
 
 PROBE_TOOLS: Final = [
     {
@@ -101,7 +102,7 @@ def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]
     report = examine_prompts(chat, prompts)
     if report.faults:
         raise XpError("\n".join(report.faults), ExitCode.PLAN)
-    who = "xp, in the system message" if chat.chat.tools_prompt is ToolsPrompt.SYSTEM else "the chat template"
+    who = "xp, in the system message" if chat.tools_prompt is ToolsPrompt.SYSTEM else "the chat template"
     tools = f"tools are described by {who}; " if any(json.loads(tools) for _, tools in prompts) else ""
     print(f"{tools}{report.on_record()}", flush=True)
 
@@ -156,12 +157,12 @@ def examine(
         return TemplateReport((f"{fault}; choose a model whose messages are texts",))
     faults = [
         f"the chat template does not read {name}; set model.chat_template.{name}=null"
-        for name in chat.chat.arguments
+        for name in chat.arguments
         if name != CLOCK and not chat.reads(name)
     ]
-    if chat.chat.dialect is Dialect.AUTO:
+    if chat.dialect is Dialect.AUTO:
         try:
-            detect(chat.tokenizer, chat.chat.arguments)
+            detect(chat.tokenizer, chat.arguments)
         except XpError as error:
             faults.append(str(error))
     faults += _prompt_faults(chat, tools, has_system=has_system)
@@ -170,7 +171,7 @@ def examine(
 
 def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> Iterator[str]:
     opening = [_SYSTEM, _QUESTION] if has_system else [_QUESTION]
-    is_ours = chat.chat.tools_prompt is ToolsPrompt.SYSTEM
+    is_ours = chat.tools_prompt is ToolsPrompt.SYSTEM
     takes_system = True
     if has_system or (is_ours and tools):
         text = _try(chat, [_SYSTEM, _QUESTION], [])
@@ -226,7 +227,7 @@ def _reply_fault(chat: ChatTokens, reply: Sequence[Message]) -> str | None:
 
 
 def _way_out(chat: ChatTokens) -> str:
-    if chat.chat.tools_prompt is ToolsPrompt.SYSTEM:
+    if chat.tools_prompt is ToolsPrompt.SYSTEM:
         return "choose another model"
     return "set model.tools_prompt=system, and xp writes the tools into the system message"
 
@@ -262,7 +263,7 @@ def main(arguments: list[str]) -> int:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(arguments[0], local_files_only=True)
-    chat = ChatTokens(tokenizer, decode(Chat, arguments[1]))
+    chat = ChatTokens(tokenizer, decode(Model, arguments[1]))
     report = examine(chat)
     for task_set in arguments[2:]:
         from xp.tasks.row import read_rows

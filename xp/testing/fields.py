@@ -8,10 +8,11 @@ from typing import Any
 
 from xp.composition import compose, from_container
 from xp.errors import XpError
-from xp.planning.backend import RunPaths, backend_of
+from xp.planning.backend import backend_of
 from xp.planning.rows import Support
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
+from xp.worker.places import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 ESTIMATORS: tuple[dict[str, Any], ...] = tuple(

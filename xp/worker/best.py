@@ -17,25 +17,15 @@ from typing import Final
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
+from xp.spec import Evaluation
+from xp.worker.places import RunPaths
 from xp.worker.publish import seal
+from xp.worker.stage import StageConfig
 
 NAME: Final = "best"
 RECORD: Final = "best.json"
 STAGE: Final = "evaluate_during"
 METRIC: Final = "evaluation/during/reward/avg_raw_reward"
-
-
-@dataclass(frozen=True)
-class BestRule:
-    """Rule for the evaluations during training. Paths are relative to the outputs root."""
-
-    checkpoints: str
-    metrics: str
-    """Path of the run's metrics.jsonl."""
-    keeps_model: bool
-    """True if the best model is kept; False: only its step and reward."""
-    patience: int | None
-    """Number of consecutive evaluations without a new best after which training stops; None: no early stop."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +47,24 @@ class BestKeeper:
     """Keeps the best model of one run; used in one process only.
 
     Args:
-        rule: the rule.
+        evaluation: the spec's; without `keep_best`, only the step and the reward are kept.
+        places: of the run.
         root: the outputs root.
     """
 
-    def __init__(self, rule: BestRule, root: Path) -> None:
-        self.rule = rule
-        self._metrics = root / rule.metrics
-        self._place = root / rule.checkpoints / NAME
+    def __init__(self, evaluation: Evaluation, places: RunPaths, root: Path) -> None:
+        self.rule = evaluation
+        self._metrics = root / places.metrics
+        self._place = root / places.checkpoints / NAME
         self._former = self._place.with_name(f".{NAME}.former")
         self.staged = self._place.with_name(f".{NAME}.part")
         """Directory for a new best model's files before `finish`."""
+
+    @staticmethod
+    def of(config: StageConfig, root: Path = Path()) -> BestKeeper | None:
+        """The keeper of a training's best model; None: the spec has no rule for it."""
+        rule = config.spec.evaluation
+        return BestKeeper(rule, config.places, root) if rule.keep_best or rule.patience is not None else None
 
     def best(self) -> BestEvaluation | None:
         """The recorded best evaluation; None: there is none yet."""

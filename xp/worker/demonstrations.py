@@ -32,8 +32,8 @@ from xp.errors import ExitCode, XpError
 from xp.lib.load import load_object
 from xp.lib.names import is_name
 from xp.lib.text import counted
+from xp.spec import RunSpec, Sampling, Thinking
 from xp.tasks.row import TaskRow
-from xp.worker.token_budget import TokenBudget
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
 Solve = Callable[[list[Message], Mapping[str, Any]], Any]
@@ -41,23 +41,6 @@ Solve = Callable[[list[Message], Mapping[str, Any]], Any]
 PHASE: Final = "sft"
 _CLOSED: Final = f"\n{THINK_CLOSE}\n\n"
 """End of an empty block of thinking that the prompt opens."""
-
-
-@dataclass(frozen=True)
-class ExampleRule:
-    """Selection of episodes."""
-
-    min_reward: float
-    """Smallest reward of a recorded episode."""
-    per_task: int | None
-    """Largest number of episodes of a task, those with the highest reward; None: all."""
-    num_episodes: int | None
-    """Largest number of episodes, drawn by `seed`; None: all."""
-    thinking: bool
-    """True keeps the text between <think> tags."""
-    held_out_fraction: float
-    """Fraction of tasks held out for the validation loss."""
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -219,28 +202,29 @@ def _of_record(record: Mapping[str, Any], tools: str) -> Demonstration:
 
 
 def chosen(
-    demonstrations: Iterable[Demonstration], rule: ExampleRule, excluded: frozenset[str], counts: Counter[str]
+    demonstrations: Iterable[Demonstration], spec: RunSpec, excluded: frozenset[str], counts: Counter[str]
 ) -> list[Demonstration]:
-    """The episodes that the rule selects, in a random order by its seed.
+    """The episodes that `spec.sft` selects, in a random order by the seed.
 
     Args:
         excluded: ids and prompts (`prompt_keys`) of held-out tasks, which are never trained on.
         counts: receives the numbers of others.
     """
-    by_task: dict[str, list[Demonstration]] = {}
+    rule, by_task = spec.sft, dict[str, list[Demonstration]]()
+    least = spec.evaluation.pass_threshold if rule.min_reward is None else rule.min_reward
     for one in demonstrations:
         if len(one.without_loss) == len(one.turns):
             counts["without a turn to learn"] += 1
         elif not excluded.isdisjoint(_names(one)):
             counts["of held-out tasks"] += 1
-        elif one.reward < rule.min_reward:
-            counts[f"with a reward below {rule.min_reward:g}"] += 1
+        elif one.reward < least:
+            counts[f"with a reward below {least:g}"] += 1
         else:
             by_task.setdefault(one.task_id, []).append(one)
     best = [
         one for task in sorted(by_task) for one in sorted(by_task[task], key=lambda one: -one.reward)[: rule.per_task]
     ]
-    random.Random(rule.seed).shuffle(best)
+    random.Random(spec.seed).shuffle(best)
     return best[: rule.num_episodes]
 
 
@@ -254,21 +238,21 @@ def _names(one: Demonstration) -> Iterator[str]:
 
 def rendered(
     demonstrations: Sequence[Demonstration],
-    rule: ExampleRule,
+    spec: RunSpec,
     chat: ChatTokens,
     dialect_of: Callable[[str], Any],
-    budget: TokenBudget,
     counts: Counter[str],
 ) -> tuple[list[Example], list[Example]]:
     """The tokens of the episodes to train on, and of those of the held-out share of tasks."""
     trained: list[Example] = []
     held_out: list[Example] = []
+    budget, keeps_thinking = spec.training, spec.sft.thinking is Thinking.KEEP
     for one in demonstrations:
         if (mark := special_token_in(one, chat)) is not None:
             counts[f"with {mark} in a text, which would be a special token"] += 1
             continue
         try:
-            example = example_of(one, chat, syntax_of(dialect_of(one.env)), budget, thinking=rule.thinking)
+            example = example_of(one, chat, syntax_of(dialect_of(one.env)), budget, thinking=keeps_thinking)
         except TemplateFault as fault:
             counts[f"that the chat template does not render ({fault.reason})"] += 1
             continue
@@ -277,7 +261,7 @@ def rendered(
         else:
             # Not the hash by which evaluations choose their tasks: the chosen ones would all be on one side.
             share = int.from_bytes(hashlib.sha256(f"sft/{one.task_id}".encode()).digest()[:7]) / 2**56
-            (held_out if share < rule.held_out_fraction else trained).append(example)
+            (held_out if share < spec.sft.held_out_fraction else trained).append(example)
     return trained, held_out
 
 
@@ -294,7 +278,7 @@ def special_token_in(one: Demonstration, chat: ChatTokens) -> str | None:
 
 
 def example_of(
-    one: Demonstration, chat: ChatTokens, syntax: Syntax, budget: TokenBudget, *, thinking: bool = True
+    one: Demonstration, chat: ChatTokens, syntax: Syntax, budget: Sampling, *, thinking: bool = True
 ) -> Example | None:
     """The tokens of one episode as a rollout has them; None: a part is longer than the budget.
 

@@ -26,8 +26,8 @@ from xp.lib.reading import config_of, json_of
 from xp.models.files import PARTS, local_directory
 from xp.tasks.config import PrepareConfig
 from xp.tasks.manifest import read_manifest
-from xp.worker.distill import Distillation
 from xp.worker.hub_model import SOURCES
+from xp.worker.places import teacher_place
 from xp.worker.stage import StageConfig
 
 FILE: Final = "facts.json"
@@ -45,28 +45,25 @@ DRIVER: Final = Path("/proc/driver/nvidia/version")
 Facts = Mapping[str, str]
 
 
-def record_facts(
-    common: StageConfig, model: str | Path, stage: Path, chat: ChatTokens, distill: Distillation | None
-) -> None:
+def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: ChatTokens) -> None:
     """Writes the facts of a training on its main process, and compares them with those of earlier attempts.
 
     Args:
-        common: input of the training.
+        config: input of the training.
         model: Hugging Face id or directory of the initial weights.
         stage: directory of the train stage.
         chat: tokenizer of the model.
-        distill: distillation, whose teacher has facts too; None: none.
 
     Raises:
         XpError: (RUN_DIR) model, teacher, tokenizer, template or tasks are not those of an earlier attempt.
     """
     if os.environ.get("RANK", "0") != "0":
         return
-    facts = dict(_facts(common, model, stage, chat))
+    facts, distill = dict(_facts(config, model, stage, chat)), config.spec.algorithm.distill
     if distill is not None and distill.url is None:
-        of_teacher = model_facts(local_directory(distill.teacher, Path()))
+        of_teacher = model_facts(local_directory(teacher_place(distill), Path()))
         facts |= {name.replace("model", "teacher"): value for name, value in of_teacher}
-    earlier = [file for file in Path(common.run).glob(f"attempt_*/{stage.name}/{FILE}") if file.parent != stage]
+    earlier = [file for file in Path(config.places.run).glob(f"attempt_*/{stage.name}/{FILE}") if file.parent != stage]
     if earlier:
         before: Facts = json_of(min(earlier, key=lambda file: (len(str(file)), str(file))), ExitCode.RUN_DIR)
         changed = list(differing(before, facts))
@@ -94,7 +91,7 @@ def _short(value: str | None) -> str:
     return value[:12] if re.fullmatch("[0-9a-f]{40,64}", value) else value
 
 
-def _facts(common: StageConfig, model: str | Path, stage: Path, chat: ChatTokens) -> Iterator[tuple[str, str]]:
+def _facts(config: StageConfig, model: str | Path, stage: Path, chat: ChatTokens) -> Iterator[tuple[str, str]]:
     yield "versions.python", platform.python_version()
     for name in PACKAGES:
         if (version := _version(name)) is not None:
@@ -108,7 +105,7 @@ def _facts(common: StageConfig, model: str | Path, stage: Path, chat: ChatTokens
     yield "tokenizer", text_digest(chat.tokenizer.backend_tokenizer.to_str())
     yield "chat_template", text_digest(str(chat.tokenizer.chat_template))
     yield from model_facts(local_directory(str(model), Path()))
-    manifest = read_manifest(Path(common.tasks))
+    manifest = read_manifest(Path(config.places.tasks))
     yield "tasks.content", manifest.content_digest
     yield from _environments(config_of(stage / "prepare.json", PrepareConfig.from_json), manifest.environments)
 

@@ -19,12 +19,11 @@ from xp.episode.prompt import prompt_keys
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
-from xp.lib.codec import JsonFile
+from xp.spec import Thinking
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.store import open_verified
 from xp.worker.demonstrations import (
     Example,
-    ExampleRule,
     chosen,
     play,
     recorded,
@@ -33,8 +32,8 @@ from xp.worker.demonstrations import (
     summary,
 )
 from xp.worker.dialogues import of_messages
+from xp.worker.places import start_place
 from xp.worker.stage import StageConfig
-from xp.worker.token_budget import TokenBudget
 
 HELD_OUT_LOSS: Final = "sft/held_out_loss"
 TRAINING_FILE: Final = "training.jsonl"
@@ -42,42 +41,37 @@ HELD_OUT_FILE: Final = "held_out.jsonl"
 """Files of the episodes' tokens in the stage's directory, for trainers that read them in other processes."""
 
 
-@dataclass(frozen=True)
-class SftConfig(JsonFile):
+@dataclass(frozen=True, kw_only=True)
+class SftConfig(StageConfig):
     """Input of a stage that fine-tunes. Paths are relative to the outputs root, the working directory."""
 
-    common: StageConfig
-    model: str
-    """Hugging Face id or directory of the model to fine-tune."""
-    target: str
-    """Directory of the fine-tuned model, in Hugging Face's format."""
     files: tuple[str, ...]
     """Files of episodes; none if they are played first."""
     is_messages: bool
     """True if the only file has dialogues and not trajectories."""
     solvers: Mapping[str, str]
     """Environment -> script that plays its training tasks first (`module:attribute`)."""
-    is_held_out: bool
-    """True if the task set has held-out tasks, which are never trained on."""
-    rule: ExampleRule
-    lr_schedule: str
-    warmup_updates: int
-    epochs: int | None
-    num_updates: int | None
-    """Optimizer updates; None: as many as `epochs` makes."""
-    batch_size: int
-    """Episodes per optimizer update."""
+
+    @property
+    def model(self) -> str:
+        """Hugging Face id or directory of the model to fine-tune."""
+        return start_place(self.spec)
+
+    @property
+    def target(self) -> str:
+        """Directory of the fine-tuned model, in Hugging Face's format."""
+        return self.places.sft
 
     def updates(self, num_examples: int) -> int:
         """Number of optimizer updates; the last one of an epoch may have fewer episodes."""
-        return self.num_updates or (self.epochs or 1) * math.ceil(num_examples / self.batch_size)
+        sft = self.spec.sft
+        return sft.num_updates or (sft.epochs or 1) * math.ceil(num_examples / sft.batch_size)
 
 
 def examples(
     config: SftConfig,
     here: Path,
     chat: ChatTokens,
-    budget: TokenBudget,
     *,
     is_main: bool = True,
     wait: Callable[[], None] = lambda: None,
@@ -88,36 +82,35 @@ def examples(
         config: input of the stage.
         here: the stage's directory.
         chat: the policy's.
-        budget: longest prompt, turn and response.
         is_main: False in processes that do not play the script's episodes.
         wait: returns when all processes have called it.
 
     Raises:
         XpError: no episode is left, or the environment fails while its script plays.
     """
-    common, counts = config.common, Counter[str]()
+    spec, counts = config.spec, Counter[str]()
     files = [Path(file) for file in config.files]
-    excluded = held_out_names(Path(common.tasks), here) if config.is_held_out else frozenset()
+    excluded = held_out_names(Path(config.places.tasks), here) if spec.env.is_held_out else frozenset()
     with EnvironmentMixture.from_file(here / "episode.json", environment()) as mix:
         if config.solvers:
             files = [here / "trajectories" / "solve.jsonl"]
             if is_main:
-                _solve(config, here, chat, budget, mix, files[0])
+                _solve(config, here, chat, mix, files[0])
             wait()
         read = list(
-            of_messages(config.files[0], thinking=config.rule.thinking)
+            of_messages(config.files[0], thinking=spec.sft.thinking is Thinking.KEEP)
             if config.is_messages
             else recorded(files, counts, is_own=not config.solvers and config.files[0].startswith("runs/"))
         )
         num_episodes = len(read) + sum(counts.values())
-        demonstrations = chosen(read, config.rule, excluded, counts)
-        trained, held_out = rendered(demonstrations, config.rule, chat, mix.dialect, budget, counts)
+        demonstrations = chosen(read, spec, excluded, counts)
+        trained, held_out = rendered(demonstrations, spec, chat, mix.dialect, counts)
     line = summary(trained, held_out, counts)
     print(line, flush=True)
-    if config.solvers and (void := counts["void"]) > common.max_void_fraction * num_episodes:
+    if config.solvers and (void := counts["void"]) > spec.training.max_void_fraction * num_episodes:
         raise XpError(
             f"{void} of the script's {num_episodes} episodes are void, more than training.max_void_fraction"
-            f"={common.max_void_fraction:g}: the environment is failing",
+            f"={spec.training.max_void_fraction:g}: the environment is failing",
             ExitCode.UNHEALTHY,
         )
     if not trained:
@@ -134,15 +127,13 @@ def held_out_names(tasks: Path, here: Path) -> frozenset[str]:
     return frozenset((prompts - trained).union(row.task_id for row in rows))
 
 
-def _solve(
-    config: SftConfig, here: Path, chat: ChatTokens, budget: TokenBudget, mix: EnvironmentMixture, file: Path
-) -> None:
+def _solve(config: SftConfig, here: Path, chat: ChatTokens, mix: EnvironmentMixture, file: Path) -> None:
     """Plays the training tasks by the environments' scripts."""
-    tasks = Path(config.common.tasks)
-    rows = within_limit(tasks, load_tasks(tasks, here, "train"), chat, budget.max_prompt_tokens)
-    rows = random.Random(config.rule.seed).sample(rows, min(len(rows), config.rule.num_episodes or len(rows)))
+    tasks, spec = Path(config.places.tasks), config.spec
+    rows = within_limit(tasks, load_tasks(tasks, here, "train"), chat, spec.training.max_prompt_tokens)
+    rows = random.Random(spec.seed).sample(rows, min(len(rows), spec.sft.num_episodes or len(rows)))
     began = time.monotonic()
-    play(solvers_of(config.solvers), rows, mix, file, config.common.run)
+    play(solvers_of(config.solvers), rows, mix, file, config.places.run)
     print(f"{len(rows)} tasks played by their script in {time.monotonic() - began:.1f} s", flush=True)
 
 

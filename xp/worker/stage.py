@@ -2,111 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from xp.diagnosis.live import LiveRules
-from xp.envs.config import Chat
-from xp.episode.rewards import Overlong
 from xp.lib.codec import JsonFile
-from xp.tasks.training_length import Length
-from xp.worker.best import BestRule
-from xp.worker.distill import Distillation
-from xp.worker.time_limit import TimeLimit
-from xp.worker.token_budget import TokenBudget
+from xp.spec import RunSpec, Sampling
+from xp.worker.places import RunPaths, policy_start, reference_place
 
 BEFORE: Final = "before"
 AFTER: Final = "after"
 """Names of the untrained and the trained model in an evaluation."""
 
 
-@dataclass(frozen=True)
-class Sampling(TokenBudget):
-    """Sampling of the policy's tokens, and limits of their number."""
+WITHOUT_EFFECT: Final = ("name", "outputs", "project", "tracking", "preparation", "backend", "hardware", "launcher")
+"""Keys of a spec on which a stage's result depends only by what is derived from them, which is in its job."""
+DURING_TRAINING: Final = ("every", "keep_best", "patience", "pass_threshold")
+"""Keys of the evaluation on which a training's result depends."""
 
-    temperature: float
-    """Sampling temperature; 0: greedy."""
-    top_p: float
-    top_k: int | None
-    seed: int
-    stop: tuple[str, ...] = ()
-    """Strings that end a turn, in addition to the end-of-turn token."""
-    min_p: float = 0.0
-    """Smallest probability of a token that is drawn, as a share of the likeliest one's."""
-    repetition_penalty: float = 1.0
-    """Divisor of the logits of tokens that the conversation has; a factor of negative ones."""
+
+def deciding(stage: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a written spec on which a stage's result depends: another value of the others needs no new result."""
+    if stage == "prepare":  # its report on the lengths of prompts
+        return {"model": spec["model"], "training": {"max_prompt_tokens": spec["training"]["max_prompt_tokens"]}}
+    kept = {name: value for name, value in spec.items() if name not in WITHOUT_EFFECT}
+    if stage == "train":
+        evaluation = {name: kept["evaluation"][name] for name in DURING_TRAINING}
+        return {name: value for name, value in kept.items() if name != "sft"} | {"evaluation": evaluation}
+    if stage not in ("sft", "evaluate"):
+        return kept
+    of_episodes = (*Sampling.model_fields, "max_void_fraction", "initial_checkpoint")
+    kept["training"] = {name: kept["training"][name] for name in of_episodes}
+    if stage == "sft":
+        kept["evaluation"] = {"pass_threshold": kept["evaluation"]["pass_threshold"]}
+    without = {"algorithm"} if stage == "sft" else {"algorithm", "sft"}
+    return {name: value for name, value in kept.items() if name not in without}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageConfig(JsonFile):
+    """Input of a stage's program. Paths are relative to the outputs root, the working directory."""
+
+    spec: RunSpec
+    """The run's spec, with the names that a job can resolve."""
+    places: RunPaths
+    stage: str
+    """Name of the stage."""
 
     @property
-    def evaluation_seed(self) -> str:
-        """Seed of an evaluation of a whole model, which plays the same episodes wherever it is played."""
-        return f"{self.seed}/evaluate"
+    def stage_dir(self) -> str:
+        return self.places.stage(self.stage)
+
+    @property
+    def upload_as(self) -> str | None:
+        """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
+        return self.places.run.removeprefix("runs/") if self.spec.upload_rollouts else None
 
 
-@dataclass(frozen=True)
-class StageConfig:
-    """Fields of both training and evaluation. Paths are relative to the outputs root, the working directory."""
-
-    attempt: int
-    run: str
-    stage_dir: str
-    tasks: str
-    """Directory of the canonical task set."""
-    metrics: str
-    """The run's metrics.jsonl."""
-    chat: Chat
-    max_void_fraction: float
-    pass_threshold: float
-    """Smallest reward that is a pass."""
-    on_nonfinite: str
-    """A value of xp.episode.finite.OnNonfinite."""
-    max_logprob_gap: float | None
-    """Largest gap of a step (xp.worker.step_log); None: no limit."""
-    upload_as: str | None
-    """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
-
-
-@dataclass(frozen=True)
-class TrainConfig(JsonFile):
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(StageConfig):
     """Input of a training program."""
 
-    common: StageConfig
-    base_model: str
-    """Hugging Face id or directory of the model, which is the reference of the KL penalty."""
-    initial_checkpoint: str | None
-    """Directory with the initial weights and tokenizer; None: those of `base_model`."""
-    evaluation: str | None
-    """The evaluate stage's config, whose held-out tasks this stage plays too; None: nothing is held out."""
-    model_dir: str
-    """Directory of the trained model, in Hugging Face's format."""
-    length: Length
-    prompts_per_step: int
-    group_size: int
-    max_staleness: int
-    """Largest number of rollout steps that are played ahead of the updates."""
-    shuffle: bool
-    """True draws tasks in a random order; xp computes the order for every trainer."""
-    mask_truncated: bool
-    dynamic_sampling: bool
-    """True replaces groups without variance by groups of the next tasks."""
-    zero_variance_filter: bool
-    """True leaves groups without variance out of the loss."""
-    overlong: Overlong | None
-    """Penalty for length; None: none."""
-    best: BestRule | None
-    """Rule for the evaluations during training; None: none."""
-    every: int | None
-    """Rollout steps between two evaluations; None: only before and after the training."""
-    distill: Distillation | None
-    """Settings of on-policy distillation, or None."""
-    symptoms: LiveRules
-    time_limit: TimeLimit | None
-
-    @property
-    def start_model(self) -> str:
-        """Directory or id of the model with the initial weights."""
-        return self.initial_checkpoint or self.base_model
+    steps: int | None
+    """Rollout steps; None: the epochs' steps are not computed yet."""
 
     @property
     def num_steps(self) -> int:
         """Rollout steps; must be called only if they are given or computed."""
-        return self.length.steps
+        assert self.steps is not None
+        return self.steps
+
+    @property
+    def start_model(self) -> str:
+        """Directory or id of the model with the initial weights."""
+        return policy_start(self.spec, self.places)
+
+    @property
+    def reference(self) -> str:
+        """Directory or id of the model to which the KL penalty is relative."""
+        return reference_place(self.spec, self.places)
+
+    @property
+    def evaluation(self) -> str | None:
+        """The evaluate stage's config, whose held-out tasks this stage plays; None: nothing is held out."""
+        return f"{self.places.stage('evaluate')}/config.json" if self.spec.env.is_held_out else None

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.diagnosis.live import LiveRules, SymptomWatch
-from xp.episode.finite import FiniteUpdates, OnNonfinite
+from xp.diagnosis.live import SymptomWatch
+from xp.episode.finite import FiniteUpdates
 from xp.episode.metrics import TOKENS
 from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.errors import ExitCode, XpError
@@ -43,26 +43,24 @@ class StepLog:
     """Log that all trainers share.
 
     Args:
-        common: input of the training.
+        config: input of the training.
         file: metrics file; None in a process that does not write it.
-        symptoms: watch for symptoms; None: no watch.
         root: the outputs root.
         num_steps: number of steps, for the progress bar; None: no bar.
     """
 
     def __init__(
         self,
-        common: StageConfig,
+        config: StageConfig,
         file: MetricsFile | None,
-        symptoms: LiveRules | None,
         *,
         root: Path = Path(),
         num_steps: int | None = None,
     ) -> None:
-        self._common, self._file = common, file
-        self._finite = FiniteUpdates(OnNonfinite(common.on_nonfinite))
-        self._metrics = root / common.metrics
-        self._watch = None if symptoms is None else SymptomWatch(symptoms, self._metrics)
+        self._training, self._file = config.spec.training, file
+        self._finite = FiniteUpdates(self._training.on_nonfinite)
+        self._metrics = root / config.places.metrics
+        self._watch = SymptomWatch(config.spec, self._metrics)
         self._tokens: float | None = None
         """Tokens of all steps that are written; None: no step of this attempt is."""
         self.gpus = GpuWatch()
@@ -85,7 +83,7 @@ class StepLog:
 
     def check_gap(self, step: int, gap: float) -> None:
         """Raises XpError(DIVERGED) if engine and trainer differ by more than `training.max_logprob_gap`."""
-        check_gap(step, gap, self._common.max_logprob_gap)
+        check_gap(step, gap, self._training.max_logprob_gap)
 
     def line(self, step: int, line: Mapping[str, float]) -> None:
         """Writes the line of a finished rollout step, whose tokens become those of the run so far.
@@ -99,8 +97,7 @@ class StepLog:
                 self._tokens = line[TOKENS] + (self._tokens_before(step) if self._tokens is None else self._tokens)
                 line = {**line, TOKENS: self._tokens}
             self._file.write(step, {**line, **self.gpus.metrics()})
-            if self._watch is not None:
-                self._watch.line(step, line)
+            self._watch.line(step, line)
         if self._bar is not None:
             self._bar.set_postfix(reward=f"{line.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
             self._bar.update(step - self._bar.n)

@@ -11,17 +11,33 @@ from typing import Any
 
 from xp.episode.metrics_file import metrics_lines
 from xp.errors import ExitCode, XpError
+from xp.spec import RunSpec, Training
 
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """Largest time of a training, of all its attempts together, without the evaluate stage. Can be written as JSON."""
+    """Largest time of a training, of all its attempts together, without the evaluate stage."""
 
     seconds: float
     key: str
     """Key and value of the spec, for the message."""
-    checkpoint_every: int
-    """Rollout steps between checkpoints; the training ends only after a step with one."""
+    training: Training
+    """The spec's; the training ends only after a step with a checkpoint."""
+
+    @staticmethod
+    def of(spec: RunSpec) -> TimeLimit | None:
+        """The stricter of the limits of time and of money; None: there is none."""
+        training, price = spec.training, spec.hardware.usd_per_hour
+        limits = []
+        if training.max_hours is not None:
+            limits.append((training.max_hours, f"training.max_hours={training.max_hours:g}"))
+        if training.budget_usd is not None and price is not None:
+            key = f"training.budget_usd={training.budget_usd:g} at {price:g} USD an hour"
+            limits.append((training.budget_usd / price, key))
+        if not limits:
+            return None
+        hours, key = min(limits)
+        return TimeLimit(hours * 3600, key, training)
 
     def check(self, step: int, metrics: Path, attempt: int) -> None:
         """Ends the training after a rollout step, if its next checkpoint would come after the limit.
@@ -34,7 +50,8 @@ class TimeLimit:
         Raises:
             XpError: (LIMIT) the training must end.
         """
-        if step % self.checkpoint_every:
+        every = self.training.checkpoint_every
+        if step % every:
             return
         lines: dict[int, list[Mapping[str, Any]]] = {}
         for line in metrics_lines(metrics):
@@ -45,7 +62,7 @@ class TimeLimit:
         used = sum(each[-1]["time"] - _began(each[0]) for each in lines.values())
         if attempt in lines:
             used += time.time() - lines[attempt][-1]["time"]
-        checkpoint_s = self.checkpoint_every * median(line["time/step_s"] for line in lines[max(lines)])
+        checkpoint_s = every * median(line["time/step_s"] for line in lines[max(lines)])
         if used + checkpoint_s > self.seconds:
             raise XpError(
                 f"the training ends after step {step}, which has a checkpoint: it took {used / 3600:.3g} h, and the"

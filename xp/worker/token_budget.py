@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply
 from xp.episode.tokens import ChatTokens, TemplateFault
+from xp.spec import RunSpec, Sampling
 
 
-@dataclass(frozen=True)
-class TokenBudget:
-    """Token budget of one episode."""
+def evaluation_sampling(spec: RunSpec) -> Sampling:
+    """Sampling of an evaluation's episodes."""
+    training, evaluation = spec.training, spec.evaluation
+    return training.model_copy(
+        update={
+            "temperature": evaluation.temperature,
+            "top_p": evaluation.top_p,
+            "top_k": evaluation.top_k,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "max_tokens_per_turn": evaluation.max_tokens_per_turn or training.max_tokens_per_turn,
+            "max_response_tokens": evaluation.max_response_tokens or training.max_response_tokens,
+        }
+    )
 
-    max_prompt_tokens: int
-    """Longest prompt; tasks with a longer one are excluded."""
-    max_tokens_per_turn: int
-    max_response_tokens: int
-    """Tokens of all turns of an episode together, tool results included."""
 
-    def room(self, num_response: int) -> int:
-        """Tokens left for a response that has `num_response` tokens."""
-        return self.max_response_tokens - num_response
-
-    def next_turn(self, num_response: int) -> int:
-        """Largest number of tokens of the policy's next turn."""
-        return min(self.max_tokens_per_turn, self.room(num_response))
+def evaluation_seed(spec: RunSpec) -> str:
+    """Seed of an evaluation of a whole model, which plays the same episodes wherever it is played."""
+    return f"{spec.seed}/evaluate"
 
 
 def is_cut(ids: Sequence[int], limit: int, end_ids: Collection[int], is_stop: Callable[[Sequence[int]], bool]) -> bool:

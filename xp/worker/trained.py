@@ -9,32 +9,32 @@ from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.lib.text import counted
 from xp.models.files import local_directory
-from xp.worker.best import BestKeeper, BestRule
+from xp.worker.best import BestKeeper
 from xp.worker.stage import StageConfig
 
 LEARN = "choose tasks that the model solves sometimes, or raise training.group_size or training.temperature"
 
 
 def check_trained(
-    stage: str, common: StageConfig, requested: int, start: str, model: str, best: BestRule | None = None
+    stage: str, config: StageConfig, requested: int, start: str, model: str, keeper: BestKeeper | None = None
 ) -> None:
     """Checks a training or fine-tuning that ended without an error; docs/exit-codes.md says what counts.
 
     Args:
         stage: its name in the metrics, whose lines are written where the trainer has made a step.
-        common: input of the stage.
+        config: input of the stage.
         requested: steps, or updates of a fine-tuning.
         start: directory or id of the model with which it began.
         model: directory of the model that it published.
-        best: rule by which it may end early; None: it may not.
+        keeper: by its rule the training may end early; None: it may not.
 
     Raises:
         XpError: (NOT_TRAINED) it made fewer steps than requested, none of its updates had a gradient, or its model is
             the one with which it began.
     """
-    lines = [line for line in read_metrics(Path(common.metrics), stage) if line["step"]]
+    lines = [line for line in read_metrics(Path(config.places.metrics), stage) if line["step"]]
     last, updates = lines[-1]["step"] if lines else 0, [line.get("training/updates") for line in lines]
-    is_early = best is not None and BestKeeper(best, Path()).stop(last) is not None
+    is_early = keeper is not None and keeper.stop(last) is not None
     begun = local_directory(start, Path())
     if last < requested and not is_early:
         fault = f"the trainer ended after {last} of {counted(requested, 'step')}, without an error; its log may say why"

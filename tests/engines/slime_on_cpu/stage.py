@@ -65,8 +65,8 @@ def _train_on_the_cpu(module: ModuleType) -> None:
 
 def on_cpu(command: SlimeCommand, worker: WorkerConfig) -> SlimeCommand:
     """The same command, for engines on the CPU; those of a training take weights over the disk."""
-    weights = Path(worker.root, worker.common.stage_dir, "weights")
-    training = (*TRAINING, "--update-weight-disk-dir", str(weights)) if worker.phase == "train" else ()
+    weights = Path(worker.root, worker.stage_dir, "weights")
+    training = (*TRAINING, "--update-weight-disk-dir", str(weights)) if worker.stage == "train" else ()
     return replace(command, flags=(*command.flags, *OWN, *training))
 
 

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from xp.errors import ExitCode, XpError
 from xp.job import Job, Stage
-from xp.planning.backend import MemoryUse, RunPaths
+from xp.planning.backend import MemoryUse
 from xp.planning.episode import episode_config, episode_secrets
 from xp.planning.rows import FieldSupport, Refusal, Support, meant_fields
 from xp.planning.runtime import trainer_runtime
-from xp.planning.stages import QUIET, model_place, prepare_config, trainer_resources
+from xp.planning.stages import QUIET, prepare_config, trainer_resources
 from xp.spec import RunSpec
+from xp.worker.places import RunPaths, model_place
 
 
 def check(spec: RunSpec) -> Sequence[Refusal]:

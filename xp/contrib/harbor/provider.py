@@ -16,11 +16,12 @@ from xp.contrib.harbor.sandbox import CommandSandbox
 from xp.contrib.harbor.session import HarborSession
 from xp.contrib.harbor.task_folder import TEST, BrokenTask, HarborTask, read_task, task_folders
 from xp.envs.base import EnvUnavailable, Task
-from xp.envs.config import EnvConfig, SandboxKind
+from xp.envs.config import EnvConfig
 from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.envs.indexed import IndexedProvider
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
+from xp.spec.env import SandboxKind
 
 VARIABLE: Final = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 MOST_NAMED: Final = 20

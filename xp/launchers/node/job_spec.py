@@ -129,8 +129,9 @@ class Result:
 
 def tracking_of(stage: Stage, context: Context) -> NodeTracking | None:
     """Trackers that a stage's machine opens; None for a stage without metrics."""
-    metrics = f"runs/{context.run_id}/metrics.jsonl"
-    return context.tracking if any(metrics in text for text in stage.job.files.values()) else None
+    run = f"runs/{context.run_id}"
+    signs = f"{run}/metrics.jsonl", f'"run": "{run}"'  # the file, or the places of a stage that writes it
+    return context.tracking if any(sign in text for text in stage.job.files.values() for sign in signs) else None
 
 
 def make_job_spec(stage: Stage, context: Context, *, root: str, grace_s: float, **placement: Any) -> JobSpec:

@@ -27,16 +27,14 @@ from xp.backends.skyrl.worker.config import (
     HELD_OUT_DATA,
     TRAIN_DATA,
     SkyRLSftConfig,
-    SkyRLStageConfig,
     SkyRLTrainStageConfig,
 )
 from xp.job import Job, Stage
 from xp.lib.packages import IS_CLONE
 from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning import rows
-from xp.planning.backend import MemoryUse, RunPaths
+from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
-from xp.planning.episode import budget_of, sampling_of
 from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
@@ -46,7 +44,6 @@ from xp.planning.stages import (
     cpu_engine,
     cpu_environment,
     model_stages,
-    stage_fields,
     starts_private_ray,
     teacher_stages,
     train_and_evaluate,
@@ -55,6 +52,7 @@ from xp.planning.stages import (
 )
 from xp.planning.values import value_refusals
 from xp.spec import Attention, RunSpec, Strategy
+from xp.worker.places import RunPaths
 
 PACKAGES = ("skyrl", "skyrl_gym", "ray", "torch", "transformers", "openreward")
 
@@ -140,7 +138,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         "trainer.log_path": f"{here}/skyrl",
     }
     config = SkyRLSftConfig(
-        common=_common(spec, places, "sft", keys, paths),
+        **_common(spec, "sft", keys, paths),
         **sft_fields(spec, places),
         arguments={key: value for key, value in own.items() if not key.startswith(POLICY)},
     )
@@ -164,13 +162,10 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         "trainer.log_path": f"{here}/skyrl",
     } | ({} if spec.model.lora is None else {"trainer.policy.model.lora.lora_sync_path": f"{here}/adapters"})
     config = SkyRLTrainStageConfig(
-        common=_common(spec, places, "train", native(spec), paths),
+        **_common(spec, "train", native(spec), paths),
         **train_fields(spec, places),
         updates_per_rollout=spec.training.all_updates_per_step,
-        estimator=spec.algorithm.estimator.value,
-        advantage_fn=spec.algorithm.advantage_fn,
         importance=importance(spec, is_native=has_native_correction(spec)),
-        ratio_from=spec.algorithm.ratio_from.value,
     )
     # A large model's weights are several files, but there is always one config.json.
     outputs = (f"{places.model}/config.json", places.metrics)
@@ -182,23 +177,18 @@ def _exports(places: RunPaths) -> str:
     return f"{places.checkpoints}/huggingface"
 
 
-def _common(
-    spec: RunSpec, places: RunPaths, stage: str, keys: Mapping[str, Any], paths: Mapping[str, str]
-) -> SkyRLStageConfig:
+def _common(spec: RunSpec, stage: str, keys: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of a SkyRLStageConfig that are SkyRL's."""
     model_keys = (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
     keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
-    return SkyRLStageConfig(
-        **stage_fields(spec, places, stage),
-        num_threads=spec.backend.num_threads,
-        num_workers=ranks(spec) if stage == "sft" else workers(spec).total,
-        sampling=sampling_of(spec, evaluates=False),
-        evaluation_limits=budget_of(spec, evaluates=True),
-        rehearsal=is_rehearsal(spec),
-        stub=has_stub(spec),
-        overrides=tuple(assignment(key, value) for key, value in sorted(keys.items())),
-        paths=paths,
-        model_keys=model_keys,
-    )
+    return {
+        "num_workers": ranks(spec) if stage == "sft" else workers(spec).total,
+        "rehearsal": is_rehearsal(spec),
+        "stub": has_stub(spec),
+        "native_keys": tuple(assignment(key, value) for key, value in sorted(keys.items())),
+        "paths": paths,
+        "model_keys": model_keys,
+    }
 
 
 def _job(spec: RunSpec, here: str, module: str, config: str, outputs: tuple[str, ...]) -> Job:

@@ -1,4 +1,4 @@
-"""Configuration of SkyRL's stage programs, written by the control plane. Standard library only."""
+"""Configuration of SkyRL's stage programs, written by the control plane."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xp.tasks.training_length import Length
 from xp.worker.importance import Importance
 from xp.worker.sft import SftConfig
-from xp.worker.stage import Sampling, StageConfig, TrainConfig
-from xp.worker.token_budget import TokenBudget
+from xp.worker.stage import StageConfig, TrainConfig
 
 ENV_CLASS = "xp"
 """Name of xp's environment in SkyRL-Gym."""
@@ -25,22 +23,18 @@ XP_ESTIMATOR = "xp"
 """Name in SkyRL's registry for worker/advantages.py; SkyRL's parser accepts only registered names."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SkyRLStageConfig(StageConfig):
     """Fields of both training and fine-tuning."""
 
-    num_threads: int
     num_workers: int
     """Number of training processes."""
-    sampling: Sampling
-    evaluation_limits: TokenBudget
-    """Token budget of held-out episodes."""
     rehearsal: bool
     """True if SkyRL's training loop runs on the CPU."""
     stub: bool
     """True if xp's own engine replaces vLLM."""
-    overrides: tuple[str, ...]
-    """Native `key.path=value` for SkyRLTrainConfig.from_cli_overrides, without paths; see `native`."""
+    native_keys: tuple[str, ...]
+    """`key.path=value` for SkyRLTrainConfig.from_cli_overrides, without paths; see `native`."""
     paths: Mapping[str, str]
     """Native key -> path, relative to the outputs root. The stage writes the Parquet files TRAIN_DATA (steps x
     `prompts_per_step` rows in the order of training, one epoch for SkyRL) and HELD_OUT_DATA."""
@@ -59,37 +53,28 @@ class SkyRLStageConfig(StageConfig):
         values: dict[str, Any] = {key: str(root / path) for key, path in self.paths.items()}
         values |= {key: str(root / name) if (root / name).is_dir() else name for key, name in models.items()}
         values |= {key: [values[key]] for key in (TRAIN_DATA, HELD_OUT_DATA) if key in values}  # lists of files
-        return [*self.overrides, *(f"{key}={json.dumps(value)}" for key, value in values.items())]
+        return [*self.native_keys, *(f"{key}={json.dumps(value)}" for key, value in values.items())]
 
 
-@dataclass(frozen=True)
-class SkyRLTrainStageConfig(TrainConfig):
+@dataclass(frozen=True, kw_only=True)
+class SkyRLTrainStageConfig(SkyRLStageConfig, TrainConfig):
     """Input of xp.backends.skyrl.worker.train."""
 
-    common: SkyRLStageConfig
     updates_per_rollout: int
     """Optimizer updates per rollout step, all passes together."""
-    estimator: str
-    """xp's name of the advantage estimator."""
-    advantage_fn: str | None
-    """`package.module:function` of the user's own."""
     importance: Importance | None
     """Importance correction; None: none."""
-    ratio_from: str
-    """A spec's `algorithm.ratio_from`."""
 
-    def with_length(self, length: Length) -> SkyRLTrainStageConfig:
+    def with_steps(self, steps: int) -> SkyRLTrainStageConfig:
         """Returns a copy with this number of rollout steps."""
-        others = (text for text in self.common.overrides if not text.startswith(f"{STEPS_KEY}="))
-        common = replace(self.common, overrides=(*others, f"{STEPS_KEY}={length.steps}"))
-        return replace(self, length=length, common=common)
+        others = (text for text in self.native_keys if not text.startswith(f"{STEPS_KEY}="))
+        return replace(self, steps=steps, native_keys=(*others, f"{STEPS_KEY}={steps}"))
 
 
-@dataclass(frozen=True)
-class SkyRLSftConfig(SftConfig):
+@dataclass(frozen=True, kw_only=True)
+class SkyRLSftConfig(SkyRLStageConfig, SftConfig):
     """Input of xp.backends.skyrl.worker.sft."""
 
-    common: SkyRLStageConfig
     arguments: Mapping[str, Any]
     """Further arguments of SFTConfig."""
 

@@ -23,9 +23,11 @@ from xp.envs.secrets_file import environment
 from xp.episode.advantages import AdvantageFn, load_advantage_fn, reinforce_pp
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
+from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
+from xp.spec import Estimator
 from xp.worker.best import BestKeeper
 from xp.worker.tasks import TASK_ORDER
 
@@ -42,7 +44,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
     os.chdir(root)
     register_environment()
     environ = environment()
-    common = config.common
+    common = config
     with (
         EnvironmentMixture.from_file(stage / "episode.json", environ) as mix,
         Recorder(stage / "trajectories" / "train.jsonl", mix, common.upload_as, environ) as recorder,
@@ -50,7 +52,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
     ):
         hide_other_directories()
         choose_latest(Path(cfg.trainer.ckpt_path))
-        log = SkyRLStepLog(config, MetricsFile(Path(common.metrics), "train", common.attempt), recorder)
+        log = SkyRLStepLog(config, MetricsFile(Path(common.places.metrics), "train", common.places.attempt), recorder)
         evaluation = None
         if config.evaluation is not None:
             eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
@@ -60,7 +62,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         trainer = experiment.trainer
         publish_model(
             lambda target: trainer.dispatch.save_hf_model("policy", str(target.absolute()), experiment.tokenizer),
-            Path(config.model_dir),
+            Path(config.places.model),
             cfg.generator.inference_engine.model_dtype,
             trainer.generator.chat.end_ids,
         )
@@ -94,9 +96,9 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         evaluation: ModelEvaluation | None,
     ) -> None:
         self._log, self._rule, self._evaluation = log, advantage_rule(config), evaluation
-        self._keeper = None if config.best is None else BestKeeper(config.best, Path())
-        self._rules = config.importance, config.ratio_from, config.overlong, config.distill
-        self._config, self._common, self._mix = config, config.common, mix
+        self._keeper, algorithm, overlong = BestKeeper.of(config), config.spec.algorithm, Overlong.of(config.spec)
+        self._rules = config.importance, algorithm.ratio_from, overlong, algorithm.distill
+        self._config, self._mix = config, mix
         super().__init__(cfg)
 
     def get_generator(self, cfg: Any, tokenizer: Any, inference_engine_client: Any) -> XpGenerator:
@@ -107,9 +109,9 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
             "tokenizer": tokenizer,
             "policy_model_name": resolve_policy_model_name(cfg),
         }
-        chat = ChatTokens(tokenizer, self._common.chat)
-        limits = self._common.sampling, self._common.evaluation_limits
-        return XpGenerator(parts, chat, self._mix, *limits, self._config.mask_truncated, self._config.overlong)
+        spec = self._config.spec
+        chat = ChatTokens(tokenizer, spec.model, keeps_prompts=spec.record_prompts)
+        return XpGenerator(parts, chat, self._mix, spec)
 
     def get_eval_dataset(self) -> PromptDataset | None:
         return self.dataset(self.cfg.data.val_data) if self.cfg.trainer.eval_interval > 0 else None
@@ -134,7 +136,7 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
 
         common = self._common
         weights = Path(common.stage_dir, "engine_weights.safetensors").absolute()
-        return CpuEngine(self.cfg.trainer.policy.model.path, weights, common.num_threads)
+        return CpuEngine(self.cfg.trainer.policy.model.path, weights, common.spec.backend.num_threads)
 
     def get_trajectory_logger(self) -> None:
         """Returns None: xp writes trajectories to its own file."""
@@ -162,6 +164,7 @@ def advantage_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:
 
     Raises XpError if it cannot be loaded.
     """
-    if config.advantage_fn is not None:
-        return load_advantage_fn(config.advantage_fn)
-    return reinforce_pp if config.estimator == "reinforce_pp" else None
+    algorithm = config.spec.algorithm
+    if algorithm.advantage_fn is not None:
+        return load_advantage_fn(algorithm.advantage_fn)
+    return reinforce_pp if algorithm.estimator is Estimator.REINFORCE_PP else None

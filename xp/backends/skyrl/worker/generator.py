@@ -22,9 +22,9 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
+from xp.spec import RunSpec
 from xp.worker.played import live_prompt
-from xp.worker.stage import Sampling
-from xp.worker.token_budget import TokenBudget, is_cut
+from xp.worker.token_budget import evaluation_sampling, evaluation_seed, is_cut
 
 STEP: ContextVar[tuple[str, int]] = ContextVar("STEP", default=("", 0))
 """SkyRL's phase and step of the batch whose episodes are played."""
@@ -50,10 +50,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         parts: SkyRL's own arguments (generator_cfg, skyrl_gym_cfg, inference_engine_client, tokenizer, ...).
         chat: the policy's tokenizer.
         mix: the environments.
-        sampling: limits of an episode.
-        evaluation_limits: limits of a held-out episode.
-        mask_truncated: whether truncated episodes are left out of the loss.
-        overlong: penalty for length of the training's episodes; None: none.
+        spec: the run's.
     """
 
     def __init__(
@@ -61,16 +58,12 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         parts: dict[str, Any],
         chat: ChatTokens,
         mix: EnvironmentMixture,
-        sampling: Sampling,
-        evaluation_limits: TokenBudget,
-        mask_truncated: bool,
-        overlong: Overlong | None,
+        spec: RunSpec,
     ) -> None:
         client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
         wrapped = {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
         super().__init__(**parts | wrapped)
-        self.chat, self._mix, self._sampling, self._mask_truncated = chat, mix, sampling, mask_truncated
-        self._evaluation_limits, self._overlong = evaluation_limits, overlong
+        self.chat, self._mix, self._spec, self._overlong = chat, mix, spec, Overlong.of(spec)
         self._running: dict[int, RunningEpisode] = {}
         """Episodes by the object identity of SkyRL's trajectory id: an evaluation during training has equal ids."""
         self._groups: dict[int, _Group] = {}
@@ -127,7 +120,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         running = self._begin(env_extras, trajectory_id)
         CURRENT.set(running)
         async with self._slots:
-            row, limit = running.row, self._sampling.max_prompt_tokens
+            row, limit = running.row, self._spec.training.max_prompt_tokens
             live = partial(live_prompt, running.episode, row.tools, self.chat, limit)
             open_session = live if running.episode.is_live else running.episode.start
             start = running.start = asyncio.ensure_future(self._run_in_executor_if_available(open_session))
@@ -190,7 +183,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         output.reward[-1] = outcome.task_reward or 0.0
         if outcome.status is EpisodeStatus.VOID:
             output.stop_reason = VOID
-        if outcome.status is EpisodeStatus.VOID or (self._mask_truncated and outcome.status is EpisodeStatus.TRUNCATED):
+        is_masked = self._spec.algorithm.mask_truncated and outcome.status is EpisodeStatus.TRUNCATED
+        if outcome.status is EpisodeStatus.VOID or is_masked:
             output.loss_mask = [0] * len(output.loss_mask)
         return output
 
@@ -200,7 +194,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         sample = trajectory_id.repetition_id
         seed, prompt = self._seed_of(row.task_id, sample), self.chat.prompt_text(ids)
         is_held_out = STEP.get()[0] == "eval"
-        limits = self._evaluation_limits if is_held_out else self._sampling
+        limits = evaluation_sampling(self._spec) if is_held_out else self._spec.training
         running = RunningEpisode(row, sample, self._mix.episode(row), ids, limits, seed, prompt)
         running.episode.count_by(running.tokens, None if is_held_out else self._overlong)
         self._running[id(trajectory_id)] = running
@@ -214,8 +208,8 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         begun, name = self._begun[phase][1], f"{task_id}/{sample}"
         begun[name] += 1
         if phase == "eval" and step == 0:  # of a whole model, as xp.engines.evaluate plays it
-            return f"{self._sampling.evaluation_seed}/{task_id}/{begun[name] - 1}"
-        return f"{self._sampling.seed}/{phase}/{step}/{name}/{begun[name]}"
+            return f"{evaluation_seed(self._spec)}/{task_id}/{begun[name] - 1}"
+        return f"{self._spec.seed}/{phase}/{step}/{name}/{begun[name]}"
 
 
 class TurnClient:

@@ -13,8 +13,9 @@ from typing import Any
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
 from xp.episode.tokens import ChatTokens
+from xp.spec import Sampling
 from xp.worker.played import PlayedEpisode, SampledTask
-from xp.worker.token_budget import TokenBudget, reply_ids
+from xp.worker.token_budget import reply_ids
 
 
 def task_of(extras: Mapping[str, Any]) -> SampledTask:
@@ -32,7 +33,7 @@ class RunningEpisode:
     """Index of the episode among those of its task in this step, from 0."""
     episode: Episode
     prompt_ids: list[int]
-    budget: TokenBudget
+    budget: Sampling
     seed: str = ""
     """Seed of the episode: the run's, the step, the task and the sample."""
     prompt: str | None = None

@@ -21,9 +21,9 @@ def main(argv: Sequence[str]) -> None:
     """Runs the fine-tuning of a config file, from the last complete checkpoint if there is one."""
     path = Path(argv[0]).absolute()
     config, stage = config_of(path, SkyRLSftConfig.from_json), path.parent
-    prepare(config.common)
-    chat = policy_chat(config.common, config.model, stage)
-    trained, held_out = examples(config, stage, chat, config.common.sampling)
+    prepare(config)
+    chat = policy_chat(config, config.model, stage)
+    trained, held_out = examples(config, stage, chat)
     write_examples(trained, stage / TRAINING_FILE)
     write_examples(held_out, stage / HELD_OUT_FILE)
 
@@ -34,9 +34,9 @@ def main(argv: Sequence[str]) -> None:
     num_updates = config.updates(len(trained))
     check_warm_up(cfg, num_updates, "sft.warmup_updates")
     sft_cfg = sft_config(cfg, config, stage, num_updates, has_held_out=bool(held_out))
-    num_workers = config.common.num_workers if config.common.rehearsal else None
+    num_workers = config.num_workers if config.rehearsal else None
     run_in_ray(cfg, train_in_task, (sft_cfg, config, Path.cwd()), num_workers=num_workers)
-    check_trained(PHASE, config.common, num_updates, config.model, config.target)
+    check_trained(PHASE, config, num_updates, config.model, config.target)
 
 
 def native_config(config: SkyRLSftConfig, root: Path) -> Any:
@@ -46,7 +46,7 @@ def native_config(config: SkyRLSftConfig, root: Path) -> Any:
     from xp.backends.skyrl.worker.advantages import register_estimator
 
     register_estimator()
-    return SkyRLTrainConfig.from_cli_overrides(config.common.native(config.model, root))
+    return SkyRLTrainConfig.from_cli_overrides(config.native(config.model, root))
 
 
 def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, *, has_held_out: bool) -> Any:
@@ -71,7 +71,7 @@ def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, 
         eval_before_train=has_held_out,
         num_steps=num_updates,
         num_epochs=None,
-        batch_size=config.batch_size,
+        batch_size=config.spec.sft.batch_size,
         micro_train_batch_size_per_gpu=trainer.micro_train_batch_size_per_gpu,
         ckpt_path=trainer.ckpt_path,
         ckpt_interval=trainer.ckpt_interval,

@@ -33,7 +33,7 @@ def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) ->
     os.chdir(root)
     hide_other_directories()
     choose_latest(Path(sft_cfg.ckpt_path))
-    metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt)
+    metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
     trainer = XpSftTrainer(sft_cfg, cfg, SftLog(Updates(metrics), sft_cfg.num_steps))
     trainer.setup()
     trainer.train()
@@ -42,7 +42,7 @@ def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) ->
         lambda target: trainer.dispatch.save_hf_model("policy", str(target.absolute()), trainer.tokenizer),
         Path(config.target),
         cfg.generator.inference_engine.model_dtype,
-        ChatTokens(trainer.tokenizer, config.common.chat).end_ids,
+        ChatTokens(trainer.tokenizer, config.spec.model).end_ids,
     )
 
 

@@ -19,6 +19,7 @@ from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.played import record, with_group_rewards
 from xp.worker.step_log import Start, StepLog
+from xp.worker.time_limit import TimeLimit
 
 
 class SkyRLStepLog(StepLog):
@@ -31,7 +32,7 @@ class SkyRLStepLog(StepLog):
     """
 
     def __init__(self, config: SkyRLTrainStageConfig, file: MetricsFile, recorder: Recorder) -> None:
-        super().__init__(config.common, file, config.symptoms, num_steps=config.num_steps)
+        super().__init__(config, file, num_steps=config.num_steps)
         self._config, self._recorder = config, recorder
         self._played: list[EpisodeFacts] = []
         self._rollout_s = 0.0
@@ -49,8 +50,8 @@ class SkyRLStepLog(StepLog):
     def episodes(self, running_episodes: Sequence[RunningEpisode], step: int, rollout_s: float) -> None:
         """Record a played batch; raises XpError(UNHEALTHY) if too many of its episodes are void."""
         # SkyRL counts steps from 1, trajectories from 0.
-        played = _record(running_episodes, self._recorder, self._config.common.run, "train", step - 1)
-        check_health(played, self._config.common.max_void_fraction)
+        played = _record(running_episodes, self._recorder, self._config.places.run, "train", step - 1)
+        check_health(played, self._config.spec.training.max_void_fraction)
         self._played += played
         self._rollout_s += rollout_s
 
@@ -71,12 +72,12 @@ class SkyRLStepLog(StepLog):
 
     def held_out(self, running_episodes: Sequence[RunningEpisode], step: int) -> float:
         """Record an evaluation during training and return its reward; raises XpError(UNHEALTHY): too many void."""
-        played = _record(running_episodes, self._recorder, self._config.common.run, "evaluate/during", step)
+        played = _record(running_episodes, self._recorder, self._config.places.run, "evaluate/during", step)
         return self.evaluated(played, step)
 
     def evaluated(self, played: Sequence[EpisodeFacts], step: int) -> float:
         """The same for episodes that are recorded already."""
-        return evaluated_while_training(self._config.common, played, step)
+        return evaluated_while_training(self._config, played, step)
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
         """SkyRL's hook: takes its own metrics of a finished step; its asynchronous trainer passes them in two parts."""
@@ -87,16 +88,17 @@ class SkyRLStepLog(StepLog):
         data, self._pending = self._pending, {}
         metrics = {name: data[name] for name in ("time/start_s", DISTILL_KL, *OF_WEIGHTS) if name in data}
         metrics |= {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
-        episodes = episode_metrics(self._played, self._config.group_size, self._config.common.pass_threshold)
+        spec = self._config.spec
+        episodes = episode_metrics(self._played, spec.training.group_size, spec.evaluation.pass_threshold)
         metrics |= {**all_tokens(self._played), "time/rollout_s": self._rollout_s}
         self.line(step, episodes | metrics)
         self._check_time(step)
         self._played, self._rollout_s = [], 0.0
 
     def _check_time(self, step: int) -> None:
-        common, limit = self._config.common, self._config.time_limit
+        places, limit = self._config.places, TimeLimit.of(self._config.spec)
         if limit is not None and 0 < step < self._config.num_steps:
-            limit.check(step, Path(common.metrics), common.attempt)
+            limit.check(step, Path(places.metrics), places.attempt)
 
     def log_exception(self, error: BaseException, step: int = 0) -> None:
         """SkyRL's hook: does nothing, because the process that started the task reports the error."""
@@ -117,7 +119,7 @@ class ModelEvaluation:
     def __init__(
         self, config: EvaluateConfig, episodes: Path, mix: EnvironmentMixture, environ: Mapping[str, str]
     ) -> None:
-        self._common, self._mix, self._environ = config.common, mix, environ
+        self._common, self._mix, self._environ = config, mix, environ
         self._whole = RunEvaluation(config, episodes)
         self.is_due = self._whole.is_due
 
@@ -131,7 +133,7 @@ class ModelEvaluation:
         common = self._common
         file = Path(common.stage_dir) / "trajectories" / f"{name}.jsonl"
         with Recorder(file, self._mix, common.upload_as, self._environ) as recorder:
-            played = _record(running_episodes, recorder, common.run, f"evaluate/{name}", 0)
+            played = _record(running_episodes, recorder, common.places.run, f"evaluate/{name}", 0)
         self._whole.add(name, played)
         return played
 

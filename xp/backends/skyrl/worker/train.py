@@ -19,16 +19,18 @@ from xp.backends.skyrl.worker.config import (
     warm_up_too_long,
 )
 from xp.backends.skyrl.worker.process import prepare_process
-from xp.engines.config import EvaluateConfig
 from xp.engines.teacher import check_teacher
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
 from xp.lib.atomic import replacing
 from xp.lib.reading import config_of
+from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
 from xp.tasks.training_length import settle
+from xp.worker.best import BestKeeper
 from xp.worker.facts import record_facts
+from xp.worker.places import teacher_place
 from xp.worker.program import run_stage
 from xp.worker.tasks import held_out_tasks, policy_chat, training_view
 from xp.worker.trained import check_trained
@@ -40,23 +42,23 @@ def main(argv: Sequence[str]) -> None:
     """Runs the training of a config file; SkyRL resumes from the last complete checkpoint, if there is one."""
     path = Path(argv[0]).absolute()
     config = config_of(path, SkyRLTrainStageConfig.from_json)
-    prepare(config.common)
-    rows = load_tasks(Path(config.common.tasks), path.parent, "train")
-    config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
+    prepare(config)
+    rows = load_tasks(Path(config.places.tasks), path.parent, "train")
+    config = config.with_steps(settle(config.spec.training, len(rows), path.parent))
     write_views(config, path.parent, rows)
 
     from xp.backends.skyrl.worker.cluster import run_in_ray
     from xp.backends.skyrl.worker.experiment import train_in_task
 
-    reference = config.base_model
-    if config.distill is not None:
-        reference = config.distill.teacher
-        check_teacher(config.distill, config.start_model, os.environ)
-    cfg = native_config(config.common, config.start_model, reference)
+    reference, distill = config.reference, config.spec.algorithm.distill
+    if distill is not None:
+        reference = teacher_place(distill)
+        check_teacher(distill, config.start_model, os.environ)
+    cfg = native_config(config, config.start_model, reference)
     check_warm_up(cfg, config.num_steps * config.updates_per_rollout)
-    num_workers = config.common.num_workers if config.common.rehearsal else None
+    num_workers = config.num_workers if config.rehearsal else None
     run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=num_workers)
-    check_trained("train", config.common, config.num_steps, config.start_model, config.model_dir, config.best)
+    check_trained("train", config, config.num_steps, config.start_model, config.places.model, BestKeeper.of(config))
 
 
 def check_warm_up(cfg: Any, updates: int, field: str = "training.warmup_updates") -> None:
@@ -79,16 +81,14 @@ def prepare(common: SkyRLStageConfig) -> None:
 
 def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskRow]) -> None:
     """Writes all prompts of the training in xp's order, one epoch for SkyRL, and those of an evaluation."""
-    common, sampling = config.common, config.common.sampling
-    chat = policy_chat(common, config.start_model, stage)
-    record_facts(common, config.start_model, stage, chat, config.distill)
-    tasks = within_limit(Path(common.tasks), rows, chat, sampling.max_prompt_tokens)
-    view = Path(common.paths[TRAIN_DATA])
-    write_view(training_view(config, tasks, view, sampling.seed), view)
+    chat = policy_chat(config, config.start_model, stage)
+    record_facts(config, config.start_model, stage, chat)
+    tasks = within_limit(Path(config.places.tasks), rows, chat, config.spec.training.max_prompt_tokens)
+    view = Path(config.paths[TRAIN_DATA])
+    write_view(training_view(config, tasks, view), view)
     if config.evaluation is not None:
-        eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
-        held_out = held_out_tasks(common, stage, chat, sampling.max_prompt_tokens)
-        write_view(eval_config.rounds.episodes(held_out), Path(config.common.paths[HELD_OUT_DATA]))
+        held_out = held_out_tasks(config, stage, chat)
+        write_view(evaluated_episodes(config.spec.evaluation, held_out), Path(config.paths[HELD_OUT_DATA]))
 
 
 def native_config(common: SkyRLStageConfig, model: str, reference: str | None = None) -> Any:

@@ -21,9 +21,10 @@ from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import AdvantageFn, check_not_negative, differ, of_groups, without_variance
 from xp.episode.rewards import Overlong
+from xp.spec import Distill, RatioFrom
 from xp.worker.adapters import merge_adapters
 from xp.worker.best import BestKeeper
-from xp.worker.distill import DISTILL_KL, Distillation
+from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.importance import Importance, metrics
 from xp.worker.publish import seal
 from xp.worker.stage import AFTER, BEFORE
@@ -59,9 +60,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         keeper: BestKeeper | None,
         evaluation: ModelEvaluation | None = None,
         importance: Importance | None = None,
-        ratio_from: str = "trainer",
+        ratio_from: RatioFrom = RatioFrom.TRAINER,
         overlong: Overlong | None = None,
-        distill: Distillation | None = None,
+        distill: Distill | None = None,
         **parts: Any,
     ) -> None:
         self._rule, self._keeper, self._evaluation = rule, keeper, evaluation
@@ -178,7 +179,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
                 self.cfg.trainer.max_training_steps = self.global_step
             return
         staged = keeper.begin()
-        if keeper.rule.keeps_model:
+        if keeper.rule.keep_best:
             # On shared accelerators the engine frees memory first, as it does for an update.
             if self.colocate_all:
                 await self.inference_engine_client.sleep()
@@ -241,10 +242,10 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         data = self._estimated(data)
         if self._distill is not None:
             mask, teacher, policy = data["loss_mask"], data["base_action_log_probs"], data["action_log_probs"]
-            advantages, gap = self._distill.advantages(data["advantages"], teacher, policy, mask)
+            advantages, gap = distilled(self._distill, data["advantages"], teacher, policy, mask)
             data["advantages"] = data["returns"] = advantages
             self.all_metrics[DISTILL_KL] = float(gap / mask.sum().clamp(min=1))
-        if self._ratio_from == "engine":
+        if self._ratio_from is RatioFrom.ENGINE:
             data["action_log_probs"] = data["rollout_logprobs"]
         if self._importance is not None:
             gap = data["action_log_probs"] - data["rollout_logprobs"]

@@ -21,33 +21,24 @@ from xp.backends.slime.worker.config import (
     ROLES,
     TASK_VIEW,
     ConvertConfig,
-    CriticConfig,
     SlimeCommand,
     SlimeSftConfig,
-    SlimeStageConfig,
     SlimeTrainConfig,
 )
 from xp.job import Job, Stage
 from xp.lib.digest import text_digest
 from xp.lib.packages import IS_CLONE
 from xp.planning import rows
-from xp.planning.backend import MemoryUse, RunPaths
+from xp.planning.backend import MemoryUse
 from xp.planning.batch import NOT_MEGATRON, batch_refusals, with_shared
-from xp.planning.episode import budget_of
 from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
 from xp.planning.shared_rows import with_sft
 from xp.planning.stages import (
-    model_place,
     model_stages,
-    policy_start,
-    reference_place,
-    stage_fields,
-    start_place,
     starts_private_ray,
-    teacher_place,
     teacher_stages,
     train_and_evaluate,
     train_fields,
@@ -55,6 +46,7 @@ from xp.planning.stages import (
 )
 from xp.planning.values import value_refusals
 from xp.spec import Reference, RunSpec
+from xp.worker.places import RunPaths, model_place, policy_start, reference_place, start_place, teacher_place
 from xp.worker.stage import AFTER, BEFORE
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
@@ -152,13 +144,8 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     }
     of_engine = {name for name in flags if name.startswith("--sglang-")}
     config = SlimeSftConfig(
-        common=_common(spec, places, "sft"),
         command=_command(spec, {name: words for name, words in flags.items() if name not in of_engine}),
         **sft_fields(spec, places),
-        architecture=_architecture(spec),
-        checkpoints=checkpoints,
-        exports=exports,
-        keep_checkpoints=spec.training.keep_checkpoints,
     )
     outputs = (f"{places.sft}/config.json",)
     job = _job(spec, here, "xp.backends.slime.worker.sft", config.to_json(), outputs)
@@ -172,27 +159,8 @@ def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
 
 
 def _train_job(spec: RunSpec, places: RunPaths) -> Job:
-    training, here = spec.training, places.stage("train")
-    config = SlimeTrainConfig(
-        common=_common(spec, places, "train"),
-        command=_command(spec, train_flags(spec, places)),
-        **train_fields(spec, places),
-        architecture=_architecture(spec),
-        checkpoints=places.checkpoints,
-        exports=_exports(places),
-        updates_per_step=training.updates_per_step,
-        warmup_updates=training.warmup_updates,
-        min_p=training.min_p,
-        keep_checkpoints=training.keep_checkpoints,
-        estimator=spec.algorithm.estimator.value,
-        advantage_fn=spec.algorithm.advantage_fn,
-        critic=None
-        if spec.algorithm.critic is None
-        else CriticConfig(
-            checkpoints=f"{places.run}/critic",
-            learning_rate=training.critic_learning_rate or training.learning_rate,
-        ),
-    )
+    here = places.stage("train")
+    config = SlimeTrainConfig(**train_fields(spec, places), command=_command(spec, train_flags(spec, places)))
     outputs = (f"{places.model}/config.json", places.metrics)
     return _job(spec, here, "xp.backends.slime.worker.train", config.to_json(), outputs)
 
@@ -215,8 +183,6 @@ def _convert_stage(
         stage_dir=here,
         command=_command(spec, {**architecture_flags(shape), "--hf-checkpoint": (model,), "--save": (output_dir,)}),
         num_processes=min(spec.trainer_accelerators, shape.num_layers),
-        base_model=model,
-        architecture=_architecture(spec),
         output_dir=output_dir,
         manifest=_made_of(spec, teacher),
     )
@@ -261,15 +227,6 @@ def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
         environment={**ENVIRONMENT, **(DETERMINISTIC if spec.training.deterministic else {})},
         slime_path_variable=spec.backend.runtime.project_env or SLIME_PATH,
         megatron_path_variable=MEGATRON_PATH,
-    )
-
-
-def _common(spec: RunSpec, places: RunPaths, stage: str) -> SlimeStageConfig:
-    return SlimeStageConfig(
-        **stage_fields(spec, places, stage),
-        limits=budget_of(spec, evaluates=False),
-        evaluation_limits=budget_of(spec, evaluates=True),
-        seed=spec.seed,
     )
 
 

@@ -47,13 +47,14 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
         XpError: the user's own advantage function failed; or there is a critic and nothing to train it on.
     """
     config = worker_of(args).config
-    if config.zero_variance_filter:
+    if config.spec.algorithm.zero_variance_filter:
         rewards = [None if is_void(sample) else float(sample.reward) for sample in samples]
         flat = without_variance(rewards, [str(sample.group_index) for sample in samples])
         for sample, is_flat in zip(samples, flat, strict=True):
             sample.remove_sample |= is_flat
     raw, estimates = advantages(samples, estimate_of(config, by_std=args.grpo_std_normalization))
-    is_alone = config.distill is not None and not config.distill.beside_reward
+    distill = config.spec.algorithm.distill
+    is_alone = distill is not None and not distill.beside_reward
     return raw, [0.0] * len(samples) if is_alone else estimates
 
 
@@ -70,11 +71,12 @@ def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[floa
 
 def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
     """The estimator of a spec."""
-    if config.advantage_fn is not None:
-        return load_advantage_fn(config.advantage_fn)
+    if config.spec.algorithm.advantage_fn is not None:
+        return load_advantage_fn(config.spec.algorithm.advantage_fn)
     of_group = partial(centred, by_std=by_std)
     baselines: Mapping[str, Baseline] = {"grpo": of_group, "rloo": left_out, "maxrl": over_mean}
-    return ESTIMATES.get(config.estimator) or partial(by_group, baseline=baselines[config.estimator])
+    estimator = config.spec.algorithm.estimator
+    return ESTIMATES.get(estimator) or partial(by_group, baseline=baselines[estimator])
 
 
 def by_group(episodes: Sequence[Valid], *, baseline: Baseline) -> list[float]:

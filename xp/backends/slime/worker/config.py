@@ -1,22 +1,16 @@
-"""Configuration of Slime's stage programs, written by the control plane. Standard library only."""
+"""Configuration of Slime's stage programs, written by the control plane."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from xp.diagnosis.live import LiveRules
-from xp.episode.rewards import Overlong
 from xp.lib.codec import JsonFile
-from xp.tasks.training_length import Length
-from xp.worker.best import BestRule
-from xp.worker.distill import Distillation
 from xp.worker.sft import SftConfig
 from xp.worker.stage import StageConfig, TrainConfig
-from xp.worker.time_limit import TimeLimit
-from xp.worker.token_budget import TokenBudget
 
 INPUT_KEY, METADATA_KEY, TOOL_KEY = "input", "metadata", "tools"
 """Values of --input-key, --metadata-key and --tool-key."""
@@ -53,79 +47,58 @@ class SlimeCommand:
         return replace(self, flags=(*words, flag, value))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SlimeStageConfig(StageConfig):
-    """Fields of both training and fine-tuning."""
+    """Places of a training and of a fine-tuning."""
 
-    limits: TokenBudget
-    """Token budget that the rollout applies; Slime's sampling parameters have the other limits."""
-    evaluation_limits: TokenBudget
-    """The same for held-out episodes."""
-    seed: int
-    """Seed of the order of tasks."""
+    @property
+    def checkpoints(self) -> str:
+        """Value of --save and --load."""
+        return self.places.checkpoints if self.stage == "train" else f"{self.places.sft}_checkpoints"
+
+    @property
+    def exports(self) -> str:
+        """Directory of the Hugging Face exports, `<exports>/<rollout id>`; the rollout id of step n is n - 1."""
+        return f"{self.places.run}/exports" if self.stage == "train" else f"{self.places.sft}_exports"
+
+    @property
+    def architecture(self) -> Mapping[str, Any]:
+        """The spec's network, for a comparison with the model's config.json."""
+        assert self.spec.model.architecture is not None  # a plan without it is refused
+        return self.spec.model.architecture.model_dump(mode="json")
+
+    @property
+    def critic_checkpoints(self) -> str | None:
+        """Directory of the critic's checkpoints, which by default would overwrite the policy's; None: no critic."""
+        is_trained = self.stage == "train" and self.spec.algorithm.critic is not None
+        return f"{self.places.run}/critic" if is_trained else None
 
 
-@dataclass(frozen=True)
-class CriticConfig:
-    """The critic, which Slime trains as a separate role on the policy's accelerators."""
-
-    checkpoints: str
-    """Directory of the critic's checkpoints, which by default would overwrite the policy's."""
-    learning_rate: float
-
-
-@dataclass(frozen=True)
-class SlimeTrainConfig(TrainConfig):
+@dataclass(frozen=True, kw_only=True)
+class SlimeTrainConfig(SlimeStageConfig, TrainConfig):
     """Input of xp.backends.slime.worker.train."""
 
-    common: SlimeStageConfig
     command: SlimeCommand
-    architecture: Mapping[str, Any]
-    """The spec's network, for a comparison with the model's config.json."""
-    checkpoints: str
-    """Value of --save and --load."""
-    exports: str
-    """Directory of the Hugging Face exports, `<exports>/<rollout id>`; the rollout id of step n is n - 1."""
-    updates_per_step: int
-    warmup_updates: int
-    min_p: float
-    """A spec's `training.min_p`, which Slime has no flag for."""
-    keep_checkpoints: int
-    """Number of checkpoints to keep; xp removes older ones, with their exports, since Slime does not."""
-    estimator: str
-    """A spec's `algorithm.estimator`."""
-    advantage_fn: str | None
-    """Function of the estimator `custom`; None for the others."""
-    critic: CriticConfig | None
-    """Critic of the estimator `gae`; None for the others."""
 
-    def with_length(self, length: Length) -> SlimeTrainConfig:
+    def with_steps(self, steps: int) -> SlimeTrainConfig:
         """Returns a copy with this number of rollout steps."""
-        command = self.command.with_value(STEPS_FLAG, str(length.steps))
+        command = self.command.with_value(STEPS_FLAG, str(steps))
         if self.evaluation is not None:
             # The last step too has an evaluation; worker/rollout.py leaves out what is not due.
-            command = command.with_value(INTERVAL_FLAG, str(math.gcd(self.every or length.steps, length.steps)))
-        return replace(self, length=length, command=command)
+            command = command.with_value(INTERVAL_FLAG, str(math.gcd(self.spec.evaluation.every or steps, steps)))
+        return replace(self, steps=steps, command=command)
 
     def from_the_start(self) -> SlimeTrainConfig:
         """Returns a copy with `--load` for a run that has no checkpoint yet."""
-        start = self.initial_checkpoint
-        return self if start is None else replace(self, command=self.command.with_value("--load", start))
+        has_start = self.spec.sft.data is not None or self.spec.training.initial_checkpoint is not None
+        return replace(self, command=self.command.with_value("--load", self.start_model)) if has_start else self
 
 
-@dataclass(frozen=True)
-class SlimeSftConfig(SftConfig):
+@dataclass(frozen=True, kw_only=True)
+class SlimeSftConfig(SlimeStageConfig, SftConfig):
     """Input of xp.backends.slime.worker.sft."""
 
-    common: SlimeStageConfig
     command: SlimeCommand
-    architecture: Mapping[str, Any]
-    """The spec's network, for a comparison with the model's config.json."""
-    checkpoints: str
-    """Value of --save and --load."""
-    exports: str
-    """Directory of the Hugging Face exports, `<exports>/<update - 1>`."""
-    keep_checkpoints: int
 
 
 @dataclass(frozen=True)
@@ -138,50 +111,25 @@ class ConvertConfig(JsonFile):
     """Command that runs tools/convert_hf_to_torch_dist.py."""
     num_processes: int
     """Number of torchrun's processes, one per accelerator; the tool distributes the layers over them."""
-    base_model: str
-    architecture: Mapping[str, Any]
     output_dir: str
     """Path of Megatron's checkpoint, which is written beside it and renamed when complete."""
     manifest: Mapping[str, Any]
     """Inputs of the conversion, to which `<output_dir>/manifest.json` adds the digests of the checkpoint's files."""
 
 
-@dataclass(frozen=True)
-class WorkerConfig(JsonFile):
+@dataclass(frozen=True, kw_only=True)
+class WorkerConfig(SlimeStageConfig, TrainConfig):
     """Configuration of the functions that Slime loads by name; written by stage programs, read by Slime's processes."""
 
     root: str
     """Absolute path of the outputs root, since Slime's processes have another working directory."""
-    common: SlimeStageConfig
-    phase: str
-    """`train`, or `sft`."""
-    group_size: int
-    num_steps: int
-    prompts_per_step: int
-    updates_per_step: int = 1
-    max_staleness: int = 0
-    min_p: float = 0.0
-    mask_truncated: bool = False
-    zero_variance_filter: bool = False
-    overlong: Overlong | None = None
-    checkpoints: str | None = None
-    """Directory of checkpoints, of which older ones are removed; None: all are kept."""
-    critic_checkpoints: str | None = None
-    """Directory of the critic's checkpoints, if there is a critic."""
-    exports: str | None = None
-    keep_checkpoints: int = 1
-    best: BestRule | None = None
-    """Rule on the evaluations while training."""
-    evaluation: str | None = None
-    """The evaluate stage's config; None: nothing is held out."""
-    every: int | None = None
-    """Rollout steps between two evaluations while training."""
-    symptoms: LiveRules | None = None
-    """Rules of symptoms; None: nothing is trained."""
-    time_limit: TimeLimit | None = None
-    estimator: str = "grpo"
-    advantage_fn: str | None = None
-    distill: Distillation | None = None
+
+    @staticmethod
+    def of(config: StageConfig, root: Path, steps: int) -> WorkerConfig:
+        """The configuration for Slime's processes of a stage; in a fine-tuning, an update is a step."""
+        return WorkerConfig(
+            root=str(root.absolute()), spec=config.spec, places=config.places, stage=config.stage, steps=steps
+        )
 
 
 def train_program(max_staleness: int) -> str:

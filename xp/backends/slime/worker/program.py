@@ -42,9 +42,10 @@ def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
         flags += ["--router-prometheus-host", loopback.HOST]
     os.environ.update(command.environment)
     arguments = write_worker(worker)
+    program = train_program(worker.spec.training.max_staleness if worker.stage == "train" else 0)
     with _ray(command):
         try:
-            run_file(slime / train_program(worker.max_staleness), [*flags, "--custom-config-path", str(arguments)])
+            run_file(slime / program, [*flags, "--custom-config-path", str(arguments)])
         except BaseException:
             ask_to_close(arguments.parent)
             raise
@@ -93,7 +94,7 @@ def _groups(flags: Sequence[str]) -> Iterator[list[str]]:
 
 def write_worker(worker: WorkerConfig) -> Path:
     """Write the file for --custom-config-path, as JSON, which Slime reads as YAML."""
-    folder = Path(worker.root, worker.common.stage_dir, "slime", worker.phase)
+    folder = Path(worker.root, worker.stage_dir, "slime", worker.stage)
     write_atomically(folder / "worker.json", worker.to_json())
     write_atomically(folder / "arguments.yaml", json.dumps({WORKER_ATTRIBUTE: str(folder / "worker.json")}) + "\n")
     return folder / "arguments.yaml"

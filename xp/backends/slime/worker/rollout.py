@@ -13,11 +13,13 @@ from xp.backends.slime.worker.engine import write_turn
 from xp.backends.slime.worker.rollout_process import DURING, VOID_REWARD, Worker, worker_of, write_played
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
+from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
+from xp.spec import Sampling
 from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
-from xp.worker.token_budget import TokenBudget, is_cut, reply_ids
+from xp.worker.token_budget import evaluation_sampling, is_cut, reply_ids
 
 T = TypeVar("T")
 
@@ -39,7 +41,7 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     worker = worker_of(args)
     if not evaluation:
         worker.check_time(sample_hooks._current_rollout_id or 0)
-        sampling_params = {**sampling_params, "min_p": worker.config.min_p}
+        sampling_params = {**sampling_params, "min_p": worker.config.spec.training.min_p}
     _forget(sample)
     async with worker.slots:
         if not _is_stopping(args):
@@ -70,9 +72,9 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
     named = {name: sample.metadata[name] for name in ("task_id", "env", "split", "index")}
     task = SampledTask(**named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt))
     episode = worker.mix.episode(task)
-    episode.count_by(partial(_tokens, sample), None if evaluation else worker.config.overlong)
+    episode.count_by(partial(_tokens, sample), None if evaluation else Overlong.of(worker.config.spec))
     try:
-        limits = worker.config.common.evaluation_limits if evaluation else worker.config.common.limits
+        limits = evaluation_sampling(worker.config.spec) if evaluation else worker.config.spec.training
         is_whole = await _converse(worker, args, sample, sampling, episode, chat, task.tools, limits)
     finally:
         # Also when anything else fails: the session is closed on the server.
@@ -89,7 +91,7 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
         worker.ungrouped[sample.index] = ended
     else:
         await _end_held_out(worker, sample, ended)
-    close_sample(sample, episode.settle(), chat.end_id, mask_truncated=worker.config.mask_truncated)
+    close_sample(sample, episode.settle(), chat.end_id, mask_truncated=worker.config.spec.algorithm.mask_truncated)
     if args.use_rollout_routing_replay:
         _fill_experts(args, sample)
     if worker.teacher is not None and not evaluation:
@@ -126,7 +128,7 @@ async def _settle_group(worker: Worker, group: Sequence[tuple[Any, PlayedEpisode
     await asyncio.wrap_future(worker.mix.score_group([one.episode for _, one in group]))
     for sample, one in group:
         await _record(worker, sample, one, evaluation=evaluation)
-        _set_result(sample, one.episode.settle(), mask_truncated=worker.config.mask_truncated)
+        _set_result(sample, one.episode.settle(), mask_truncated=worker.config.spec.algorithm.mask_truncated)
 
 
 async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluation: bool) -> None:
@@ -143,7 +145,7 @@ async def _converse(
     episode: Episode,
     chat: ChatTokens,
     tools: str,
-    limits: TokenBudget,
+    limits: Sampling,
 ) -> bool:
     """Play turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
     is_stop = chat.holds_one_of(sampling.get("stop") or ())
@@ -231,9 +233,9 @@ def _fill_experts(args: Any, sample: Any) -> None:
 def _recorded(worker: Worker, ended: PlayedEpisode, evaluation: bool) -> Trajectory:
     from slime.rollout import sample_hooks
 
-    phase = f"evaluate/{worker.evaluated or DURING}" if evaluation else worker.config.phase
+    phase = f"evaluate/{worker.evaluated or DURING}" if evaluation else worker.config.stage
     step = (sample_hooks._current_rollout_id or 0) if worker.evaluated in (None, DURING) else 0
-    return ended.trajectory(worker.config.common.run, phase, step)
+    return ended.trajectory(worker.config.places.run, phase, step)
 
 
 def _forget(sample: Any) -> None:

@@ -30,6 +30,7 @@ from xp.tasks.schedule import MAX_BATCHES
 from xp.worker.played import PlayedEpisode
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.step_log import Start
+from xp.worker.time_limit import TimeLimit
 from xp.worker.trained import never_filled
 
 DURING: Final = "during"
@@ -72,11 +73,11 @@ class Worker:
     def from_file(path: Path) -> Worker:
         """Read the WorkerConfig, and the `episode.json` of its stage."""
         config = config_of(path, WorkerConfig.from_json)
-        stage = Path(config.root, config.common.stage_dir)
+        stage = Path(config.root, config.stage_dir)
         environ = environment()
         mix = EnvironmentMixture.from_file(stage / "episode.json", environ)
-        file = stage / "trajectories" / f"{config.phase}.jsonl"
-        recorder = Recorder(file, mix, config.common.upload_as, environ)
+        file = stage / "trajectories" / f"{config.stage}.jsonl"
+        recorder = Recorder(file, mix, config.upload_as, environ)
         close_on_request(path.parent, mix.close)
         made = Worker(config, mix, recorder)
         made.start_s = Start().total("imports, tasks, models and engines")
@@ -88,7 +89,7 @@ class Worker:
         if self.config.evaluation is None:
             return None
         config = config_of(self.path(self.config.evaluation), EvaluateConfig.from_json)
-        return RunEvaluation(config, self.path(self.config.common.stage_dir) / "episode.json", Path(self.config.root))
+        return RunEvaluation(config, self.path(self.config.stage_dir) / "episode.json", Path(self.config.root))
 
     def is_grouped(self, env: str, *, evaluation: bool) -> bool:
         """Returns whether an episode has its reward only when its group has ended."""
@@ -98,7 +99,7 @@ class Worker:
     @cached_property
     def teacher(self) -> TeacherApi | None:
         """Client of the teacher's server; None: there is no teacher, or Slime loads it."""
-        distill = self.config.distill
+        distill = self.config.spec.algorithm.distill
         return None if distill is None or distill.url is None else TeacherApi(distill, environment())
 
     def due(self, rollout_id: int) -> str | None:
@@ -112,7 +113,7 @@ class Worker:
 
     def is_during(self, rollout_id: int) -> bool:
         """Returns whether an evaluation during the training is due after this rollout."""
-        every = self.config.every
+        every = self.config.spec.evaluation.every
         return every is not None and (rollout_id + 1) % every == 0
 
     def is_last(self, rollout_id: int) -> bool:
@@ -123,7 +124,7 @@ class Worker:
         self.evaluated = self.due(rollout_id)
         if self.config.evaluation is not None and self.evaluated in (BEFORE, AFTER):
             file = self.path(self.config.evaluation).parent / "trajectories" / f"{self.evaluated}.jsonl"
-            self._recorder = Recorder(file, self.mix, self.config.common.upload_as, environment())
+            self._recorder = Recorder(file, self.mix, self.config.upload_as, environment())
 
     def end_evaluation(self) -> None:
         if self._recorder is not self._train_recorder:
@@ -133,7 +134,8 @@ class Worker:
     def chat(self, tokenizer: Any = None) -> ChatTokens:
         """The policy's tokenizer with the run's chat template; a process has one policy, given at its first episode."""
         if self._chat is None:
-            self._chat = ChatTokens(tokenizer, self.config.common.chat)
+            spec = self.config.spec
+            self._chat = ChatTokens(tokenizer, spec.model, keeps_prompts=spec.record_prompts)
         return self._chat
 
     def prompt(self, chat: ChatTokens, sample: Any) -> list[int]:
@@ -156,9 +158,10 @@ class Worker:
         """
         self._groups += [read_played(sample.metadata) for sample in samples]
         self._num_kept += is_kept
-        needed, num_groups = self.config.prompts_per_step, len(self._groups) // self.config.group_size
+        training = self.config.spec.training
+        needed, num_groups = training.prompts_per_step, len(self._groups) // training.group_size
         if num_groups % needed == 0:
-            check_health(self._groups, self.config.common.max_void_fraction)
+            check_health(self._groups, training.max_void_fraction)
         if self._num_kept < needed and num_groups >= MAX_BATCHES * needed:
             raise never_filled(self._num_kept, needed, num_groups)
 
@@ -168,9 +171,9 @@ class Worker:
 
     def check_time(self, rollout_id: int) -> None:
         """Raise XpError(LIMIT) at the beginning of a rollout if the steps before it have used the training's time."""
-        limit, common = self.config.time_limit, self.config.common
+        limit, places = TimeLimit.of(self.config.spec), self.config.places
         if limit is not None and rollout_id > self._rollout_in_time:
-            limit.check(rollout_id, self.path(common.metrics), common.attempt)
+            limit.check(rollout_id, self.path(places.metrics), places.attempt)
             self._rollout_in_time = rollout_id
 
     def end_step(self, *, is_last: bool) -> None:

@@ -42,10 +42,10 @@ def main(argv: Sequence[str]) -> None:
     open_sources(config.command)
     model = local_model(config.model, root)
     check_architecture(model, config.architecture)
-    chat = policy_chat(config.common, model, stage)
-    trained, held_out = examples(config, stage, chat, config.common.limits)
+    chat = policy_chat(config, model, stage)
+    trained, held_out = examples(config, stage, chat)
     num_updates = config.updates(len(trained))
-    if config.warmup_updates > num_updates:
+    if config.spec.sft.warmup_updates > num_updates:
         raise XpError(f"sft.warmup_updates: {warm_up_too_long(num_updates)}", ExitCode.PLAN)
     write_examples(trained, stage / TRAINING_FILE)
     write_examples(held_out, stage / HELD_OUT_FILE)
@@ -55,25 +55,10 @@ def main(argv: Sequence[str]) -> None:
     if latest is not None:
         print(f"going on from update {latest + 1} of {num_updates}", flush=True)
     if latest is None or latest + 1 < num_updates:
-        run_train(config.command.with_value(STEPS_FLAG, str(num_updates)), worker_config(config, root, num_updates))
+        run_train(config.command.with_value(STEPS_FLAG, str(num_updates)), WorkerConfig.of(config, root, num_updates))
     publish_model(exports / str(num_updates - 1), root / config.target, chat.end_ids)
-    prune(checkpoints, exports, config.keep_checkpoints)
-    check_trained(PHASE, config.common, num_updates, config.model, config.target)
-
-
-def worker_config(config: SlimeSftConfig, root: Path, num_updates: int) -> WorkerConfig:
-    """The configuration for Slime's processes, in which an update is a step."""
-    return WorkerConfig(
-        root=str(root.absolute()),
-        common=config.common,
-        phase=PHASE,
-        group_size=1,
-        num_steps=num_updates,
-        prompts_per_step=config.batch_size,
-        checkpoints=config.checkpoints,
-        exports=config.exports,
-        keep_checkpoints=config.keep_checkpoints,
-    )
+    prune(checkpoints, exports, config.spec.training.keep_checkpoints)
+    check_trained(PHASE, config, num_updates, config.model, config.target)
 
 
 def write_order(config: SlimeSftConfig, num_examples: int, file: Path) -> None:
@@ -81,17 +66,17 @@ def write_order(config: SlimeSftConfig, num_examples: int, file: Path) -> None:
     rows = (
         {INPUT_KEY: "", METADATA_KEY: {EXAMPLE: at}}
         for batch in _batches(config, num_examples)
-        for at in (*batch, *[None] * (config.batch_size - len(batch)))
+        for at in (*batch, *[None] * (config.spec.sft.batch_size - len(batch)))
     )
     write_atomically(file, "".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def _batches(config: SlimeSftConfig, num_examples: int) -> Iterator[list[int]]:
-    draw, rest = random.Random(config.rule.seed), list[int]()
+    draw, rest = random.Random(config.spec.seed), list[int]()
     for _ in range(config.updates(num_examples)):
         rest = rest or draw.sample(range(num_examples), num_examples)
-        yield rest[: config.batch_size]
-        rest = rest[config.batch_size :]
+        yield rest[: config.spec.sft.batch_size]
+        rest = rest[config.spec.sft.batch_size :]
 
 
 if __name__ == "__main__":

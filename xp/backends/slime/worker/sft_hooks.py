@@ -26,7 +26,7 @@ def _config(path: str) -> WorkerConfig:
 @cache
 def _examples(path: str, file: str) -> list[Example]:
     config = _config(path)
-    return read_examples(Path(config.root, config.common.stage_dir, file))
+    return read_examples(Path(config.root, config.stage_dir, file))
 
 
 def rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> list[list[Any]]:
@@ -48,8 +48,8 @@ def log_rollout(rollout_id: int, args: Any, samples: Any, extra_metrics: Any, ro
     """Slime's custom rollout log function; True: Slime logs nothing of its own. Removes old checkpoints."""
     del rollout_id, samples, extra_metrics, rollout_time
     config = _config(getattr(args, WORKER_ATTRIBUTE))
-    if config.checkpoints is not None and config.exports is not None:
-        prune(Path(config.root, config.checkpoints), Path(config.root, config.exports), config.keep_checkpoints)
+    checkpoints, exports = Path(config.root, config.checkpoints), Path(config.root, config.exports)
+    prune(checkpoints, exports, config.spec.training.keep_checkpoints)
     return True
 
 
@@ -74,7 +74,7 @@ class SftMetrics:
 
     def __init__(self, native: Callable[..., None], config: WorkerConfig, held_out: Sequence[Example]) -> None:
         self._native, self._num_updates, self._held_out = native, config.num_steps, held_out
-        self._updates = Updates(MetricsFile(Path(config.root, config.common.metrics), PHASE, config.common.attempt))
+        self._updates = Updates(MetricsFile(Path(config.root, config.places.metrics), PHASE, config.places.attempt))
         self._before: float | None = None
         self._after: float | None = None
         self._learning_rate = math.nan

@@ -34,31 +34,31 @@ def log_rollout(
     """
     del extra_metrics
     worker = worker_of(args)
-    config = worker.config
+    config, training = worker.config, worker.config.spec.training
     played = [read_played(sample.metadata) for sample in samples]
     # Slime names the kept groups alone; as on SkyRL, a step's metrics are of all that were played.
     judged = worker.judged()
     worker.num_steps_played += 1
     worker.end_step(is_last=worker.is_last(rollout_id) and worker.due(rollout_id) is None)
-    check_health(played, config.common.max_void_fraction)
-    metrics = episode_metrics(judged or played, config.group_size, config.common.pass_threshold)
+    check_health(played, training.max_void_fraction)
+    metrics = episode_metrics(judged or played, training.group_size, config.spec.evaluation.pass_threshold)
     metrics["time/rollout_s"] = rollout_time
     if worker.start_s is not None and worker.num_steps_played == 1:
         metrics["time/start_s"] = worker.start_s
-    if config.max_staleness:
+    if training.max_staleness:
         # The first rollout of a process is that of the weights that it begins with.
         metrics["training/staleness"] = float(worker.num_steps_played > 1)
     if judged:
-        metrics["episodes/groups_left_out"] = float(len(judged) // config.group_size - config.prompts_per_step)
+        metrics["episodes/groups_left_out"] = float(len(judged) // training.group_size - training.prompts_per_step)
     if args.debug_rollout_only:
         metrics_file(config).write(rollout_id + 1, metrics)
     else:
         half = {"began": time.time() - rollout_time, "metrics": metrics | all_tokens(judged or played)}
         write_atomically(half_of(config, rollout_id), json.dumps(half) + "\n")
-    if config.checkpoints is not None and config.exports is not None:
-        critic = None if config.critic_checkpoints is None else worker.path(config.critic_checkpoints)
-        seal_exports(worker.path(config.checkpoints), worker.path(config.exports), worker.chat().end_ids, critic)
-        prune(worker.path(config.checkpoints), worker.path(config.exports), config.keep_checkpoints, critic)
+    critic = None if config.critic_checkpoints is None else worker.path(config.critic_checkpoints)
+    checkpoints, exports = worker.path(config.checkpoints), worker.path(config.exports)
+    seal_exports(checkpoints, exports, worker.chat().end_ids, critic)
+    prune(checkpoints, exports, training.keep_checkpoints, critic)
     return True
 
 
@@ -83,9 +83,9 @@ def log_evaluation(
         assert worker.evaluation is not None  # its config has the models
         worker.evaluation.add(name, played)
     if name != BEFORE and worker.is_during(rollout_id):
-        reward = evaluated_while_training(config.common, played, rollout_id + 1, Path(config.root))
-        if config.best is not None:
-            _consider(worker, BestKeeper(config.best, Path(config.root)), rollout_id, reward)
+        reward = evaluated_while_training(config, played, rollout_id + 1, Path(config.root))
+        if (keeper := BestKeeper.of(config, Path(config.root))) is not None:
+            _consider(worker, keeper, rollout_id, reward)
     return True
 
 
@@ -96,8 +96,7 @@ def _consider(worker: Worker, keeper: BestKeeper, rollout_id: int, reward: float
     """
     if keeper.is_better(reward):
         staged = keeper.begin()
-        if keeper.rule.keeps_model:
-            assert worker.config.exports is not None  # a training has them
+        if keeper.rule.keep_best:
             linked_copy(worker.path(worker.config.exports) / str(rollout_id), staged)
         keeper.finish(rollout_id + 1, reward, worker.chat().end_ids)
     elif not worker.is_last(rollout_id) and (stop := keeper.stop(rollout_id + 1)) is not None:
@@ -107,9 +106,9 @@ def _consider(worker: Worker, keeper: BestKeeper, rollout_id: int, reward: float
 
 def half_of(config: WorkerConfig, rollout_id: int) -> Path:
     """File in which the rollout's half of a step waits for the training's half."""
-    return Path(config.root, config.common.stage_dir, "steps", f"{rollout_id}.json")
+    return Path(config.root, config.stage_dir, "steps", f"{rollout_id}.json")
 
 
 def metrics_file(config: WorkerConfig) -> MetricsFile:
     """The run's, for lines of training."""
-    return MetricsFile(Path(config.root, config.common.metrics), "train", config.common.attempt)
+    return MetricsFile(Path(config.root, config.places.metrics), "train", config.places.attempt)

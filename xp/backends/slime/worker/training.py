@@ -15,6 +15,7 @@ from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import finite_means
 from xp.lib.atomic import write_atomically
 from xp.lib.reading import config_of
+from xp.spec import Estimator
 from xp.worker import importance
 from xp.worker.step_log import StepLog
 
@@ -33,7 +34,7 @@ def enter(args: Any) -> None:
     from slime.observability import logging_utils
 
     config = config_of(Path(getattr(args, WORKER_ATTRIBUTE)), WorkerConfig.from_json)
-    if config.estimator == "gae":
+    if config.spec.algorithm.estimator is Estimator.GAE:
         args.custom_advantage_function_path = OVER_TRAINED_TOKENS
     if not isinstance(logging_utils.log, CapturedLog):
         logging_utils.log = watched = CapturedLog(logging_utils.log, config)
@@ -45,7 +46,7 @@ class CapturedLog(StepLog):
 
     def __init__(self, native: Callable[..., None], config: WorkerConfig) -> None:
         root = Path(config.root)
-        super().__init__(config.common, metrics_file(config), config.symptoms, root=root)
+        super().__init__(config, metrics_file(config), root=root)
         self._native, self._config = native, config
         self._updates: list[dict[str, float]] = []
         self._ended = 0.0
@@ -78,7 +79,7 @@ class CapturedLog(StepLog):
         A critic's process has no line of its own. It leaves its part in a file: Slime trains the policy after it, on
         its values.
         """
-        rollout_id, position = divmod(number, self._config.updates_per_step)
+        rollout_id, position = divmod(number, self._config.spec.training.updates_per_step)
         share = factor(position)
         self._updates.append(
             {
@@ -92,10 +93,11 @@ class CapturedLog(StepLog):
         self.are_finite(rollout_id + 1, watched)
         self.count_update(watched["grad_norm"])
         if position == 0 and (gap := self._updates[0].get("training/logprob_gap")) is not None:
-            half = json.loads(half_of(self._config, rollout_id).read_text()) if self._config.max_staleness else None
+            is_ahead = self._config.spec.training.max_staleness > 0
+            half = json.loads(half_of(self._config, rollout_id).read_text()) if is_ahead else None
             if half is None or not half["metrics"]["training/staleness"]:
                 self.check_gap(rollout_id + 1, gap)
-        if position + 1 < self._config.updates_per_step:
+        if position + 1 < self._config.spec.training.updates_per_step:
             return
         training = finite_means(self._updates) | distill_kl()
         if OF_WEIGHTS[0] in training:
@@ -104,7 +106,7 @@ class CapturedLog(StepLog):
         if any(name.startswith(OF_CRITIC) for name in metrics):
             write_atomically(_critics(self._config, rollout_id), json.dumps(training) + "\n")
             return
-        if self._config.estimator == "gae":
+        if self._config.spec.algorithm.estimator is Estimator.GAE:
             training |= json.loads(_critics(self._config, rollout_id).read_text())
         half = json.loads(half_of(self._config, rollout_id).read_text())
         # A step that is sampled during the one before begins when that one ends.

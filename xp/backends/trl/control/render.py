@@ -12,14 +12,13 @@ from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.control.rows.algorithm import has_native_correction
 from xp.backends.trl.control.rows.model import PINS
 from xp.backends.trl.control.rows.sft import SFT
-from xp.backends.trl.worker.config import Lora, TRLSftConfig, TRLStageConfig, TRLTrainConfig
+from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
 from xp.engines.config import VLLMServer
 from xp.job import Job, Stage
 from xp.planning import rows
-from xp.planning.backend import MemoryUse, RunPaths
+from xp.planning.backend import MemoryUse
 from xp.planning.batch import batch_refusals, with_shared
 from xp.planning.engine import vllm_server
-from xp.planning.episode import sampling_of
 from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
@@ -29,7 +28,6 @@ from xp.planning.stages import (
     cpu_engine,
     cpu_environment,
     model_stages,
-    stage_fields,
     teacher_stages,
     train_and_evaluate,
     train_fields,
@@ -37,6 +35,7 @@ from xp.planning.stages import (
 )
 from xp.planning.values import value_refusals
 from xp.spec import DType, EngineName, RunSpec
+from xp.worker.places import RunPaths
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
 
@@ -72,11 +71,10 @@ def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
 
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Stage that fine-tunes the model on episodes (xp.planning.sft)."""
-    lora, here = spec.model.lora, places.stage("sft")
+    here = places.stage("sft")
     config = TRLSftConfig(
-        common=_common(spec, places, "sft", None),
+        **_common(spec),
         **sft_fields(spec, places),
-        lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
         arguments=sft_arguments(spec, places),
     )
     files = {"config.json": config.to_json()}
@@ -117,21 +115,14 @@ def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
 
 
 def _train_job(spec: RunSpec, places: RunPaths) -> Job:
-    lora, here = spec.model.lora, places.stage("train")
+    here = places.stage("train")
     engines = spec.backend.engine.accelerators
     config = TRLTrainConfig(
-        common=_common(
-            spec,
-            places,
-            "train",
-            None if engines is None else vllm_server(spec, engines, takes_weights=True),
-        ),
+        **_common(spec, node_size(spec), None if engines is None else vllm_server(spec, engines, takes_weights=True)),
         **train_fields(spec, places),
         num_processes=world_size(spec),
         updates_per_rollout=spec.training.all_updates_per_step,
-        lora=None if lora is None else Lora(lora.rank, lora.alpha, lora.dropout, lora.target_modules),
         importance=importance(spec, is_native=has_native_correction(spec)),
-        ratio_from=spec.algorithm.ratio_from.value,
         grpo=grpo_config(spec, places),
     )
     files = {"config.json": config.to_json()}
@@ -143,15 +134,9 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     return _job(spec, here, tuple(argv), files, (f"{places.model}/model.safetensors", places.metrics))
 
 
-def _common(spec: RunSpec, places: RunPaths, stage: str, server: VLLMServer | None) -> TRLStageConfig:
-    processes = node_size(spec) if stage == "train" else 1
-    return TRLStageConfig(
-        **stage_fields(spec, places, stage),
-        num_threads=max(1, spec.backend.num_threads // processes),
-        dtype=spec.model.dtype.value,
-        sampling=sampling_of(spec, evaluates=False),
-        server=server,
-    )
+def _common(spec: RunSpec, num_processes: int = 1, server: VLLMServer | None = None) -> dict[str, Any]:
+    """Fields of a TRLStageConfig that are TRL's."""
+    return {"threads_per_process": max(1, spec.backend.num_threads // num_processes), "server": server}
 
 
 def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, str], outputs: tuple[str, ...]) -> Job:

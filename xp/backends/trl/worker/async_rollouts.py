@@ -169,7 +169,8 @@ class AsyncRollouts(Rollouts):
         self, process: TrainingProcess, order: Sequence[TaskRow], held_out: HeldOutEvaluation | None = None
     ) -> None:
         super().__init__(process, order, held_out)
-        self._ahead = RolloutThread(self._play_ahead, self._config.max_staleness, self._config.num_steps, self._ranks)
+        max_staleness = self._config.spec.training.max_staleness
+        self._ahead = RolloutThread(self._play_ahead, max_staleness, self._config.num_steps, self._ranks)
         self._trainer: Any = None
         self._being_played: EpisodePlay | None = None
         self._is_closed = False
@@ -220,7 +221,8 @@ class AsyncRollouts(Rollouts):
 
     def _play_ahead(self, step: int, policy: int) -> StepSamples:
         """Plays this process's share of a step, in the order of TRL's later requests."""
-        size, group = self._config.prompts_per_step, self._config.group_size
+        training = self._config.spec.training
+        size, group = training.prompts_per_step, training.group_size
         rows = [row for row in self._order[step * size : (step + 1) * size] for _ in range(group)]
         numbered = list(zip(rows, sample_numbers([row.task_id for row in rows]), strict=True))
         share = len(rows) // self._ranks.count

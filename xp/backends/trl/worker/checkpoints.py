@@ -15,6 +15,7 @@ from xp.backends.trl.worker.process import Ranks
 from xp.errors import XpError
 from xp.lib.verified import DIGESTS, damaged
 from xp.worker.publish import seal, step_directories
+from xp.worker.time_limit import TimeLimit
 
 FORM = "checkpoint-{}"
 """Trainer's name of the directory of a checkpoint, by the number of optimizer updates."""
@@ -74,12 +75,13 @@ class EndInTime(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         config, error = self._config, None
-        if config.time_limit is None or not 0 < state.global_step < state.max_steps:
+        limit = TimeLimit.of(config.spec)
+        if limit is None or not 0 < state.global_step < state.max_steps:
             return
         if self._ranks.is_main:
             try:
                 step = state.global_step // config.updates_per_rollout
-                config.time_limit.check(step, Path(config.common.metrics), config.common.attempt)
+                limit.check(step, Path(config.places.metrics), config.places.attempt)
             except XpError as raised:
                 error = raised
         error = self._ranks.gather([error])[0][0]

@@ -10,7 +10,7 @@ from typing import Any
 
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
 from xp.lib.loopback import HOST, free_port
-from xp.worker.stage import Sampling
+from xp.spec import Sampling
 
 IDLE_S = 0.002
 """Seconds between two checks of the group, while all its episodes wait for their environments."""

@@ -16,7 +16,7 @@ from xp.engines.conversation import OpenEngine
 from xp.engines.key_check import KEY
 from xp.episode.tokens import ChatTokens
 from xp.lib.loopback import HOST
-from xp.worker.stage import Sampling
+from xp.spec import Sampling
 
 EngineOf = Callable[[Sampling, str], OpenEngine]
 """Function from the sampling and the seed of training or evaluation to the engine with the weights of a step.

@@ -18,7 +18,8 @@ from xp.backends.trl.worker.means import Counts, rescaled, trained, update_count
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.engines.kv_cache import without_padding_mask
-from xp.worker.distill import DISTILL_KL
+from xp.spec import RatioFrom
+from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.importance import Importance, metrics
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
@@ -48,7 +49,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self,
         log: TRLStepLog,
         importance: Importance | None = None,
-        ratio_from: str = "trainer",
+        ratio_from: RatioFrom = RatioFrom.TRAINER,
         teacher: Teacher | None = None,
         **parts: Any,
     ) -> None:
@@ -134,7 +135,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         teacher = self._xp_teacher.logprobs(output, logprobs)
         policy = output["old_per_token_logps"] if "old_per_token_logps" in output else logprobs(self.model)
         mask, of_reward = trained(output), output["advantages"][:, None]
-        advantages, gap = self._xp_teacher.rule.advantages(of_reward, teacher, policy, mask)
+        advantages, gap = distilled(self._xp_teacher.rule, of_reward, teacher, policy, mask)
         total, count = self.accelerator.reduce(torch.stack([gap, mask.sum()]).float(), reduction="sum").tolist()
         self._xp_log.measured({DISTILL_KL: total / max(1.0, count)})
         return {**output, "advantages": advantages}
@@ -145,7 +146,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         if "old_per_token_logps" in output:
             output[POLICY_LOGPS] = output["old_per_token_logps"]
             self._add_gap(output, output[POLICY_LOGPS])
-        if self._xp_ratio_from == "engine":
+        if self._xp_ratio_from is RatioFrom.ENGINE:
             output["old_per_token_logps"] = output["sampling_per_token_logps"]
         if self._xp_importance is not None:
             gap = output[POLICY_LOGPS] - output["sampling_per_token_logps"]

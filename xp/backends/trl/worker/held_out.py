@@ -19,10 +19,12 @@ from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
+from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.played import record, with_group_rewards
 from xp.worker.stage import AFTER, BEFORE
+from xp.worker.token_budget import evaluation_sampling, evaluation_seed
 
 
 class HeldOutEvaluation:
@@ -44,9 +46,9 @@ class HeldOutEvaluation:
         self._limits = [one.limits for one in config_of(episodes, EpisodeConfig.from_json).members.values()]
         self._whole = RunEvaluation(config, episodes)
         self._due = [name for name in config.models if self._whole.is_due(name)]
-        self._tasks = config.rounds.tasks(rows)
-        self._numbered, self._num_counted = share_of(self._tasks, config.rounds.samples_per_task, self._ranks)
-        self._places = max(1, config.batch_size // self._ranks.count)
+        self._tasks = evaluated_tasks(config.spec.evaluation, rows)
+        self._numbered, self._num_counted = share_of(self._tasks, config.spec.evaluation.samples_per_task, self._ranks)
+        self._places = max(1, config.spec.evaluation.batch_size // self._ranks.count)
 
     @property
     def deadline_s(self) -> int:
@@ -57,7 +59,7 @@ class HeldOutEvaluation:
 
     def is_due(self, step: int) -> bool:
         """Returns whether the policy is evaluated after this rollout step; 0: before the training."""
-        every = self._process.config.every
+        every = self._process.config.spec.evaluation.every
         return BEFORE in self._due if step == 0 else every is not None and step % every == 0
 
     def play(self, engine: EngineOf, step: int, trainer: Any) -> None:
@@ -79,11 +81,12 @@ class HeldOutEvaluation:
         self._process.log.begin_step()
 
     def _play_during(self, engine: EngineOf, step: int, trainer: Any) -> None:
-        process, sampling = self._process, self._config.sampling
-        played = self._play(engine(sampling, f"{sampling.seed}/{step}"), process.recorder, "during", step)
-        reward = evaluated_while_training(process.config.common, played, step, writes=self._ranks.is_main)
-        if process.config.best is not None:
-            self._consider(BestKeeper(process.config.best, Path()), step, reward, trainer)
+        process, spec = self._process, self._config.spec
+        opened = engine(evaluation_sampling(spec), f"{spec.seed}/{step}")
+        played = self._play(opened, process.recorder, "during", step)
+        reward = evaluated_while_training(process.config, played, step, writes=self._ranks.is_main)
+        if (keeper := BestKeeper.of(process.config)) is not None:
+            self._consider(keeper, step, reward, trainer)
 
     def play_trained(self, engine: EngineOf) -> None:
         """The same for the trained model, unless there is a result; raises XpError as `play` does."""
@@ -91,23 +94,23 @@ class HeldOutEvaluation:
             self._play_model(engine, AFTER)
 
     def _play_model(self, engine: EngineOf, name: str) -> None:
-        common, sampling = self._config.common, self._config.sampling
+        common, spec = self._config, self._config.spec
         file = Path(common.stage_dir) / "trajectories" / f"{name}{self._ranks.suffix}.jsonl"
         with Recorder(file, self._process.mix, common.upload_as, os.environ) as recorder:
-            played = self._play(engine(sampling, sampling.evaluation_seed), recorder, name, 0)
+            played = self._play(engine(evaluation_sampling(spec), evaluation_seed(spec)), recorder, name, 0)
         self._whole.add(name, played, writes=self._ranks.is_main)
 
     def _play(self, opened: OpenEngine, recorder: Recorder, name: str, step: int) -> list[EpisodeFacts]:
         """The episodes of all ranks, in the order of the tasks."""
         from tqdm import tqdm
 
-        process, run, numbered = self._process, self._config.common.run, self._numbered
+        process, run, numbered = self._process, self._config.places.run, self._numbered
         played = play_each(opened, process.chat, numbered, process.mix, places=self._places)
         # The bar is for a moment where that of the training is.
         options: dict[str, Any] = {"desc": f"evaluate {name}", "unit": "episode", "position": 0, "leave": False}
         rollouts = iter(tqdm(played, total=len(numbered), disable=not self._ranks.is_main, **options))
         counted = (rollout.record for rollout in islice(rollouts, self._num_counted))
-        samples = self._config.rounds.samples_per_task
+        samples = self._config.spec.evaluation.samples_per_task
         settled = with_group_rewards(process.mix, counted, samples)
         recorded = record(settled, recorder, run, f"evaluate/{name}", step)
         for _ in rollouts:  # those that do not count
@@ -123,7 +126,7 @@ class HeldOutEvaluation:
             if is_main:
                 keeper.begin()
             self._ranks.wait()
-            if keeper.rule.keeps_model:
+            if keeper.rule.keep_best:
                 trainer.save_model(str(keeper.staged))  # only adapters, if these are trained; all ranks must call it
             self._ranks.wait()
             if is_main:

@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
     config = config_of(Path(path), TRLTrainConfig.from_json)
     with ExitStack() as stack:
         stay_here()
-        if config.common.server is not None:
+        if config.server is not None:
             _serve(stack, config)
         if accelerate:
             launch_processes(accelerate[0], "xp.backends.trl.worker.train", path)
@@ -41,11 +41,11 @@ def main(argv: Sequence[str]) -> None:
 
 def _serve(stack: ExitStack, config: TRLTrainConfig) -> None:
     """Starts a server on the accelerators after those that train."""
-    server = config.common.server
+    server = config.server
     assert server is not None
     is_on_cpu = server.num_accelerators == 0
     devices, server_devices = ("", "") if is_on_cpu else split_devices(config.num_processes, server.num_accelerators)
-    log = Path(config.common.stage_dir) / "vllm.log"
+    log = Path(config.stage_dir) / "vllm.log"
     os.environ[URL], os.environ[KEY] = stack.enter_context(running(server, config.start_model, server_devices, log))
     os.environ["CUDA_VISIBLE_DEVICES"] = devices
     # Otherwise TRL's client would use the shell's proxy for this machine.

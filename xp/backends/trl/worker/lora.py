@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from xp.backends.trl.worker.config import Lora
+from xp.spec import LoraSpec
 from xp.worker.adapters import adapters_of, base_of, check_untied
 from xp.worker.learning_rate import disable_dropout
 
 
-def start_policy(start: str, lora: Lora | None, dtype: Any) -> tuple[Any, Any]:
+def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, Any]:
     """The model that training starts from, and peft's configuration of new adapters.
 
     In bfloat16, adapters of the start with the same settings are trained on, without a configuration of new ones: if
@@ -51,7 +51,7 @@ def start_policy(start: str, lora: Lora | None, dtype: Any) -> tuple[Any, Any]:
     return loaded(start), new
 
 
-def peft_config(lora: Lora) -> Any:
+def peft_config(lora: LoraSpec) -> Any:
     """Configuration for peft; the head gets no adapter, since TRL refuses it."""
     from peft import LoraConfig
 

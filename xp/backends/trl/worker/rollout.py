@@ -15,6 +15,7 @@ from xp.engines.play import EpisodePlay, Rollout, play_each, sample_numbers
 from xp.episode.advantages import without_variance
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeStatus
+from xp.episode.rewards import Overlong
 from xp.tasks.row import TaskRow
 from xp.worker.played import record
 
@@ -60,8 +61,8 @@ class Rollouts:
         self._process, self._config, self._ranks = process, process.config, process.ranks
         self._order, self._held_out = order, held_out
         self._rows = {row.task_id: row for row in order}
-        server_log = f"{self._config.common.stage_dir}/vllm.log"
-        is_ahead = self._config.max_staleness > 0
+        server_log = f"{self._config.stage_dir}/vllm.log"
+        is_ahead = self._config.spec.training.max_staleness > 0
         self._generation = Generation(process.chat, self._ranks, server_log, is_ahead=is_ahead)
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
@@ -106,16 +107,16 @@ class Rollouts:
             policy: number of rollout steps that the policy was trained for.
         """
         began = time.monotonic()
-        process, sampling = self._process, self._config.common.sampling
-        opened = engine(sampling, f"{sampling.seed}/{step}")
-        play = partial(play_each, group_size=self._config.group_size, overlong=self._config.overlong)
+        process, spec = self._process, self._config.spec
+        opened = engine(spec.training, f"{spec.seed}/{step}")
+        play = partial(play_each, group_size=spec.training.group_size, overlong=Overlong.of(spec))
         rollouts = list(play(opened, process.chat, numbered, process.mix, self._begun))
         for rollout in rollouts:
             # TRL refuses an empty completion, as of an episode whose first turn was lost.
             if not rollout.conversation.completion_ids:
                 rollout.conversation.append_env_tokens(list(process.chat.end_ids)[:1])
         episodes = (rollout.record for rollout in rollouts)
-        played = record(episodes, process.recorder, self._config.common.run, "train", step)
+        played = record(episodes, process.recorder, self._config.places.run, "train", step)
         return StepSamples(
             step=step,
             policy=policy,
@@ -142,13 +143,13 @@ class Rollouts:
 
     def _are_flat(self, rollouts: Sequence[Rollout]) -> list[bool]:
         """Returns for each episode whether the filter leaves it out with its group; a process has whole groups."""
-        if not self._config.zero_variance_filter:
+        if not self._config.spec.algorithm.zero_variance_filter:
             return [False] * len(rollouts)
-        groups = [str(number // self._config.group_size) for number in range(len(rollouts))]
+        groups = [str(number // self._config.spec.training.group_size) for number in range(len(rollouts))]
         return without_variance([rollout.outcome.reward for rollout in rollouts], groups)
 
     def _mask(self, rollout: Rollout) -> list[int]:
-        is_left_out = self._config.mask_truncated and rollout.outcome.status is EpisodeStatus.TRUNCATED
+        is_left_out = self._config.spec.algorithm.mask_truncated and rollout.outcome.status is EpisodeStatus.TRUNCATED
         mask = rollout.conversation.mask
         return [0] * len(mask) if is_left_out or rollout.outcome.status is EpisodeStatus.VOID else mask
 

@@ -43,21 +43,19 @@ def main(argv: Sequence[str]) -> None:
     if not ranks.is_main:
         quiet_rank()
     import_large("datasets", "trl.trainer.sft_trainer")
-    quiet_trainer(config.common.num_threads)
+    quiet_trainer(config.threads_per_process)
 
     from transformers import AutoTokenizer, set_seed
 
-    set_seed(config.common.sampling.seed)
+    set_seed(config.spec.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.model)
-    chat = policy_chat(config.common, config.model, path.parent, tokenizer)
+    chat = policy_chat(config, config.model, path.parent, tokenizer)
     join_group(ranks, use_cpu=config.arguments["use_cpu"], timeout_s=config.arguments["ddp_timeout"])
-    trained, held_out = examples(
-        config, path.parent, chat, config.common.sampling, is_main=ranks.is_main, wait=ranks.wait
-    )
+    trained, held_out = examples(config, path.parent, chat, is_main=ranks.is_main, wait=ranks.wait)
     train(config, chat, trained, held_out, ranks)
     leave_group(ranks)
     if ranks.is_main:
-        check_trained(PHASE, config.common, config.updates(len(trained)), config.model, config.target)
+        check_trained(PHASE, config, config.updates(len(trained)), config.model, config.target)
 
 
 def train(
@@ -66,7 +64,7 @@ def train(
     """Updates the model on the episodes and publishes it."""
     from xp.backends.trl.worker.checkpoints import latest_checkpoint
 
-    metrics = MetricsFile(Path(config.common.metrics), PHASE, config.common.attempt) if ranks.is_main else None
+    metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt) if ranks.is_main else None
     updates = Updates(metrics)
     trainer = make_trainer(config, chat, trained, held_out, ranks, updates)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
@@ -75,7 +73,7 @@ def train(
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     held_out_loss = float(trainer.evaluate()["eval_loss"]) if held_out else None
     updates.finish(trainer.state.global_step, held_out_loss)
-    publish_policy(trainer, chat, Path(config.target), config.common.dtype, ranks)
+    publish_policy(trainer, chat, Path(config.target), config.spec.model.dtype.value, ranks)
 
 
 def make_trainer(
@@ -93,11 +91,13 @@ def make_trainer(
     from xp.backends.trl.worker.checkpoints import Seal
     from xp.backends.trl.worker.train import loaded_dtype, shard_on_cpu
 
+    sft = config.spec.sft
+
     class Trainer(SFTTrainer):  # type: ignore[misc]
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             """xp's schedules, whose warm-up begins above 0."""
             self.lr_scheduler = make_scheduler(
-                config.lr_schedule, optimizer or self.optimizer, config.warmup_updates, num_training_steps
+                sft.lr_schedule, optimizer or self.optimizer, sft.warmup_updates, num_training_steps
             )
             self._created_lr_scheduler = True
             return self.lr_scheduler
@@ -121,7 +121,7 @@ def make_trainer(
     # Within the training: under FSDP2 a model cannot be evaluated before it has an optimizer.
     args = SFTConfig(**config.arguments, eval_on_start=bool(held_out))
     shard_on_cpu(args.distributed_state, os.environ)
-    model, adapters = start_policy(config.model, config.lora, loaded_dtype(config))
+    model, adapters = start_policy(config.model, config.spec.model.lora, loaded_dtype(config))
     trainer = Trainer(
         model=model,
         args=args,

@@ -29,9 +29,9 @@ class TRLStepLog(StepLog):
     """
 
     def __init__(self, config: TRLTrainConfig, file: MetricsFile | None, start: Start | None = None) -> None:
-        super().__init__(config.common, file, config.symptoms, num_steps=config.num_steps)
+        super().__init__(config, file, num_steps=config.num_steps)
         self._config, self.updates_per_rollout = config, config.updates_per_rollout
-        self.is_ahead = config.max_staleness > 0
+        self.is_ahead = config.spec.training.max_staleness > 0
         """True if episodes may be of an older policy than the one that is updated."""
         self._episodes: dict[str, float] = {}
         self._updates: list[dict[str, float]] = []
@@ -61,8 +61,9 @@ class TRLStepLog(StepLog):
         Raises:
             XpError: UNHEALTHY if too many episodes are void.
         """
-        check_health(played, self._config.common.max_void_fraction)
-        metrics = episode_metrics(played, self._config.group_size, self._config.common.pass_threshold)
+        check_health(played, self._config.spec.training.max_void_fraction)
+        spec = self._config.spec
+        metrics = episode_metrics(played, spec.training.group_size, spec.evaluation.pass_threshold)
         self._episodes = {**metrics, **all_tokens(played), **(more or {}), "time/rollout_s": rollout_s}
         if not self.is_ahead:
             self.gpus.rollout_ended()

@@ -10,8 +10,9 @@ from trl.models import prepare_fsdp
 from trl.trainer.utils import add_fused_lm_head
 
 from xp.engines.teacher import TeacherApi, check_teacher
-from xp.worker.distill import Distillation
+from xp.spec import Distill
 from xp.worker.learning_rate import disable_dropout
+from xp.worker.places import teacher_place
 
 Scorer = Callable[[Any], torch.Tensor]
 """Function from a model to its log-probabilities of the completions, shaped (episodes, tokens)."""
@@ -30,7 +31,7 @@ class Teacher:
         XpError: (CONFIG) the teacher has another vocabulary than the policy.
     """
 
-    def __init__(self, rule: Distillation, environ: Mapping[str, str], tokenizer: Any, dtype: torch.dtype) -> None:
+    def __init__(self, rule: Distill, environ: Mapping[str, str], tokenizer: Any, dtype: torch.dtype) -> None:
         self.rule = rule
         self.model: Any = None
         check_teacher(rule, tokenizer, environ)
@@ -39,7 +40,7 @@ class Teacher:
             return
         from transformers import AutoModelForCausalLM
 
-        self.model = AutoModelForCausalLM.from_pretrained(rule.teacher, dtype=dtype).eval().requires_grad_(False)
+        self.model = AutoModelForCausalLM.from_pretrained(teacher_place(rule), dtype=dtype).eval().requires_grad_(False)
         disable_dropout(self.model)
 
     def prepare(self, trainer: Any) -> None:

@@ -30,7 +30,7 @@ from xp.lib.loopback import free_port
 from xp.lib.reading import config_of
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.training_length import settle
-from xp.worker.best import EarlyStop
+from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.facts import record_facts
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
@@ -52,19 +52,19 @@ def main(argv: Sequence[str]) -> None:
     stay_here()
     if not ranks.is_main:
         quiet_rank()
-    rows = load_tasks(Path(config.common.tasks), path.parent, "train")
-    config = config.with_length(settle(config.length, len(rows), config.prompts_per_step, path.parent))
+    rows = load_tasks(Path(config.places.tasks), path.parent, "train")
+    spec = config.spec
+    config = config.with_steps(settle(spec.training, len(rows), path.parent))
 
     import_large("datasets", "xp.backends.trl.worker.async_rollouts", "xp.backends.trl.worker.guard")
     from transformers import AutoTokenizer, set_seed
 
-    quiet_trainer(config.common.num_threads)
-    set_seed(config.common.sampling.seed)
+    quiet_trainer(config.threads_per_process)
+    set_seed(spec.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.start_model)
-    chat = policy_chat(config.common, config.start_model, path.parent, tokenizer)
-    sampling = config.common.sampling
-    tasks = within_limit(Path(config.common.tasks), rows, chat, sampling.max_prompt_tokens)
-    order = order_of(config, tasks, sampling.seed)
+    chat = policy_chat(config, config.start_model, path.parent, tokenizer)
+    tasks = within_limit(Path(config.places.tasks), rows, chat, spec.training.max_prompt_tokens)
+    order = order_of(config, tasks)
 
     from xp.backends.trl.worker.async_rollouts import AsyncRollouts
     from xp.backends.trl.worker.held_out import HeldOutEvaluation
@@ -76,30 +76,30 @@ def main(argv: Sequence[str]) -> None:
     with (
         EnvironmentMixture.from_file(path.with_name("episode.json"), os.environ) as mix,
         Recorder(
-            path.parent / "trajectories" / f"train{ranks.suffix}.jsonl", mix, config.common.upload_as, os.environ
+            path.parent / "trajectories" / f"train{ranks.suffix}.jsonl", mix, config.upload_as, os.environ
         ) as recorder,
     ):
-        metrics = MetricsFile(Path(config.common.metrics), "train", config.common.attempt)
+        metrics = MetricsFile(Path(config.places.metrics), "train", config.places.attempt)
         log = TRLStepLog(config, metrics if ranks.is_main else None, start)
         process, held_out = TrainingProcess(config, chat, mix, log, recorder, ranks), None
         if config.evaluation is not None:
-            judged = held_out_tasks(config.common, path.parent, chat, sampling.max_prompt_tokens)
+            judged = held_out_tasks(config, path.parent, chat)
             eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
             held_out = HeldOutEvaluation(process, eval_config, path.with_name("episode.json"), judged)
             config = config.with_patience(held_out.deadline_s)
-        ahead = AsyncRollouts(process, order, held_out) if config.max_staleness else None
+        ahead = AsyncRollouts(process, order, held_out) if config.spec.training.max_staleness else None
         rollouts = ahead or Rollouts(process, order, held_out)
         hooks = () if ahead is None else (ahead.callback(),)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
-        record_facts(config.common, config.start_model, path.parent, chat, config.distill)
+        record_facts(config, config.start_model, path.parent, chat)
         start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()
-        publish_policy(trainer, chat, Path(config.model_dir), config.common.dtype, ranks)
+        publish_policy(trainer, chat, Path(config.places.model), config.spec.model.dtype.value, ranks)
         rollouts.evaluate_trained(trainer)
     leave_group(ranks)
     if ranks.is_main:
-        check_trained("train", config.common, config.num_steps, config.start_model, config.model_dir, config.best)
+        check_trained("train", config, config.num_steps, config.start_model, config.places.model, BestKeeper.of(config))
 
 
 def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollouts | None, ranks: Ranks) -> None:
@@ -150,16 +150,17 @@ def make_trainer(
     server = {"vllm_server_base_url": environ[URL], "vllm_group_port": free_port()} if URL in environ else {}
     args = GRPOConfig(**config.grpo, **server)
     shard_on_cpu(args.distributed_state, environ)
-    model, adapters = start_policy(config.start_model, config.lora, loaded_dtype(config))
-    if config.lora is None:
+    model, adapters = start_policy(config.start_model, config.spec.model.lora, loaded_dtype(config))
+    if config.spec.model.lora is None:
         # GRPOTrainer loads the reference itself, from the path in the configuration.
-        model.config._name_or_path = config.base_model
-    of_dtype, end_ids = getattr(torch, config.common.dtype), ChatTokens(tokenizer, config.common.chat).end_ids
+        model.config._name_or_path = config.reference
+    policy, distill = config.spec.model, config.spec.algorithm.distill
+    of_dtype, end_ids = getattr(torch, policy.dtype.value), ChatTokens(tokenizer, policy).end_ids
     trainer = GuardedTrainer(
         log,
         config.importance,
-        config.ratio_from,
-        None if config.distill is None else Teacher(config.distill, environ, tokenizer, of_dtype),
+        config.spec.algorithm.ratio_from,
+        None if distill is None else Teacher(distill, environ, tokenizer, of_dtype),
         model=model,
         args=args,
         processing_class=tokenizer,
@@ -170,8 +171,8 @@ def make_trainer(
         peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)
-    if config.lora is not None:
-        set_dropout(trainer.model, config.lora.dropout)
+    if config.spec.model.lora is not None:
+        set_dropout(trainer.model, config.spec.model.lora.dropout)
         if args.use_vllm:
             trainer.vllm_generation._iter_named_params = partial(merged_weights, trainer.model)
     return trainer
@@ -187,7 +188,7 @@ def prepare_engine(config: TRLTrainConfig, environ: Mapping[str, str]) -> None:
             send_over_gloo()
         return
     colocated.choose_port(os.environ)
-    colocated.set_vllm_dtype(config.common.dtype)
+    colocated.set_vllm_dtype(config.spec.model.dtype.value)
     if config.grpo["use_cpu"]:
         keep_plain_weights()
         take_back_draws()
@@ -198,7 +199,7 @@ def loaded_dtype(config: TRLTrainConfig | TRLSftConfig) -> Any:
     computation's."""
     import torch
 
-    return torch.float32 if config.lora is None else getattr(torch, config.common.dtype)
+    return torch.float32 if config.spec.model.lora is None else getattr(torch, config.spec.model.dtype.value)
 
 
 def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:

@@ -8,11 +8,10 @@ from typing import Any
 from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_critic, is_rehearsal, roles
 from xp.backends.skyrl.worker.config import ENV_CLASS
-from xp.envs.config import PromptSource
-from xp.planning.episode import chat_of
 from xp.planning.rows import Pin, Row, when
 from xp.planning.shared_rows import network_fields
 from xp.spec import DType, RunSpec
+from xp.spec.env import PromptSource
 from xp.worker.adapters import ENGINE_RANKS
 
 LORA = "trainer.policy.model.lora"
@@ -121,7 +120,7 @@ MODEL = (
     ),
     Row(
         "model.chat_template",
-        lambda s: {"generator.chat_template_kwargs": dict(chat_of(s).arguments)},
+        lambda s: {"generator.chat_template_kwargs": s.model.template_arguments},
         implemented_by="xp.episode.tokens; earlier turns stay as written",
     ),
     Row(

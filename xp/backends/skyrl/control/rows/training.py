@@ -15,11 +15,11 @@ from xp.backends.skyrl.control.keys import (
     trained,
 )
 from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
-from xp.episode.finite import OnNonfinite
 from xp.planning.extent import num_steps
 from xp.planning.rows import Row, when
 from xp.planning.shared_rows import OLDER, length_rows, longest_episode, longest_in_engine, not_ahead
 from xp.spec import LrSchedule, RunSpec
+from xp.spec.training import OnNonfinite
 
 SCHEDULER = {
     # Without warm-up updates, the rate is constant from the start.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInt
 
 from xp.engines.conversation import Opening
 from xp.episode.tokens import ChatTokens
-from xp.worker.stage import Sampling
+from xp.spec import Sampling
 
 QUIET_S = 0.004
 """Seconds without a further request after which a batch begins."""
@@ -74,7 +74,7 @@ class Sampler:
         """Generates one turn for each request; those of one kind are a batch."""
         kinds: dict[Any, list[int]] = {}
         for number, request in enumerate(requests):
-            unlimited = replace(request.sampling, max_tokens_per_turn=0, max_response_tokens=0)
+            unlimited = request.sampling.model_copy(update={"max_tokens_per_turn": 0, "max_response_tokens": 0})
             kinds.setdefault((unlimited, request.end_ids), []).append(number)
         turns: dict[int, SampledTurn] = {}
         for numbers in kinds.values():
@@ -87,7 +87,7 @@ class Sampler:
 
         sampling, end_ids = requests[0].sampling, requests[0].end_ids
         longest = max(request.sampling.max_tokens_per_turn for request in requests)
-        sampling = replace(sampling, max_tokens_per_turn=longest, max_response_tokens=longest)
+        sampling = sampling.model_copy(update={"max_tokens_per_turn": longest, "max_response_tokens": longest})
         prompts, names = [request.ids for request in requests], [request.seed for request in requests]
         opening = Opening(prompts, names, len(requests), lambda _: None)
         is_stop = self._chat.holds_one_of(sampling.stop)
@@ -133,14 +133,13 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         """Answers one or several requests, in SkyRL's format."""
         del model
         parameters = input_batch["sampling_params"]
-        sampling = Sampling(
-            max_prompt_tokens=0,
+        sampling = Sampling.model_construct(  # without validation: an evaluation's temperature may be 0
+            max_prompt_tokens=1,  # it is not applied
             max_tokens_per_turn=parameters["max_tokens"],
             max_response_tokens=parameters["max_tokens"],
             temperature=parameters["temperature"],
             top_p=parameters["top_p"],
             top_k=parameters["top_k"] if parameters["top_k"] > 0 else None,
-            seed=0,
             stop=tuple(parameters.get("stop") or ()),
             min_p=parameters.get("min_p", 0.0),
             repetition_penalty=parameters.get("repetition_penalty", 1.0),

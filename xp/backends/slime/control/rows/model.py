@@ -15,8 +15,8 @@ from xp.backends.slime.worker.config import (
     TOOL_KEY,
 )
 from xp.planning.rows import Native, Pin, Row, when
-from xp.planning.stages import start_place
 from xp.spec import DType, RunSpec
+from xp.worker.places import start_place
 
 
 def _part(name: str) -> Row:

@@ -1,0 +1,154 @@
+"""The spec is the only declaration of its fields: what runs in a job reads it, cheaply, and repeats none of them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.sections import run_spec
+from xp.envs.config import EpisodeConfig
+from xp.lib.codec import decode
+from xp.planning.episode import episode_config, spec_in_job
+from xp.spec import RunSpec
+from xp.spec.section import schema_fields
+from xp.worker.stage import deciding
+
+XP = Path(__file__).parents[2] / "xp"
+ROOMS = ("envs", "episode", "tasks", "diagnosis", "worker", "engines", "backends/*/worker")
+HEAVY = ("hydra", "numpy", "omegaconf", "pyarrow", "rich", "scipy", "torch", "transformers", "yaml")
+LIMIT_S = 3.0
+"""Seconds of the processor for the import, several times what it takes."""
+
+GENERAL = {"env", "key", "model", "name", "path", "prompt", "reward", "seed", "split", "url", "weight"}
+"""Words of the field that records and requests have by themselves: the reward of an episode, the split of a task."""
+OTHERS = {
+    "EnvConfig": {"dialect"},  # never None: the model's where the environment names none
+    "EpisodeConfig": {"members"},
+    "Target": {"overrides", "secrets"},  # their values
+    "Valid": {"num_tokens"},
+    "EpisodeFacts": {"num_tokens"},
+    "EpisodeResult": {"grader"},  # what the grader said
+    "_Form": {"data"},
+    "Syntax": {"thinking"},
+    "PrepareConfig": {"members", "preparation"},  # the section itself
+    "Manifest": {"held_out"},  # what was held out
+    "LoggedRates": {"variant"},
+    "Block": {"indices"},
+    "HubModelConfig": {"target"},
+    "Nodes": {"address"},
+    "TimeLimit": {"training"},  # the section itself
+    "Facts": {"members", "training"},  # the section itself
+    "ToolUse": {"num_episodes"},
+    "JudgeServer": {"judge", "launcher"},  # the sections themselves
+    "GenerationRequest": {"max_tokens"},
+}
+"""Class -> fields with the name of a key of the spec and another meaning, or whose value is a section as it is."""
+
+
+def test_the_spec_loads_nothing_heavy_in_a_job() -> None:
+    program = f"""
+import json, sys, time
+began = time.process_time()
+import xp.spec, xp.envs.config, xp.worker.stage
+print(json.dumps([[name for name in {HEAVY!r} if name in sys.modules], time.process_time() - began]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=XP.parent)
+    heavy, seconds = json.loads(done.stdout)
+    assert heavy == []
+    assert seconds < LIMIT_S
+
+
+def spec_keys() -> dict[str, list[str]]:
+    """Name of a field -> its key paths."""
+    keys = defaultdict(list)
+    for path, _ in schema_fields(RunSpec):
+        keys[path.rpartition(".")[2]].append(path)
+    return keys
+
+
+def fields_below_the_wall() -> Iterator[tuple[str, str, list[str]]]:
+    """File, name and fields of each dataclass and each section."""
+    for file in sorted(file for room in ROOMS for file in XP.glob(f"{room}/**/*.py")):
+        for found in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(found, ast.ClassDef) and _has_fields(found):
+                names = [one.target.id for one in found.body if _is_field(one)]  # type: ignore[attr-defined]
+                yield str(file.relative_to(XP)), found.name, names
+
+
+def _has_fields(found: ast.ClassDef) -> bool:
+    is_dataclass = any("dataclass" in ast.unparse(one) for one in found.decorator_list)
+    return is_dataclass or {ast.unparse(one) for one in found.bases} >= {"BaseModel"} or found.name == "EnvConfig"
+
+
+def _is_field(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+
+
+def test_no_class_of_a_job_repeats_a_field_of_the_spec() -> None:
+    keys, classes = spec_keys(), list(fields_below_the_wall())
+    assert len(classes) > 50
+    repeated = [
+        f"{file}: {name}.{field} repeats {keys[field][0]}: read it of the spec"
+        for file, name, fields in classes
+        for field in fields
+        if field in keys and field not in GENERAL | OTHERS.get(name, set())
+    ]
+    assert repeated == []
+
+
+def test_no_permission_is_left_over() -> None:
+    used = {(name, field) for _, name, fields in fields_below_the_wall() for field in fields if field in spec_keys()}
+    assert {(name, field) for name, fields in OTHERS.items() for field in fields} <= used
+    assert {field for _, field in used} >= GENERAL
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("env=[multiply,sums]",), ("algorithm=opd", "algorithm.distill.teacher=ORG/NAME", "sft.data=solve:a:b")],
+)
+def test_a_job_reads_the_spec_that_was_written(words: tuple[str, ...]) -> None:
+    spec = spec_in_job(run_spec(*words))
+    assert decode(RunSpec, spec.model_dump_json()) == spec
+    config = episode_config(spec)
+    assert EpisodeConfig.from_json(config.to_json()) == config
+
+
+def test_a_job_looks_up_no_plugin_and_reads_no_default() -> None:
+    written = json.loads(spec_in_job(run_spec()).model_dump_json())
+    written["backend"]["name"] = written["launcher"]["name"] = "of_a_plugin"
+    written["model"]["dialect"] = "a_package.dialects:Mine"
+    (member,) = written["env"]["members"].values()
+    member["provider"] = "another_providers_name"
+    spec = decode(RunSpec, json.dumps(written))
+    assert (spec.backend.name, spec.model.dialect) == ("of_a_plugin", "a_package.dialects:Mine")
+    assert [one.provider for one in spec.env.members.values()] == ["another_providers_name"]
+
+
+SAME = ("tracking=tensorboard", "launcher.max_restarts=9", "preparation.concurrency=3", "evaluation.temperature=0.5")
+
+
+@pytest.mark.parametrize(
+    ("stage", "same", "other"),
+    [
+        ("train", SAME, ("training.num_steps=7", "algorithm.clip_high=0.3", "evaluation.patience=3")),
+        ("sft", (*SAME, "training.num_steps=7", "algorithm.clip_high=0.3"), ("sft.epochs=9", "seed=9")),
+        ("evaluate", (*SAME[:3], "training.num_steps=7"), ("evaluation.temperature=0.5", "training.stop=[x]")),
+    ],
+)
+def test_a_stage_is_made_again_for_the_keys_that_its_result_depends_on(
+    stage: str, same: tuple[str, ...], other: tuple[str, ...]
+) -> None:
+    def inputs(*words: str) -> dict[str, Any]:
+        words = ("sft.data=solve:a:b", "evaluation.every=2", *words)
+        return deciding(stage, spec_in_job(run_spec(*words)).model_dump(mode="json"))
+
+    assert [inputs(word) == inputs() for word in same] == [True] * len(same)
+    assert [inputs(word) == inputs() for word in other] == [False] * len(other)
