@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.sections import distill
+from tests.support.sections import distill, without_spec
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import XpError
@@ -113,7 +113,7 @@ def test_slime_gets_its_own_flags_and_a_converted_teacher() -> None:
     at = flags.index("--use-opd")
     assert flags[at : at + 5] == ["--use-opd", "--opd-type", "megatron", "--opd-kl-coef", "0.5"]
     assert flags[flags.index("--opd-teacher-load") + 1] == teacher["output_dir"]
-    assert "opd" not in stages["evaluate"].job.files["runs/r/attempt_1/evaluate/config.json"]
+    assert "opd" not in without_spec(stages["evaluate"].job.files)
 
 
 def test_slime_asks_a_server_through_xp() -> None:

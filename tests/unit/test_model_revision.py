@@ -13,16 +13,27 @@ from pathlib import Path
 import pytest
 
 from tests.support.http_server import HttpServer, Reply, Request, http_server
+from tests.support.sections import without_spec
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
+from xp.backends.slime.worker.config import SlimeTrainConfig
+from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.models.files import hub_text, local_directory, pinned_place
 from xp.planning.plan import build_plan
 from xp.worker.facts import model_facts
+from xp.worker.places import teacher_place
+from xp.worker.stage import TrainConfig
 
 OLD, NEW = "0" * 39 + "1", "0" * 39 + "2"
 REVISIONS = {"main": NEW, "v1": OLD, OLD: OLD, NEW: NEW}
 CHOSEN = ("model=hf", "model.path=Org/Tiny", "model.dtype=float32")
+CONFIGS: dict[str, type[TrainConfig]] = {
+    "trl": TRLTrainConfig,
+    "skyrl": SkyRLTrainStageConfig,
+    "slime": SlimeTrainConfig,
+}
 
 
 def hub_answer(request: Request) -> Reply:
@@ -78,9 +89,9 @@ def test_every_trainer_starts_from_the_commit(hub: HttpServer, backend: str) -> 
     place, (model,) = pinned_place("Org/Tiny", OLD), [stage for stage in plan.stages if stage.name == "model"]
     assert model.done == f"{place}/hub.json"
     train = next(stage for stage in plan.stages if stage.name == "train")
-    texts = "".join(train.job.files.values())
-    assert place in texts
-    assert "Org/Tiny" not in texts
+    config = CONFIGS[backend].from_json(train.job.files["runs/r/attempt_1/train/config.json"])
+    assert config.start_model == config.reference == place
+    assert "Org/Tiny" not in without_spec(train.job.files)
     assert all("model" in stage.needs for stage in plan.stages if stage.name in ("train", "convert"))
 
 
@@ -108,8 +119,9 @@ def test_a_teacher_is_fetched_at_its_commit_too(
     place = pinned_place("Org/Tiny", OLD)
     assert stages["teacher"].done == f"{place}/hub.json"
     assert "teacher" in stages["train"].needs
-    config = json.loads(stages["train"].job.files["runs/r/attempt_1/train/config.json"])
-    assert config["distill"]["teacher"] == place
+    config = CONFIGS[backend].from_json(stages["train"].job.files["runs/r/attempt_1/train/config.json"])
+    assert config.spec.algorithm.distill is not None
+    assert teacher_place(config.spec.algorithm.distill) == place
     if backend == "slime":
         assert stages["convert_teacher"].needs == ("prepare", "teacher")
         assert place in "".join(stages["convert_teacher"].job.files.values())

@@ -33,12 +33,12 @@ def test_a_served_judge_has_the_last_accelerators_and_the_trainer_the_others(bac
     spec = spec_of(f"backend={backend}", *(["backend.parallel.tensor=2"] if backend == "slime" else []))
     stages = {stage.name: stage.job for stage in build_plan(spec, "run").stages}
     assert batch_shape(spec).per_node == 2
-    for name in ("train", "evaluate"):
+    for name, program in (("train", f"xp.backends.{backend}.worker."), ("evaluate", "xp.engines.evaluate")):
         job = stages[name]
         assert job.resources.num_accelerators == 4
         assert job.argv[:3] == ("python", "-m", "xp.engines.judge_server")
         assert job.argv[4] == "-m"
-        assert f"xp.backends.{backend}.worker." in job.argv[5]
+        assert job.argv[5].startswith(program)
         server = JudgeServer.from_json(job.files[job.argv[3]])
         assert (server.judge.serve, server.trainer_accelerators, server.server.num_accelerators) == (
             "ORG/A-MODEL",

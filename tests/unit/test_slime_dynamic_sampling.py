@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, FakeMix
+from tests.support.tiny import tokenizer_and_model
 from tests.unit.slime_config import worker_config
 from tests.unit.test_slime_best import Closing
 from xp.backends.slime.worker import rollout_process
@@ -42,6 +43,7 @@ def args(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     found = SimpleNamespace(dynamic_sampling_filter_path="x", debug_rollout_only=False, eval_interval=None)
     setattr(found, WORKER_ATTRIBUTE, f"{tmp_path}/worker.json")
     own = Worker(worker_config(tmp_path, 1), FakeMix(NO_RETRY), Closing())  # type: ignore[arg-type]
+    own.chat(tokenizer_and_model()[0])
     monkeypatch.setitem(rollout_process._workers, f"{tmp_path}/worker.json", own)
     return found
 

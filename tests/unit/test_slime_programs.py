@@ -276,7 +276,8 @@ def convert_job(root: Path, checkouts: Path, tracker: str) -> Path:
     flags = ("--hf-checkpoint", "models/tiny", "--save", "models/tiny-megatron")
     made = command(*flags, paths=("--save",), models=("--hf-checkpoint",))
     shape = {"hidden_size": 96, "recurrent_layers": False}
-    config = ConvertConfig("here", made, 1, "models/tiny", shape, "models/tiny-megatron", {"of": "tiny"})
+    manifest = {"of": "tiny", "model": "models/tiny", "architecture": shape}
+    config = ConvertConfig("here", made, 1, "models/tiny-megatron", manifest)
     (root / "config.json").write_text(config.to_json())
     assert ConvertConfig.from_json(config.to_json()) == config
     return root / "config.json"

@@ -26,6 +26,7 @@ def limit_of(seconds: float, key: str, every: int) -> TimeLimit:
 def left(path: Path, *lines: tuple[int, int, float, float, float]) -> Path:
     """A metrics file; a line's attempt, step, age in hours, and hours of the step and of the start before it."""
     now = time.time()
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         for attempt, step, age, step_h, start_h in lines:
             start = {"time/start_s": start_h * HOUR} if start_h else {}
