@@ -7,13 +7,13 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.reliability.prepare_runs import Runs, new_runs
 from tests.support.cases import few
+from tests.support.sections import replace
 from xp.errors import ExitCode
 
 

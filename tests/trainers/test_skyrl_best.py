@@ -12,9 +12,11 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
+from tests.support.sections import run_spec
 from tests.trainers.test_skyrl_rehearsal import outputs, run
 from xp.episode.metrics_file import MetricsFile, read_metrics
-from xp.worker.best import BestKeeper, BestRule
+from xp.worker.best import BestKeeper
+from xp.worker.places import RunPaths
 
 __all__ = ["outputs"]
 BEST = ("evaluation.every=1", "evaluation.keep_best=true", "training.num_steps=4")
@@ -51,7 +53,9 @@ def test_shared_accelerators_have_room_while_the_best_model_is_kept(tmp_path: Pa
         done.append("save")
         Path(directory, "config.json").write_text("{}")
 
-    keeper = BestKeeper(BestRule("checkpoints", "metrics.jsonl", keeps_model=True, patience=1), tmp_path)
+    places = RunPaths("runs/r", 1, "tasks/t")
+    (tmp_path / places.run).mkdir(parents=True)
+    keeper = BestKeeper(run_spec(evaluation__keep_best=True, evaluation__patience=1).evaluation, places, tmp_path)
     fake = SimpleNamespace(
         global_step=3,
         colocate_all=True,
@@ -66,9 +70,9 @@ def test_shared_accelerators_have_room_while_the_best_model_is_kept(tmp_path: Pa
     )
     asyncio.run(XpTrainer._consider(fake, keeper, 0.5))
     assert done == ["sleep", "save", "sync"]
-    ends = json.loads((tmp_path / "checkpoints/best/generation_config.json").read_text())
+    ends = json.loads((tmp_path / places.checkpoints / "best/generation_config.json").read_text())
     assert ends == {"eos_token_id": [2, 0]}
     fake.global_step = 6
-    MetricsFile(tmp_path / "metrics.jsonl", "evaluate_during", 1).write(6, {})
+    MetricsFile(tmp_path / places.metrics, "evaluate_during", 1).write(6, {})
     asyncio.run(XpTrainer._consider(fake, keeper, 0.5))
     assert fake.cfg.trainer.max_training_steps == 6

@@ -19,6 +19,7 @@ import importlib, json
 import skyrl_gym
 from tests.envs_under_test.grader_rules import GSM8K
 from tests.envs_under_test.graders import skyrl_rows
+from tests.support.sections import replace
 from xp.envs.base import Task
 from xp.spec.env import GraderForm
 from xp.envs.graded import GradedProvider

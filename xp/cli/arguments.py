@@ -299,6 +299,21 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     profile.epilog = PROFILE
 
 
+def _add_compare(compare: argparse.ArgumentParser) -> None:
+    compare.add_argument("names", nargs="*", metavar="RUN", help="names, prefixes or patterns (default: all runs)")
+    form = compare.add_mutually_exclusive_group()
+    for name in ("csv", "markdown", "json"):
+        form.add_argument(
+            f"--{name}", action="store_true", help=f"as {name.upper() if name != 'markdown' else 'Markdown'}"
+        )
+    compare.add_argument(
+        "--paired", action="store_true", help="the first RUN or evaluation against the others, task by task, with tests"
+    )
+    compare.add_argument(
+        "--margin", type=amount, metavar="X", help="with --paired: margin of equivalence, in units of reward"
+    )
+
+
 def add_runs(parser: argparse.ArgumentParser) -> None:
     """The actions of `runs`; without one, the runs are listed."""
     actions = _actions(parser)
@@ -349,19 +364,7 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
         "--accept", nargs="+", metavar="FACT", help="instead: let a resume continue with this code as it is now"
     )
     add_episode(_action(actions, "episode", "the text of one episode"))
-    compare = _action(actions, "compare", "runs by held-out reward, best first")
-    compare.add_argument("names", nargs="*", metavar="RUN", help="names, prefixes or patterns (default: all runs)")
-    form = compare.add_mutually_exclusive_group()
-    for name in ("csv", "markdown", "json"):
-        form.add_argument(
-            f"--{name}", action="store_true", help=f"as {name.upper() if name != 'markdown' else 'Markdown'}"
-        )
-    compare.add_argument(
-        "--paired", action="store_true", help="the first RUN or evaluation against the others, task by task, with tests"
-    )
-    compare.add_argument(
-        "--margin", type=amount, metavar="X", help="with --paired: margin of equivalence, in units of reward"
-    )
+    _add_compare(_action(actions, "compare", "runs by held-out reward, best first"))
     for one in actions.choices.values():
         _outputs(one)
 

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -202,9 +202,8 @@ def measure(
         EnvFault, XpError: the environment does not list its tasks, or does not give 1 to a right answer.
     """
     if rules.dialect is Dialect.AUTO:
-        rules = rules.model_copy(
-            update={"dialect": Dialect.HERMES}
-        )  # the check itself writes the calls: any dialect will do
+        # The check itself writes the calls: any dialect will do.
+        rules = rules.model_copy(update={"dialect": Dialect.HERMES})
     watch.doing("asking for its splits")
     measured = Measured(provider.version())
     if isinstance(provider, AnswerChecker):
@@ -228,6 +227,16 @@ def measure(
     if rules.prompt is PromptSource.PREPARED and not is_remote:
         watch.doing("starting it again in another process")
         yield (measured := replace(measured, visits_after_restart=_visits_after_restart(rules, tasks, environ, watch)))
+    measured = yield from _measure_plays(measured, provider, rules, tasks, group_size, watch)
+    if num_slots is not None and not watch.is_over:
+        watch.doing(f"opening up to {num_slots} sessions")
+        yield replace(measured, slots=_slots(rules, environ, tasks[0], num_slots, watch))
+
+
+def _measure_plays(
+    measured: Measured, provider: Provider, rules: EnvConfig, tasks: Sequence[Task], group_size: int, watch: Watch
+) -> Generator[Measured, None, Measured]:
+    """Plays the random and the scripted policy on each task; yields and returns the measurements so far."""
     tools, dialect = measured.tools, rules.dialect
     random = [
         [
@@ -241,15 +250,17 @@ def measure(
     scripted = [[(task, scripted_policy(tools, dialect)) for _ in "12"] for task in tasks]
     for plays in _play(provider, rules, "scripted", scripted, watch):
         yield (measured := replace(measured, scripted=plays))
-    if num_slots is not None and not watch.is_over:
-        watch.doing(f"opening up to {num_slots} sessions")
-        # A provider and a server of its own, which may be overloaded.
-        limits = slot_limits(rules.limits, num_slots)
-        other = load_provider(rules.model_copy(update={"limits": limits}), environ)
-        try:
-            yield replace(measured, slots=measure_slots(other, tasks[0], num_slots, lambda: watch.is_over))
-        finally:
-            other.close()
+    return measured
+
+
+def _slots(rules: EnvConfig, environ: Mapping[str, str], task: Task, num_slots: int, watch: Watch) -> Slots:
+    """Measures a server's sessions with a provider and a server of its own, which may be overloaded."""
+    limits = slot_limits(rules.limits, num_slots)
+    provider = load_provider(rules.model_copy(update={"limits": limits}), environ)
+    try:
+        return measure_slots(provider, task, num_slots, lambda: watch.is_over)
+    finally:
+        provider.close()
 
 
 def _visit(provider: Provider, task: Task, rules: EnvConfig) -> Visit:

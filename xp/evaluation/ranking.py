@@ -86,8 +86,9 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     if not others:
         limits = scored[0].result.limits if scored[0].result else (None, None)
         of = f"{counted(len(best.rewards), 'seed')} of one spec"
+        over = _over_seeds(best, limits)
         what = of if len(best.rewards) == len(scored) else f"{len(scored)} runs with {of}"
-        return f"{what}: mean held-out reward {best.mean:.3f}{_over_seeds(best, limits)}"
+        return f"{what}: mean held-out reward {best.mean:.3f}{over and f', {over}'}"
     text = f"{best.label} is highest with {best.mean:.3f}"
     try:
         pairs = holm([_paired(outputs, other, best) for other in others])
@@ -101,9 +102,9 @@ def _over_seeds(one: SeedGroup, limits: Limits) -> str:
     if one.stderr is None:
         return ""
     if not one.stderr:
-        return ", the same for each"
+        return "the same for each"
     low, high = (within(value, limits) for value in interval(one.mean, one.stderr, len(one.seeds)))
-    return f", 95 % {low:.3f} to {high:.3f} over seeds"
+    return f"95 % {low:.3f} to {high:.3f} over seeds"
 
 
 def _paired(outputs: Path, other: SeedGroup, best: SeedGroup) -> PairedComparison:
