@@ -109,7 +109,7 @@ def test_an_environment_without_training_is_refused_with_the_reason(tmp_path: Pa
     spec = on_look_alikes(("env=gsm1k", "env.held_out.num_tasks=5"))
     assert prepare(prepare_config(spec), os.environ, tmp_path).num_tasks(Purpose.HELD_OUT) == 5
     for _ in ("the set is there", "again"):
-        with pytest.raises(XpError, match=r"nothing to train on: .* split test.*\n.*evaluate") as error:
+        with pytest.raises(XpError, match=r"nothing to train on: .* split test.*\n.*xp eval`") as error:
             prepare(prepare_config(spec, trains=True), os.environ, tmp_path)
         assert error.value.code is ExitCode.TASKS
 

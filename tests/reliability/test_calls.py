@@ -12,6 +12,7 @@ from tests.reliability.proxy import Fault
 from tests.reliability.test_sessions import FAR_BEYOND_S
 from tests.support.fake_session import call
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, ResponseLost
+from xp.envs.retry import MAX_ATTEMPTS
 from xp.episode.outcome import EpisodeStatus
 
 SILENT = "executed, then silence"
@@ -104,7 +105,7 @@ def test_14_refusals_without_end_stop_at_the_allowed_number(world: World) -> Non
     world.proxy.inject("/call", faults.status(429), times=99)
     with pytest.raises(EnvUnavailable):
         world.session().call("inc", {})
-    assert len(world.proxy.requests("/call")) == 3
+    assert len(world.proxy.requests("/call")) == MAX_ATTEMPTS
     assert world.effects.count("inc") == 0
 
 

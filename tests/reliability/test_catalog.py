@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import PATIENT, World
 from tests.reliability.test_sessions import wait_for
+from tests.support.sections import replace
 from xp.envs.base import NotOffered, ProtocolError, Task
 from xp.envs.openreward import OpenRewardProvider
 from xp.envs.target import remote_target

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.chat_templates import tokenizer_of
-from tests.unit.test_demonstrations import BUDGET, RULE
+from tests.unit.test_demonstrations import RULE
 from xp.episode.tokens import ChatTokens
 from xp.errors import XpError
 from xp.spec.dialect import Dialect
@@ -34,7 +34,7 @@ def trained(tmp_path: Path, row: Any, template: str = "qwen2_5") -> tuple[str, s
     """The whole text of a row's tokens, and the text with a loss."""
     chat, counts = ChatTokens(tokenizer_of(template, tmp_path)), Counter[str]()
     best = chosen(read(tmp_path, row), RULE, frozenset(), counts)
-    examples, _ = rendered(best, RULE, chat, lambda _: Dialect.HERMES, BUDGET, counts)
+    examples, _ = rendered(best, RULE, chat, lambda _: Dialect.HERMES, counts)
     if not examples:
         return "", next(iter(counts))
     one = examples[0]

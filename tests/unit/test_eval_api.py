@@ -40,7 +40,7 @@ ECHO = {
 def api(server: ChatServer, secret: str | None = None, pauses: list[float] | None = None, **given: Any) -> Api:
     endpoint = settings({"model.url": server.url, **{f"model.{name}": value for name, value in given.items()}}).model
     noted = [] if pauses is None else pauses
-    return Api(endpoint, "stub", secret, noted.append)
+    return Api(endpoint, "stub", secret, noted.append, max_attempts=endpoint.max_attempts)
 
 
 def refusing(*replies: Reply) -> ChatServer:

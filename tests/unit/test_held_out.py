@@ -10,7 +10,7 @@ import pytest
 from tests.support.evaluations import leave_evaluation
 from tests.support.fake_provider import FakeWorld
 from tests.support.fake_session import RULES
-from tests.support.sections import replace, run_spec
+from tests.support.sections import replace, run_spec, with_keys
 from xp.composition import compose, from_container
 from xp.engines.config import EvaluateConfig
 from xp.engines.evaluate import RunEvaluation
@@ -152,7 +152,7 @@ def test_an_evaluation_with_too_many_void_episodes_has_no_result(tmp_path: Path)
     with pytest.raises(XpError, match="void") as error:
         first.add("before", void)
     assert error.value.code is ExitCode.UNHEALTHY
-    first._config = replace(first._config, common=replace(first._config.common, max_void_fraction=1.0))
+    first._config = with_keys(first._config, training__max_void_fraction=1.0)
     lost = [replace(one, outcome=replace(one.outcome, void_reason="JudgeFault: no verdict")) for one in void]
     with pytest.raises(XpError, match=r"every held-out episode is void: .* \(JudgeFault: no verdict\)"):
         first.add("before", lost)

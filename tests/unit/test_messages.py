@@ -133,7 +133,7 @@ def prepared(tmp_path: Path) -> list[TaskRow]:
     """The task of `GIVEN` and another, through the grader's process, a shard and a task set."""
     config = rules(provider="local", grader=f"{__name__}:equals", rows=f"{__name__}:rows")
     provider = GradedProvider(config, {})
-    member = member_of(config, selection(("train",), None, 0), None, 1.0, None)
+    member = member_of(config, selection())
     made = []
     for index in range(2):
         task = Task("a", "train", index)

@@ -17,10 +17,11 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
 from xp.episode.rewards import Overlong, RewardSteps
 from xp.episode.shaping import Shape, load_shape
 from xp.episode.trajectory import trajectory
+from xp.lib.codec import IN_JOB
 from xp.planning.backend import backend_of
 from xp.planning.values import spec_refusals
 from xp.replay.rescore import _recorded
-from xp.spec import BackendName
+from xp.spec import BackendName, RunSpec
 from xp.worker.places import RunPaths
 
 DAPO = overlong(20_480, 4_096, 1.0)
@@ -34,7 +35,7 @@ OPENING = (Message(role="user", content="play"),)
 )
 def test_it_is_the_papers_formula(length: int, penalty: float) -> None:
     assert DAPO.penalty(length) == penalty
-    assert replace(DAPO, factor=0.5).penalty(length) == penalty / 2
+    assert overlong(20_480, 4_096, 0.5).penalty(length) == penalty / 2
 
 
 def by_tokens(tokens: Tokens | None) -> float:
@@ -94,13 +95,12 @@ def test_a_pass_is_of_the_task_and_the_mean_of_the_update() -> None:
 
 
 @pytest.mark.parametrize("backend", list(BackendName))
-def test_the_training_has_the_rule_and_the_evaluation_not(backend: BackendName) -> None:
+def test_the_training_has_the_rule(backend: BackendName) -> None:
     spec = compose([*REFERENCE, f"backend={backend}", "algorithm.overlong={buffer_tokens: 512, factor: 0.5}"])
     files = {path: text for one in backend_of(spec).render(spec, PLACES) for path, text in one.job.files.items()}
-    rule = json.loads(files[f"{PLACES.stage('train')}/config.json"])["overlong"]
-    expected = {"max_response_tokens": spec.training.max_response_tokens, "buffer_tokens": 512, "factor": 0.5}
-    assert rule == expected
-    assert "overlong" not in json.loads(files[f"{PLACES.stage('evaluate')}/config.json"])
+    config = json.loads(files[f"{PLACES.stage('train')}/config.json"])
+    rendered = RunSpec.model_validate_json(json.dumps(config["spec"]), context=IN_JOB)
+    assert Overlong.of(rendered) == overlong(spec.training.max_response_tokens, 512, 0.5)
     longer = compose([*REFERENCE, f"backend={backend}", "algorithm.overlong={buffer_tokens: 512000, factor: 0.5}"])
     (refusal,) = spec_refusals(longer)
     assert refusal.field == "algorithm.overlong"
