@@ -6,8 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -45,6 +47,7 @@ ALGORITHMS = {
     ),
 }
 """On the reference: what brings fields of the algorithm to life that are null or without effect there."""
+BY_BACKEND = {BackendName.TRL: trl, BackendName.SKYRL: skyrl, BackendName.SLIME: slime}
 NEEDED = {
     ("slime", "ppo"): ("backend.convert_model=true",),
     ("slime", "opd"): ("backend.convert_model=true",),
@@ -100,6 +103,25 @@ def test_the_modules_of_xp_exist_and_mention_their_fields() -> None:
         if not any(word.search(file.read_text()) for file in files):
             unmentioned.append(f"{path} in {entry}")
     assert unmentioned == []
+
+
+@pytest.mark.parametrize("backend", list(BackendName))
+def test_a_field_that_a_trainer_lacks_is_refused_by_each_value_but_its_default(backend: BackendName) -> None:
+    spec = compose([*REFERENCE, f"backend={backend}"])
+    for row in (row for row in BY_BACKEND[backend].ROWS if isinstance(row.refuse, str)):
+        section, _, name = row.field.rpartition(".")
+        default = attrgetter(row.field)(spec)
+        for value in (False, True) if isinstance(default, bool) else (default, 1, 2):
+            other = with_value(spec, section.split("."), name, value)
+            assert (row.refusal(other) is not None) == (value != default), (row.field, value)
+
+
+def with_value(value: Any, sections: Sequence[str], name: str, new: Any) -> Any:
+    """A copy of a section in which a field of one below it is another, without validation."""
+    if not sections:
+        return value.model_copy(update={name: new})
+    inner = with_value(getattr(value, sections[0]), sections[1:], name, new)
+    return value.model_copy(update={sections[0]: inner})
 
 
 @pytest.mark.parametrize("backend", list(BackendName))

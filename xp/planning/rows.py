@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from xp.planning.by_xp import BY_XP
 from xp.spec import RunSpec, Section
@@ -37,7 +38,7 @@ class Row:
     """One sentence about the difference; with a note, the support is emulated."""
     refuse: str | Callable[[RunSpec], str | None] | None = None
     """Returns why this value cannot run and how to fix it; None if it can run. A text means that the trainer does not
-    have the field: every value but null, false, 0, 1 and nothing is refused."""
+    have the field: only its neutral value can run, which is null where the field can be null, else false or 1."""
 
     def keys(self, spec: RunSpec) -> Native:
         """The native keys of a spec."""
@@ -48,10 +49,16 @@ class Row:
     def refusal(self, spec: RunSpec) -> str | None:
         """Returns why the spec's value cannot run; None if it can."""
         if isinstance(self.refuse, str):
-            value = attrgetter(self.field)(spec)
-            is_off = not value or (value == 1 and value is not True)
-            return None if is_off else self.refuse
+            return None if self._is_off(spec) else self.refuse
         return None if self.refuse is None else self.refuse(spec)
+
+    def _is_off(self, spec: RunSpec) -> bool:
+        section, _, name = self.field.rpartition(".")
+        parent = attrgetter(section)(spec)
+        value = getattr(parent, name)
+        if NoneType in get_args(type(parent).model_fields[name].annotation):
+            return value is None
+        return value is False if isinstance(value, bool) else bool(value == 1)
 
 
 @dataclass(frozen=True)
