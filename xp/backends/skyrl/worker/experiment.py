@@ -121,11 +121,11 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         return PromptDataset(files, OpeningTokenizer(self.tokenizer), self.cfg.trainer.max_prompt_length, 1)
 
     def get_inference_client(self) -> Any:
-        if not self._common.stub:
+        if not self._config.stub:
             from xp.backends.skyrl.worker import engine_key
 
             has_key = engine_key.use(self.cfg)
-            if self._common.rehearsal:
+            if self._config.rehearsal:
                 from xp.backends.skyrl.worker.rehearsal import router
 
                 router.use()
@@ -134,9 +134,9 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
             return client
         from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 
-        common = self._common
-        weights = Path(common.stage_dir, "engine_weights.safetensors").absolute()
-        return CpuEngine(self.cfg.trainer.policy.model.path, weights, common.spec.backend.num_threads)
+        config = self._config
+        weights = Path(config.stage_dir, "engine_weights.safetensors").absolute()
+        return CpuEngine(self.cfg.trainer.policy.model.path, weights, config.spec.backend.num_threads)
 
     def get_trajectory_logger(self) -> None:
         """Returns None: xp writes trajectories to its own file."""
