@@ -170,9 +170,6 @@ chromium:  ## The browser of tests/integration/test_report_page.py (Debian, as r
 chaos: setup  ## Break the embedded default 100 times, resume, compare (ARGS="--faults 20 --minutes 30 --kinds kill,disk")
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-scorecard: setup  ## The reliability scorecard: how many of its items are proven (ARGS='-m "not slow"')
-	$(BIN)/python -m tests.scorecard $(ARGS)
-
 diagnose-check: setup  ## Short real runs with planted faults, and good ones; each diagnosis must be right (ARGS="by_heart --record")
 	$(BIN)/python -m tests.planted $(ARGS)
 
@@ -208,5 +205,5 @@ algorithms: setup $(SKYRL_VENV)/.done  ## Two seeds of each algorithm on SkyRL: 
 	$(BIN)/python -m tools.benchmarks.algorithms --python $(SKYRL_VENV)/bin/python $(ARGS)
 
 .PHONY: lock locks check-locks audit test-skyrl test-skyrl-slow rehearse-skyrl test-slime rehearse-slime test-sglang test-vllm test-inspect \
-	test-skypilot test-environments package test-install slurm apptainer pyxis test-nodes test-nodes-slime chromium chaos scorecard \
+	test-skypilot test-environments package test-install slurm apptainer pyxis test-nodes test-nodes-slime chromium chaos \
 	diagnose-check mutants catalogs parity-measure tiny-model equivalence equivalence-slime algorithms

@@ -11,13 +11,6 @@ from xp.launchers.base import Context, Launcher
 from xp.launchers.local import LocalLauncher
 from xp.testing.launcher import LauncherSuite
 
-for item, proof in (
-    (33, LauncherSuite.test_a_job_that_dies_of_a_signal_says_which),
-    (27, LauncherSuite.test_files_that_lead_out_of_the_outputs_are_refused),
-    (28, LauncherSuite.test_a_secret_is_in_no_log_however_it_is_written),
-):
-    pytest.mark.scorecard(item)(proof)
-
 
 class TestLocalLauncher(LauncherSuite):
     """`launcher=local`."""

@@ -196,14 +196,12 @@ def disturbed(outputs: Path) -> Sample:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.scorecard(41)
 def test_ten_faults_change_no_bit_of_the_result(outputs: Path, disturbed: Sample) -> None:
     assert disturbed.place.num_hits == len(disturbed.said) == 10
     assert "Traceback" not in disturbed.place.screen()
     assert disturbed.place.result() == Place(outputs, name="first").result()
 
 
-@pytest.mark.scorecard(44)
 def test_a_run_killed_in_its_evaluation_is_finished_when_resumed(outputs: Path, disturbed: Sample) -> None:
     run = the_run(outputs, "disturbed")
     assert stages(run) == {"prepare": "cached", "model": "cached", "train": "succeeded", "evaluate": "succeeded"}

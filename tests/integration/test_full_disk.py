@@ -14,7 +14,7 @@ from tests.support.launching import Supervisor
 from xp.errors import ExitCode
 from xp.run_records.record import read_record
 
-pytestmark = [pytest.mark.integration, pytest.mark.scorecard(55)]
+pytestmark = pytest.mark.integration
 
 CHECKPOINT = """
 import sys

@@ -30,7 +30,7 @@ from xp.run_records.record import LOCK, RunStatus, read_record
 from xp.run_records.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
-pytestmark = [pytest.mark.integration, pytest.mark.scorecard(32)]
+pytestmark = pytest.mark.integration
 
 AWKWARD = 'it\'s "here"\n$(touch pwned); `touch pwned` \\ *'
 
@@ -177,7 +177,6 @@ def test_further_sbatch_options_reach_it_and_cpu_processes_are_no_gpus(
     assert not [text for text in asked if text.startswith(("--gres", "--partition"))]
 
 
-@pytest.mark.scorecard(30)
 def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None:
     context = LauncherSuite.make_context(tmp_path / AWKWARD)
     order = context.outputs / "runs/run/attempt_1/a/job.json"
@@ -262,7 +261,6 @@ def test_a_silent_ray_cluster_is_told_before_anything_is_made(tmp_path: Path) ->
     assert not (tmp_path / "outputs").exists()
 
 
-@pytest.mark.scorecard(28)
 def test_secrets_for_a_ray_cluster_elsewhere_need_a_file_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,7 +55,6 @@ open("made/manifest.json", "w").write(json.dumps({"files": {"weights": digest}})
 """
 
 
-@pytest.mark.scorecard(52)
 def test_a_damaged_result_is_made_again_with_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = stage("model", MAKE, done="made/manifest.json")
     for number, name in enumerate(("one", "two")):
@@ -95,7 +94,6 @@ def test_a_later_change_of_source_does_not_reach_a_run(tmp_path: Path) -> None:
     assert log == str(tmp_path / "runs/run/attempt_1/code/xp/errors.py")
 
 
-@pytest.mark.scorecard(28)
 def test_a_canary_is_in_no_byte_no_argv_and_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", CANARY)
     code = """
@@ -163,7 +161,6 @@ def test_what_a_job_leaves_behind_when_it_ends_is_ended_too(tmp_path: Path) -> N
     assert not psutil.pid_exists(pid)
 
 
-@pytest.mark.scorecard(6)
 def test_a_full_disk_under_the_log_ends_the_run_with_its_code(tmp_path: Path) -> None:
     code = "import sys\nfor _ in range(4000): sys.stdout.write('x' * 999 + '\\n')"
     limited = (
@@ -190,7 +187,6 @@ def test_metrics_reach_tensorboard_while_the_run_goes_on(tmp_path: Path) -> None
     assert [event.value for event in events.Scalars("loss")] == [0.0, 1.0, 2.0]
 
 
-@pytest.mark.scorecard(28)
 def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

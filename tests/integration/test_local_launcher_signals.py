@@ -34,7 +34,6 @@ while True:
     ("number", "code"),
     [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGHUP, ExitCode.TERMINATED)],
 )
-@pytest.mark.scorecard(8)
 def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path, number: int, code: ExitCode) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE, "open('never', 'w')"], grace_s=1.0)
     tree = supervisor.tree()
@@ -52,7 +51,6 @@ def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path, number: in
     assert not (tmp_path / "never").exists()
 
 
-@pytest.mark.scorecard(61)
 def test_a_background_run_ends_by_a_signal_not_its_terminal(tmp_path: Path) -> None:
     """`nohup python -m xp &` in a script: the shell ignores INT and HUP for it."""
     supervisor = Supervisor(tmp_path, [POLITE], preexec_fn=_ignore)
@@ -96,7 +94,6 @@ def test_a_command_ends_with_its_parent_although_it_ignores_term(tmp_path: Path)
     eventually(lambda: not any(map(is_alive, tree)))
 
 
-@pytest.mark.scorecard(8)
 def test_a_second_interrupt_kills_at_once(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=600.0)
     tree = supervisor.tree()
@@ -125,7 +122,6 @@ def test_one_key_press_that_arrives_twice_is_one_interrupt(tmp_path: Path) -> No
     assert "tidied up" in output
 
 
-@pytest.mark.scorecard(8)
 def test_a_job_can_still_use_its_children_while_it_tidies_up(tmp_path: Path) -> None:
     server = "print(input()); print(input())"
     code = f"""
@@ -163,7 +159,6 @@ def test_a_resume_waits_until_the_killed_attempt_is_gone(tmp_path: Path) -> None
     assert "[]" in output
 
 
-@pytest.mark.scorecard(8)
 def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE], grace_s=1.0)
     tree = supervisor.tree()

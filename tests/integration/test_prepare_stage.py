@@ -112,8 +112,6 @@ def test_an_environment_that_cannot_be_served_is_one_clear_message(tmp_path: Pat
     assert "Traceback" not in said
 
 
-@pytest.mark.reliability
-@pytest.mark.scorecard(8)
 @pytest.mark.slow
 def test_a_signal_tears_every_session_down_and_ends_the_server(tmp_path: Path) -> None:
     stopped = stage(tmp_path, num_train=700)
@@ -127,8 +125,6 @@ def test_a_signal_tears_every_session_down_and_ends_the_server(tmp_path: Path) -
     assert psutil.wait_procs(servers, timeout=100)[1] == []
 
 
-@pytest.mark.reliability
-@pytest.mark.scorecard(2)
 def test_a_killed_stage_leaves_no_server_behind(tmp_path: Path) -> None:
     killed = stage(tmp_path, num_train=200)
     process = killed.start()
@@ -141,8 +137,6 @@ def test_a_killed_stage_leaves_no_server_behind(tmp_path: Path) -> None:
     assert killed.finish()[0] == 0
 
 
-@pytest.mark.reliability
-@pytest.mark.scorecard(10)
 def test_a_server_that_dies_is_restarted_and_the_set_whole(tmp_path: Path) -> None:
     orphaned = stage(tmp_path, num_train=300, create_timeout_s=100.0)
     process = orphaned.start()

@@ -94,8 +94,6 @@ raise RuntimeError("cannot log in with " + key)
 """
 
 
-@pytest.mark.scorecard(28)
-@pytest.mark.scorecard(31)
 def test_a_private_head_listens_on_loopback_and_ends_with_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,7 +163,6 @@ SPOOL = Path("/var/lib/xp-slurm")
 """Where tests/slurm/setup.sh lets Slurm keep what it knows of jobs."""
 
 
-@pytest.mark.scorecard(28)
 def test_a_canary_is_in_no_byte_of_slurm_and_no_argv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", CANARY)
     monkeypatch.setenv("SOME_SERVICE_TOKEN", "XPCANARY_nobody_declared_it")

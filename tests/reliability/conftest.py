@@ -70,9 +70,3 @@ def world() -> Iterator[World]:
         world = World(proxy, Effects(server.effects))
         yield world
         world.close()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "tests/reliability" in item.path.as_posix():
-            item.add_marker(pytest.mark.reliability)

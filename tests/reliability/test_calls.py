@@ -38,10 +38,9 @@ def deadline(world: World, name: str) -> dict[str, float]:
     return {"call_timeout_s": world.deadline_s(3.0)} if name == SILENT else {}
 
 
-@pytest.mark.scorecard(12)
 @pytest.mark.parametrize("name", LOST)
 @pytest.mark.parametrize("times", [1, 99])
-def test_12_a_lost_answer_voids_and_the_tool_runs_once(world: World, name: str, times: int) -> None:
+def test_a_lost_answer_voids_and_the_tool_runs_once(world: World, name: str, times: int) -> None:
     episode = world.episode(**deadline(world, name))
     world.proxy.inject("/call", LOST[name], times)
     assert episode.step(call("inc")).status is EpisodeStatus.VOID
@@ -51,9 +50,8 @@ def test_12_a_lost_answer_voids_and_the_tool_runs_once(world: World, name: str, 
     assert len(world.proxy.requests("/call")) == 1
 
 
-@pytest.mark.scorecard(12)
 @pytest.mark.parametrize("name", LOST)
-def test_12_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: World, name: str) -> None:
+def test_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: World, name: str) -> None:
     episode = world.episode(retries_per_episode=1, **deadline(world, name))
     world.proxy.inject("/call", LOST[name], times=1, skip=1)
     for tool in ("inc", "inc", "submit"):
@@ -65,9 +63,8 @@ def test_12_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: Worl
     assert world.effects.most("submit") == 1
 
 
-@pytest.mark.scorecard(13)
 @pytest.mark.parametrize("name", LOST)
-def test_13_a_lost_final_answer_is_never_zero(world: World, name: str) -> None:
+def test_a_lost_final_answer_is_never_zero(world: World, name: str) -> None:
     episode = world.episode(**deadline(world, name))
     world.proxy.inject("/call", LOST[name], times=1, skip=2)
     for tool in ("inc", "inc", "submit"):
@@ -77,9 +74,8 @@ def test_13_a_lost_final_answer_is_never_zero(world: World, name: str) -> None:
     assert world.effects.count("submit") == (name != "reset")
 
 
-@pytest.mark.scorecard(13)
 @pytest.mark.parametrize("times", [1, 2])
-def test_13_an_answer_that_was_begun_is_resumed_with_its_reward(world: World, times: int) -> None:
+def test_an_answer_that_was_begun_is_resumed_with_its_reward(world: World, times: int) -> None:
     world.proxy.inject("/call", faults.reset_after_task_id, times, skip=2)
     episode = world.episode()
     for tool in ("inc", "inc", "submit"):
@@ -89,9 +85,8 @@ def test_13_an_answer_that_was_begun_is_resumed_with_its_reward(world: World, ti
     assert world.effects.count("submit") == 1
 
 
-@pytest.mark.scorecard(14)
 @pytest.mark.parametrize("name", REFUSED)
-def test_14_a_refused_call_is_tried_again_and_runs_once(world: World, name: str) -> None:
+def test_a_refused_call_is_tried_again_and_runs_once(world: World, name: str) -> None:
     world.proxy.inject("/call", REFUSED[name], times=1)
     episode = world.episode()
     began = time.monotonic()
@@ -100,8 +95,7 @@ def test_14_a_refused_call_is_tried_again_and_runs_once(world: World, name: str)
     assert world.effects.count("inc") == 1
 
 
-@pytest.mark.scorecard(14)
-def test_14_refusals_without_end_stop_at_the_allowed_number(world: World) -> None:
+def test_refusals_without_end_stop_at_the_allowed_number(world: World) -> None:
     world.proxy.inject("/call", faults.status(429), times=99)
     with pytest.raises(EnvUnavailable):
         world.session().call("inc", {})
@@ -118,9 +112,8 @@ STALLS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.scorecard(15)
 @pytest.mark.parametrize("name", STALLS)
-def test_15_a_stalled_call_ends_at_its_deadline(world: World, name: str) -> None:
+def test_a_stalled_call_ends_at_its_deadline(world: World, name: str) -> None:
     world.proxy.inject("/call", STALLS[name], times=99)
     session = world.session(call_timeout_s=1.0)
     began = time.monotonic()

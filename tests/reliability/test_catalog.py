@@ -106,8 +106,7 @@ def test_of_several_environments_the_one_of_the_targets_name_is_meant(
         assert provider.splits() == ("train",)
 
 
-@pytest.mark.scorecard(29)
-def test_29_the_catalog_without_a_key_is_refused_before_any_request(world: World) -> None:
+def test_the_catalog_without_a_key_is_refused_before_any_request(world: World) -> None:
     with pytest.raises(XpError, match="OPENREWARD_API_KEY") as caught:
         remote_target(replace(world.config(), target="Org/Counter"), {})
     assert caught.value.code is ExitCode.SECRET

@@ -19,8 +19,6 @@ from xp.errors import ExitCode, XpError
 from xp.tasks.load import load_tasks
 from xp.tasks.prepare import prepare
 
-pytestmark = pytest.mark.scorecard(62)
-
 Load = Callable[[str], int]
 
 

@@ -15,8 +15,7 @@ from xp.envs import transport
 from xp.episode.outcome import EpisodeStatus
 
 
-@pytest.mark.scorecard(37)
-def test_37_a_call_on_a_half_open_connection_is_executed_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_on_a_half_open_connection_is_executed_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The id has arrived, then nothing more, and no end of the connection either."""
     monkeypatch.setattr(transport, "SILENCE_S", world.deadline_s(0.5))
     world.proxy.inject("/call", faults.stalled(faults.EVENT))
@@ -40,8 +39,7 @@ def expire(world: World) -> None:
         connection.close()
 
 
-@pytest.mark.scorecard(38)
-def test_38_an_expired_session_is_played_again_on_a_fresh_one(world: World) -> None:
+def test_an_expired_session_is_played_again_on_a_fresh_one(world: World) -> None:
     episode = world.episode(retries_per_episode=1)
     episode.step(call("inc"))
     expire(world)

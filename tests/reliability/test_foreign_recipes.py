@@ -16,8 +16,6 @@ from xp.composition import compose
 from xp.errors import ExitCode
 from xp.planning.episode import named_code
 
-pytestmark = pytest.mark.scorecard(54)
-
 TRAP = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\nclass Env: ...\ndef one(*_): ...\n"
 
 

@@ -18,8 +18,6 @@ from xp.report.tokens import TokenReader
 from xp.run_records import sweep
 from xp.run_records.record import check_ours, is_ours, read_record, write_record
 
-pytestmark = pytest.mark.scorecard(42)
-
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -30,8 +30,7 @@ def outcomes(world: World, num: int, num_void: int) -> list[EpisodeFacts]:
     return played
 
 
-@pytest.mark.scorecard(20)
-def test_20_too_many_void_episodes_stop_the_run_with_their_code(world: World, tmp_path: Path) -> None:
+def test_too_many_void_episodes_stop_the_run_with_their_code(world: World, tmp_path: Path) -> None:
     steps = pytest.importorskip("xp.backends.trl.worker.steps", reason="TRL is not installed")
     from xp.episode.metrics_file import MetricsFile
 
@@ -45,7 +44,6 @@ def test_20_too_many_void_episodes_stop_the_run_with_their_code(world: World, tm
     log.finish()
 
 
-@pytest.mark.scorecard(20)
-def test_20_a_reward_is_none_exactly_when_the_episode_is_void(world: World) -> None:
+def test_a_reward_is_none_exactly_when_the_episode_is_void(world: World) -> None:
     found: list[EpisodeResult] = [one.outcome for one in outcomes(world, 6, 3)]
     assert [outcome.reward is None for outcome in found] == [outcome.status is EpisodeStatus.VOID for outcome in found]

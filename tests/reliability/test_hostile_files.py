@@ -18,8 +18,6 @@ from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode
 from xp.evaluation.tables import markdown
 
-pytestmark = pytest.mark.scorecard(43)
-
 SECONDS = 250
 """Longer than any command takes on a busy machine; what hangs would hang for ever."""
 METRICS, LOG = "runs/bad/metrics.jsonl", "runs/bad/attempt_1/train/log.txt"

@@ -29,7 +29,6 @@ os.replace(f"{name}.part", f"{name}.done")
 
 
 @pytest.mark.parametrize("seed", few(range(20), 2))
-@pytest.mark.scorecard(2)
 def test_a_kill_at_a_random_moment_corrupts_nothing_and_leaves_nothing_running(tmp_path: Path, seed: int) -> None:
     delay = random.Random(seed).uniform(0.05, 1.1)
     first = Supervisor(tmp_path, [STAGE] * 3, grace_s=0.5)
@@ -52,7 +51,6 @@ def test_a_kill_at_a_random_moment_corrupts_nothing_and_leaves_nothing_running(t
     assert len(began) == len(set(began))  # no stage of an attempt twice
 
 
-@pytest.mark.scorecard(2)
 def test_the_record_can_be_read_at_every_moment_of_a_run(tmp_path: Path) -> None:
     supervisor = Supervisor(tmp_path, ["pass"] * 8)
     file, reads = tmp_path / "runs/run/run.json", 0

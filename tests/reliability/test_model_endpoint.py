@@ -13,7 +13,6 @@ import pytest
 from xp.contrib.verifiers.model import KEY_VARIABLE, ModelEndpoint
 
 
-@pytest.mark.scorecard(46)
 @pytest.mark.parametrize(
     ("change", "status"),
     [

@@ -26,8 +26,6 @@ from xp.envs.transport import SAID_AFTER
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 
-pytestmark = pytest.mark.scorecard(45)
-
 
 def play(world: World, num: int, during: Callable[[int], None] = lambda _: None) -> list[EpisodeResult]:
     """Whole episodes beside each other, all of one provider."""
@@ -67,9 +65,8 @@ BURSTS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.scorecard(14)
 @pytest.mark.parametrize("name", BURSTS)
-def test_14_a_burst_while_sessions_open_costs_time_and_no_episode(world: World, name: str) -> None:
+def test_a_burst_while_sessions_open_costs_time_and_no_episode(world: World, name: str) -> None:
     world.proxy.outage(1.5, BURSTS[name])
     check_each_ran_once(world, play(world, 4))
 
@@ -91,8 +88,7 @@ def deploy_before_the_second_call(world: World, seconds: float) -> Callable[[int
     return during
 
 
-@pytest.mark.scorecard(14)
-def test_14_a_deploy_in_mid_run_costs_time_and_no_episode(world: World) -> None:
+def test_a_deploy_in_mid_run_costs_time_and_no_episode(world: World) -> None:
     check_each_ran_once(world, play(world, 4, deploy_before_the_second_call(world, 1.5)))
 
 

@@ -52,7 +52,6 @@ def finished_shards(runs: Runs) -> set[str]:
     return done
 
 
-@pytest.mark.scorecard(1)
 @pytest.mark.parametrize(
     ("point", "nth"), [(point, nth) for point in POINTS for nth in LATER.get(point, (1,))], ids=lambda v: str(v)
 )
@@ -64,7 +63,6 @@ def test_killed_at_a_named_point_the_next_run_ends_it(tmp_path: Path, point: str
     check_that_the_next_run_ends_it(runs)
 
 
-@pytest.mark.scorecard(1)
 @pytest.mark.parametrize("point", few(POINTS, 1))
 def test_failing_at_a_named_point_leaves_no_set(tmp_path: Path, point: str) -> None:
     runs = new_runs(tmp_path, latency_s=0.0)
@@ -85,21 +83,18 @@ def kill_at_a_random_time(root: Path, seed: int) -> None:
     check_that_the_next_run_ends_it(runs)
 
 
-@pytest.mark.scorecard(2)
 @pytest.mark.parametrize("seed", few(range(20), 1))
 def test_killed_at_a_random_time_the_next_run_ends_it(tmp_path: Path, seed: int) -> None:
     kill_at_a_random_time(tmp_path, seed)
 
 
 @pytest.mark.slow
-@pytest.mark.scorecard(2)
 @pytest.mark.timeout(900)
 def test_killed_at_a_hundred_random_times_the_next_run_ends_it(tmp_path: Path) -> None:
     for seed in range(100, 200):
         kill_at_a_random_time(tmp_path / str(seed), seed)
 
 
-@pytest.mark.scorecard(2)
 def test_killed_again_and_again_it_opens_no_task_twice(tmp_path: Path) -> None:
     runs = new_runs(tmp_path)
     for nth in range(4):

@@ -23,7 +23,6 @@ def together(runs: Runs, number: int) -> list[tuple[int, str]]:
     return [(process.returncode, out + err) for process, out, err in ends]
 
 
-@pytest.mark.scorecard(3)
 @pytest.mark.parametrize("number", few([3, 8], 1))
 def test_of_several_processes_one_builds_and_the_others_wait_for_it(tmp_path: Path, number: int) -> None:
     runs = new_runs(tmp_path)
@@ -36,7 +35,6 @@ def test_of_several_processes_one_builds_and_the_others_wait_for_it(tmp_path: Pa
     assert runs.leftovers() == []
 
 
-@pytest.mark.scorecard(4)
 def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     runs = new_runs(tmp_path, latency_s=600.0)
     holder = runs.start()
@@ -92,7 +90,6 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.scorecard(5)
 @pytest.mark.parametrize("damage", few(DAMAGE, 2))
 def test_a_damaged_set_is_set_aside_and_built_again_with_one_warning(tmp_path: Path, damage: str) -> None:
     runs = new_runs(tmp_path, latency_s=0.0)
@@ -106,7 +103,6 @@ def test_a_damaged_set_is_set_aside_and_built_again_with_one_warning(tmp_path: P
     assert runs.leftovers() == [f"{runs.path.name}.corrupt-1"]
 
 
-@pytest.mark.scorecard(5)
 def test_a_damaged_shard_is_fetched_again_and_the_others_are_not(tmp_path: Path) -> None:
     runs = new_runs(tmp_path)
     runs.finish(fault="shard:kill:3")
@@ -121,7 +117,6 @@ def limit_file_size(num_bytes: int) -> Callable[[], None]:
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
-@pytest.mark.scorecard(6)
 @pytest.mark.parametrize("num_bytes", few([4000, 64, 15000], 1))
 def test_a_full_disk_is_said_with_its_place_and_loses_nothing(tmp_path: Path, num_bytes: int) -> None:
     runs = new_runs(tmp_path, latency_s=0.0, log="/dev/null")
@@ -137,7 +132,6 @@ def test_a_full_disk_is_said_with_its_place_and_loses_nothing(tmp_path: Path, nu
     assert runs.finish()[0] == 0
 
 
-@pytest.mark.scorecard(7)
 @pytest.mark.parametrize("place", ["tasks", "tasks/{key}.work"])
 def test_a_place_that_cannot_be_written_fails_before_the_environment_is_asked(tmp_path: Path, place: str) -> None:
     runs = new_runs(tmp_path)
@@ -157,7 +151,6 @@ def wait_until(is_so: Callable[[], bool], limit_s: float = 250.0) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.scorecard(8)
 @pytest.mark.parametrize(
     ("number", "code"), few([(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)], 1), ids=str
 )

@@ -29,9 +29,8 @@ def _in_child(provider: OpenRewardProvider, inherited: Any, results: Any) -> Non
         results.put(repr(error))
 
 
-@pytest.mark.scorecard(24)
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_24_a_forked_child_leaves_its_parent_alone(world: World) -> None:
+def test_a_forked_child_leaves_its_parent_alone(world: World) -> None:
     provider = world.provider()
     session = provider.open(TASK)
     session.call("inc", {})
@@ -48,8 +47,7 @@ def test_24_a_forked_child_leaves_its_parent_alone(world: World) -> None:
     assert wait_for(lambda: world.effects.count("teardown") == 4)
 
 
-@pytest.mark.scorecard(24)
-def test_24_sessions_beyond_the_allowed_number_wait_for_a_free_one(world: World) -> None:
+def test_sessions_beyond_the_allowed_number_wait_for_a_free_one(world: World) -> None:
     provider = world.provider(max_sessions=2)
     first, second = provider.open(TASK), provider.open(TASK)
     opened: list[float] = []

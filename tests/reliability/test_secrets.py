@@ -33,14 +33,12 @@ def remote(**changes: Any) -> Any:
     return rules(**{"target": "https://elsewhere.example:8443", "variant": "counter", **changes})
 
 
-@pytest.mark.scorecard(29)
-def test_29_the_key_stays_at_home_when_the_origin_is_not_allowed() -> None:
+def test_the_key_stays_at_home_when_the_origin_is_not_allowed() -> None:
     target = targets.remote_target(remote(), KEY)
     assert "X-API-Key" not in target.headers
     assert target.secrets == {}
 
 
-@pytest.mark.scorecard(29)
 @pytest.mark.parametrize(
     ("url", "allowed"),
     [
@@ -52,12 +50,11 @@ def test_29_the_key_stays_at_home_when_the_origin_is_not_allowed() -> None:
         ("https://sessions.openreward.ai", ()),
     ],
 )
-def test_29_the_key_goes_to_the_catalog_and_to_what_is_allowed(url: str, allowed: tuple[str, ...]) -> None:
+def test_the_key_goes_to_the_catalog_and_to_what_is_allowed(url: str, allowed: tuple[str, ...]) -> None:
     target = targets.remote_target(remote(target=url, allowed_origins=allowed), KEY)
     assert target.headers["X-API-Key"] == CANARY
 
 
-@pytest.mark.scorecard(29)
 @pytest.mark.parametrize(
     "url",
     [
@@ -70,27 +67,24 @@ def test_29_the_key_goes_to_the_catalog_and_to_what_is_allowed(url: str, allowed
         "http://localhost.evil.example",
     ],
 )
-def test_29_an_origin_is_compared_whole(url: str) -> None:
+def test_an_origin_is_compared_whole(url: str) -> None:
     target = targets.remote_target(remote(target=url, allowed_origins=("https://elsewhere.example:8443",)), KEY)
     assert "X-API-Key" not in target.headers
 
 
-@pytest.mark.scorecard(29)
-def test_29_secrets_for_another_origin_are_refused_before_any_request() -> None:
+def test_secrets_for_another_origin_are_refused_before_any_request() -> None:
     with pytest.raises(XpError, match="allowed_origins") as caught:
         OpenRewardProvider(remote(secrets={"GRADER_KEY": None}), {"GRADER_KEY": CANARY})
     assert CANARY not in str(caught.value)
 
 
-@pytest.mark.scorecard(29)
-def test_29_a_missing_secret_is_named() -> None:
+def test_a_missing_secret_is_named() -> None:
     with pytest.raises(XpError, match="GRADER_KEY") as caught:
         OpenRewardProvider(remote(secrets={"GRADER_KEY": None}), {})
     assert caught.value.code is ExitCode.SECRET
 
 
-@pytest.mark.scorecard(29)
-def test_29_the_catalogs_secrets_name_their_domains() -> None:
+def test_the_catalogs_secrets_name_their_domains() -> None:
     config = remote(target="Org/Name", secrets={"OPENAI_API_KEY": None})
     target = targets.remote_target(config, {**KEY, "OPENAI_API_KEY": "sk"})
     assert target.url == "https://sessions.openreward.ai"
@@ -102,9 +96,8 @@ def test_29_the_catalogs_secrets_name_their_domains() -> None:
         targets.remote_target(remote(target="Org/Name", secrets={"MY_OWN": None}), {**KEY, "MY_OWN": "x"})
 
 
-@pytest.mark.scorecard(29)
 @pytest.mark.parametrize("path", ["/create_session", "/create", "/messages", "/call"])
-def test_29_no_redirect_is_followed(world: World, path: str) -> None:
+def test_no_redirect_is_followed(world: World, path: str) -> None:
     """Two servers: the first redirects everything to the second, which must receive nothing."""
     with faults.FaultProxy(world.proxy.upstream) as other:
         world.proxy.inject(path, faults.status(308, {"Location": f"{other.url}{path}"}), times=99)
@@ -116,8 +109,7 @@ def test_29_no_redirect_is_followed(world: World, path: str) -> None:
         assert world.proxy.seen[0].headers["x-api-key"] == CANARY
 
 
-@pytest.mark.scorecard(29)
-def test_29_secrets_travel_with_the_creation_alone(world: World) -> None:
+def test_secrets_travel_with_the_creation_alone(world: World) -> None:
     config = world.config(secrets={"GRADER_KEY": None})
     provider = OpenRewardProvider(config, {**os.environ, "GRADER_KEY": CANARY})
     world.providers.append(provider)
@@ -131,9 +123,8 @@ class Heard:
     texts: list[str] = field(default_factory=list)
 
 
-@pytest.mark.scorecard(29)
 @pytest.mark.parametrize("path", ["/create_session", "/create", "/messages", "/call"])
-def test_29_no_secret_is_in_a_repr_a_log_or_an_exception(
+def test_no_secret_is_in_a_repr_a_log_or_an_exception(
     world: World, path: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     secret = {**os.environ, **KEY, "GRADER_KEY": CANARY}
@@ -159,8 +150,7 @@ def test_29_no_secret_is_in_a_repr_a_log_or_an_exception(
     assert base64.b64encode(CANARY.encode()).decode()[:12] not in everything
 
 
-@pytest.mark.scorecard(31)
-def test_31_a_local_server_listens_on_loopback_alone() -> None:
+def test_a_local_server_listens_on_loopback_alone() -> None:
     server = running(COUNTER).server
     listening = [
         connection.laddr.ip
@@ -170,9 +160,8 @@ def test_31_a_local_server_listens_on_loopback_alone() -> None:
     assert listening == ["127.0.0.1"]
 
 
-@pytest.mark.scorecard(31)
 @pytest.mark.parametrize("key", [None, "", "wrong", "é"])
-def test_31_a_local_server_answers_nobody_without_the_key(key: str | None) -> None:
+def test_a_local_server_answers_nobody_without_the_key(key: str | None) -> None:
     import urllib.error
     import urllib.request
 
@@ -186,8 +175,7 @@ def test_31_a_local_server_answers_nobody_without_the_key(key: str | None) -> No
         assert b"requires the key" in caught.value.read()
 
 
-@pytest.mark.scorecard(31)
-def test_31_the_token_is_in_no_argument_list() -> None:
+def test_the_token_is_in_no_argument_list() -> None:
     with LocalServer(COUNTER, environ={**os.environ, **KEY}) as server:
         process = psutil.Process(server.pid)
         assert server.key not in " ".join(process.cmdline())
@@ -206,9 +194,8 @@ while True:
 """
 
 
-@pytest.mark.scorecard(31)
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_31_a_local_server_ends_with_its_parent_however_that_ends(end: signal.Signals) -> None:
+def test_a_local_server_ends_with_its_parent_however_that_ends(end: signal.Signals) -> None:
     program = PARENT.format(path=[entry or os.getcwd() for entry in sys.path], serve=COUNTER)
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -244,8 +231,7 @@ print("openreward" in sys.modules)
 """
 
 
-@pytest.mark.scorecard(35)
-def test_35_nothing_but_the_configured_host_is_spoken_to() -> None:
+def test_nothing_but_the_configured_host_is_spoken_to() -> None:
     program = AUDITED.format(path=[entry or os.getcwd() for entry in sys.path])
     environ = {**os.environ, "HTTP_PROXY": "http://192.0.2.1:1", "http_proxy": "http://192.0.2.1:1"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, env=environ)

@@ -48,9 +48,8 @@ def wait_for(condition: Callable[[], bool], limit_s: float = FAR_BEYOND_S) -> bo
     return True
 
 
-@pytest.mark.scorecard(15)
 @pytest.mark.parametrize("name", OPENING)
-def test_15_an_opening_that_fails_leaves_nothing_on_the_server(world: World, name: str) -> None:
+def test_an_opening_that_fails_leaves_nothing_on_the_server(world: World, name: str) -> None:
     path, fault, kind = OPENING[name]
     world.proxy.inject(path, fault, times=99)
     provider = world.provider(max_sessions=1, create_timeout_s=1.0)
@@ -112,8 +111,7 @@ def restarted() -> Iterator[LocalServer]:
         yield server
 
 
-@pytest.mark.scorecard(17)
-def test_17_a_restarted_server_is_noticed_on_the_next_call_and_voids(world: World, restarted: LocalServer) -> None:
+def test_a_restarted_server_is_noticed_on_the_next_call_and_voids(world: World, restarted: LocalServer) -> None:
     episode = world.episode()
     episode.step(call("inc"))
     world.proxy.upstream = restarted
@@ -121,8 +119,7 @@ def test_17_a_restarted_server_is_noticed_on_the_next_call_and_voids(world: Worl
     assert (episode.settle().void_reason or "").startswith("SessionLost")
 
 
-@pytest.mark.scorecard(17)
-def test_17_an_episode_over_a_restart_is_played_again_once(world: World, restarted: LocalServer) -> None:
+def test_an_episode_over_a_restart_is_played_again_once(world: World, restarted: LocalServer) -> None:
     episode = world.episode(retries_per_episode=1)
     episode.step(call("inc"))
     world.proxy.upstream = restarted
@@ -132,8 +129,7 @@ def test_17_an_episode_over_a_restart_is_played_again_once(world: World, restart
     assert len(world.proxy.requests("/create")) == 2
 
 
-@pytest.mark.scorecard(17)
-def test_17_a_server_that_stays_away_voids_within_the_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stays_away_voids_within_the_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "PING_S", 3600.0)
     config = rules(serve=COUNTER, **{**PATIENT, "retries_per_episode": 1})
     provider = OpenRewardProvider(config, os.environ)
@@ -149,8 +145,7 @@ def test_17_a_server_that_stays_away_voids_within_the_deadlines(monkeypatch: pyt
     provider.close()
 
 
-@pytest.mark.scorecard(17)
-def test_17_a_lost_session_is_noticed_within_fifteen_seconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_session_is_noticed_within_fifteen_seconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openreward, "PING_EVERY_S", 0.2)
     session = world.session(call_timeout_s=3600.0)
     world.proxy.inject("/call", faults.silent(executed=False))

@@ -31,9 +31,8 @@ def listing(*names: str, schema: object = None) -> bytes:
     return json.dumps({"tools": tools, "terminal_tool": None}).encode()
 
 
-@pytest.mark.scorecard(22)
 @pytest.mark.parametrize("name", HOSTILE)
-def test_22_a_tool_of_any_name_can_be_called(name: str) -> None:
+def test_a_tool_of_any_name_can_be_called(name: str) -> None:
     (spec,), _ = wire.tools(wire.parse_json(listing(name), "x"), "x")
     assert tool_schemas([spec])[0]["function"]["name"] == name
     session = FakeSession(lambda called, _: ToolResult(called, 1.0, True))
@@ -43,8 +42,7 @@ def test_22_a_tool_of_any_name_can_be_called(name: str) -> None:
     assert episode.settle().reward == 1.0
 
 
-@pytest.mark.scorecard(22)
-def test_22_a_parameter_that_is_left_out_is_not_sent() -> None:
+def test_a_parameter_that_is_left_out_is_not_sent() -> None:
     spec = ToolSpec("a", "", {"type": "object", "properties": {"k": {"default": None}}})
     session = FakeSession(steady)
     Episode(TASK, lambda: session, RULES).step(call(spec.name))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from tests.reliability.conftest import TASK, World
 from tests.reliability.proxy import Exchange
 from tests.reliability.test_sessions import wait_for
@@ -17,8 +15,7 @@ def _post(world: World, sid: str, path: str) -> None:
     urllib.request.urlopen(request, timeout=250).read()
 
 
-@pytest.mark.scorecard(23)
-def test_23_a_session_ended_many_times_is_torn_down_once(world: World) -> None:
+def test_a_session_ended_many_times_is_torn_down_once(world: World) -> None:
     provider = world.provider(max_sessions=12)
     sessions = [provider.open(TASK) for _ in range(12)]
     sids = [_sid(exchange) for exchange in world.proxy.requests("/create")]

@@ -18,8 +18,6 @@ from xp.lib.terminal import RESET, Screen, redrawn, shown
 from xp.secrets.redaction import Redactor
 from xp.spec.section import local_path
 
-pytestmark = pytest.mark.scorecard(53)
-
 C0 = [chr(number) for number in range(32) if chr(number) not in "\t\n"]
 C1 = [chr(number) for number in range(0x7F, 0xA0)]
 BIDI = list("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u00ad\u200b\u2060")

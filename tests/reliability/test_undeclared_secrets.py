@@ -17,8 +17,6 @@ from xp.launchers.node.log import LogStream
 from xp.secrets.environment import inherited
 from xp.secrets.redaction import MASK, Redactor, secret_values
 
-pytestmark = pytest.mark.scorecard(48)
-
 SAMPLES = {
     "AWS_SECRET_ACCESS_KEY": "/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
     "AWS_SESSION_TOKEN": "IQoJb3JpZ2luX2VjEXAMPLE",

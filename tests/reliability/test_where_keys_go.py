@@ -21,8 +21,6 @@ from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config
 
-pytestmark = pytest.mark.scorecard(47)
-
 NO_URL = "target is not an http or https URL"
 KEY = {"OPENREWARD_API_KEY": "XPCANARY0123456789"}
 

@@ -214,7 +214,6 @@ def played(reward: float | None) -> EpisodeFacts:
     )
 
 
-@pytest.mark.scorecard(20)
 def test_a_step_with_too_many_void_episodes_has_its_code(tmp_path: Path) -> None:
     log = step_log(tmp_path, "training.max_void_fraction=0.25")
     log.episodes([played(1.0), played(1.0), played(1.0), played(None)], 1.0)
@@ -265,7 +264,6 @@ def checkpoint(root: Path, step: int) -> Path:
     return folder
 
 
-@pytest.mark.scorecard(34)
 @pytest.mark.parametrize("damage", ["never sealed", "cut", "changed", "missing", "seal cut"])
 def test_a_damaged_checkpoint_is_passed_over_and_named(
     damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -323,7 +321,6 @@ def test_old_checkpoints_are_removed_and_directories_of_other_names_never(
     assert trainer.args.save_total_limit == 2
 
 
-@pytest.mark.scorecard(34)
 def test_nothing_of_a_checkpoint_is_unpickled_but_tensors(tmp_path: Path) -> None:
     """What TRL's Trainer loads, it loads by weights_only or from safetensors."""
     import inspect

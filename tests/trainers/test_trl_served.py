@@ -103,7 +103,6 @@ def servers() -> list[psutil.Process]:
     return [server for guard in guards for server in guard.children()]
 
 
-@pytest.mark.scorecard(49)
 def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
     with served(monkeypatch, "some/model", log) as (url, key):

@@ -36,9 +36,8 @@ def tree(directory: Path) -> set[Path]:
     return set(directory.rglob("*"))
 
 
-@pytest.mark.scorecard(25)
 @pytest.mark.parametrize("name", FILES)
-def test_25_a_bad_file_is_refused_in_the_words_it_promises(
+def test_a_bad_file_is_refused_in_the_words_it_promises(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = FILES[name]
@@ -74,7 +73,6 @@ def nested(target: Path) -> None:
     target.write_text("[" * 50_000)
 
 
-@pytest.mark.scorecard(25)
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -86,7 +84,7 @@ def nested(target: Path) -> None:
         (nested, "is nested more than 32 deep"),
     ],
 )
-def test_25_what_is_no_text_file_is_refused(
+def test_what_is_no_text_file_is_refused(
     make: Callable[[Path], None], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "env").mkdir()
@@ -113,10 +111,8 @@ print("LOADED", sorted({"torch", "trl", "ray", "joblib", "optuna", "openreward"}
 """
 
 
-@pytest.mark.scorecard(25)
-@pytest.mark.scorecard(26)
 @pytest.mark.parametrize("name", ["python_tag", "target_nested", "resolver_env", "defaults_of_hydra"])
-def test_25_a_real_process_opens_no_socket_and_writes_no_file(name: str, tmp_path: Path) -> None:
+def test_a_real_process_opens_no_socket_and_writes_no_file(name: str, tmp_path: Path) -> None:
     file = FILES[name]
     run = head(file, "run")[0]
     lay(file, tmp_path)

@@ -276,7 +276,6 @@ def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(tmp
     assert plans[0] == plans[1]
 
 
-@pytest.mark.scorecard(65)
 @pytest.mark.parametrize("kind", LOST)
 def test_a_sweep_goes_on_without_its_output(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -290,7 +289,6 @@ def test_a_sweep_goes_on_without_its_output(
     assert ("the command went on without it" in capsys.readouterr().err) == (kind != "pipe")
 
 
-@pytest.mark.scorecard(65)
 @pytest.mark.parametrize("kind", LOST)
 def test_the_code_of_the_work_remains_without_output(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

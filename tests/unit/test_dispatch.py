@@ -155,7 +155,6 @@ def test_the_record_on_disk_is_true_while_a_stage_runs(tmp_path: Path) -> None:
     assert seen[1] == {"a": ("succeeded", 0), "b": ("running", None)}
 
 
-@pytest.mark.scorecard(33)
 def test_a_failed_stage_ends_the_run_with_reason_log_and_resume(tmp_path: Path) -> None:
     def play(one: Stage, context: Context) -> int:
         log = context.outputs / context.log(one.name)
@@ -233,14 +232,12 @@ def test_jobs_of_a_chain_that_is_refused_in_part_are_cancelled(tmp_path: Path) -
     assert [one.native_id for one in record.attempts[0].stages] == ["7", "8", None]
 
 
-@pytest.mark.scorecard(33)
 def test_a_killed_stage_says_by_which_signal_and_why_that_mostly_is(tmp_path: Path) -> None:
     text = str(failing(plan(stage("a", "")), tmp_path, FakeLauncher([128 + 9])))
     assert "killed by SIGKILL" in text
     assert "memory" in text
 
 
-@pytest.mark.scorecard(33)
 def test_exit_0_without_the_promised_outputs_is_a_failure(tmp_path: Path) -> None:
     assert exit_code(0, missing=["x"]) is ExitCode.MISSING_OUTPUT
     error = failing(plan(stage("a", "", outputs=("there", "x/absent"), done="x/manifest")), tmp_path)
@@ -270,7 +267,6 @@ def test_a_manifest_without_its_data_is_no_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [(), (".lock",), (".lock", "spec.yaml"), ("spec.yaml", ".run.json.77.tmp")])
-@pytest.mark.scorecard(1)
 def test_a_directory_whose_supervisor_was_killed_before_its_first_record_is_used(
     tmp_path: Path, left: tuple[str, ...]
 ) -> None:

@@ -260,7 +260,6 @@ class Clock:
         return time.monotonic() + (3600.0 if self._reads > 20 else 0.0)
 
 
-@pytest.mark.scorecard(59)
 def test_a_check_of_a_slow_environment_ends_and_tells_what_it_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -181,7 +181,6 @@ def test_a_grader_that_fails_makes_the_episode_void_never_zero(grader: str, faul
     assert fault.__name__ in (outcome.void_reason or "")
 
 
-@pytest.mark.scorecard(40)
 def test_a_grader_that_holds_the_interpreter_costs_one_episode() -> None:
     """A regular expression that backtracks for ever: no thread of its process, and no signal handler, runs again."""
     config = with_limits(graded("backtracks"), retries_per_episode=1)
@@ -200,7 +199,6 @@ def test_a_grader_that_holds_the_interpreter_costs_one_episode() -> None:
     provider.close()
 
 
-@pytest.mark.scorecard(40)
 @pytest.mark.parametrize(("grader", "fault"), [("eats", "MemoryError"), ("ends", "it ended with code 3")])
 def test_a_grader_that_eats_memory_or_exits_makes_void(grader: str, fault: str) -> None:
     config = with_limits(graded(grader), memory_gb=1.0, retries_per_episode=0)

@@ -39,7 +39,6 @@ def lost(retry_after_s: float | None = None) -> ResponseLost:
     return fault
 
 
-@pytest.mark.scorecard(14)
 @pytest.mark.parametrize(
     ("rule", "fault", "attempt", "left_s", "wait_s"),
     [
@@ -82,7 +81,6 @@ def test_the_wait_grows_and_is_spread() -> None:
     assert all(low < high for low, high in zip(waits(0.0), waits(0.9), strict=True))
 
 
-@pytest.mark.scorecard(14)
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [

@@ -10,8 +10,6 @@ from xp.episode.finite import FiniteUpdates, finite_means
 from xp.errors import ExitCode, XpError
 from xp.spec.training import OnNonfinite
 
-pytestmark = pytest.mark.scorecard(50)
-
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_stop_ends_the_run_at_the_first(value: float) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tests.support.launching import FakePlan, plan, stage
 from tests.unit.test_dispatch import FakeLauncher, ends, failing, go
 from xp.job import Stage
@@ -46,7 +44,6 @@ def writing(*failed: str) -> FakeLauncher:
     return FakeLauncher(play)
 
 
-@pytest.mark.scorecard(44)
 def test_a_stage_that_succeeded_is_not_run_again(tmp_path: Path) -> None:
     failing(at(of_two(), 1), tmp_path, writing("evaluate"))
     launcher, said = writing(), []

@@ -29,7 +29,6 @@ from xp.lib import loopback, private_ray
         ("/v1/models", None, 401),
     ],
 )
-@pytest.mark.scorecard(49)
 def test_every_path_but_the_health_check_requires_the_key(
     path: str, authorization: str | None, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,7 +74,6 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return key_check.engine_key()
 
 
-@pytest.mark.scorecard(49)
 def test_slimes_engine_sends_the_key_also_while_it_waits(key: str, engine: HttpServer) -> None:
     """The module has Slime's own lines; tests/engines/test_slime.py has Slime itself (make test-slime)."""
     module: Any = ModuleType("sglang_engine")
@@ -96,7 +94,6 @@ def test_slimes_engine_sends_the_key_also_while_it_waits(key: str, engine: HttpS
     assert module.requests.RequestException is requests.RequestException
 
 
-@pytest.mark.scorecard(49)
 def test_slimes_rollouts_send_the_key(key: str, engine: HttpServer) -> None:
     module: Any = ModuleType("http_utils")
     module._http_client = None

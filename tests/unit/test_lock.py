@@ -16,8 +16,6 @@ from packaging.utils import canonicalize_name
 
 from xp.runtimes import locks
 
-pytestmark = pytest.mark.scorecard(60)
-
 ROOT = Path(__file__).resolve().parents[2]
 TRAINERS = ("skyrl", "slime", "vllm")
 LOCKS = ("all.lock", "demo.lock", "skyrl-wheels.lock", *(f"{name}.lock" for name in TRAINERS))

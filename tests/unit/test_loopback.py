@@ -9,8 +9,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 from xp.lib import private_ray
 from xp.testing.jobs import DEADLINE_S
 
@@ -34,7 +32,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.scorecard(49)
 def test_nothing_listens_off_loopback_in_a_process_and_in_those_it_spawns(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     environ = {**os.environ, "PYTHONPATH": os.getcwd()}

@@ -71,7 +71,6 @@ def test_more_void_episodes_than_allowed_stop_the_run_with_the_reasons() -> None
     assert caught.value.code is ExitCode.UNHEALTHY
 
 
-@pytest.mark.scorecard(57)
 def test_the_last_attempt_wins_and_a_torn_line_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first, second = MetricsFile(path, "train", 1), MetricsFile(path, "train", 2)
@@ -120,7 +119,6 @@ def test_a_value_that_is_no_number_is_null_in_the_file(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["x"] is None
 
 
-@pytest.mark.scorecard(57)
 def test_a_line_after_a_torn_one_begins_afresh(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1, "stage": "train"}\n{"step": 2, "sta')

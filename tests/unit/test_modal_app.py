@@ -122,7 +122,6 @@ def test_a_detached_run_on_modal_is_one_app_of_functions() -> None:
     assert text.count(".spawn()") == 1
 
 
-@pytest.mark.scorecard(30)
 def test_whatever_is_in_a_name_stays_text() -> None:
     parts = [part("train", job(image=AWKWARD), AWKWARD)]
     text = app_text("t", AWKWARD, parts, launcher_spec("modal"))

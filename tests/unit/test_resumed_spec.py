@@ -19,8 +19,6 @@ from xp.launchers.base import Context
 from xp.run_records.lock import is_changeable
 from xp.run_records.resume import _change, _check_length, split_off
 
-pytestmark = pytest.mark.scorecard(63)
-
 Say = Callable[..., tuple[int, list[str]]]
 
 

@@ -88,7 +88,6 @@ def test_a_tokenizers_digest_follows_its_vocabulary_and_its_template() -> None:
     assert len({ChatTokens(one, chat).digest() for one in tokenizers for chat in chats}) == 16
 
 
-@pytest.mark.scorecard(56)
 def test_a_store_that_cannot_be_written_costs_the_counting_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

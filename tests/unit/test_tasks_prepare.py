@@ -182,8 +182,6 @@ def test_an_environment_that_is_not_there_is_one_clear_message(tmp_path: Path) -
     assert caught.value.code is ExitCode.ENVIRONMENT
 
 
-@pytest.mark.reliability
-@pytest.mark.scorecard(9)
 def test_failed_tasks_fail_the_stage_and_only_they_are_repeated(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path, splits={"train": 100, "test": 5}, failing=["train/3", "train/77"])
     member = world.member()

@@ -100,8 +100,6 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.reliability
-@pytest.mark.scorecard(11)
 def test_a_set_that_is_missing_damaged_or_misnamed_is_refused(copied: tuple[PrepareConfig, Path]) -> None:
     _, path = copied
     assert "no task set" in refusal(path.with_name("nothing"))
@@ -115,8 +113,6 @@ def test_a_set_that_is_missing_damaged_or_misnamed_is_refused(copied: tuple[Prep
     assert "tasks.parquet is missing" in refusal(path)
 
 
-@pytest.mark.reliability
-@pytest.mark.scorecard(11)
 def test_a_set_that_lacks_more_than_is_permitted_is_not_recognised(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path, splits={"train": 10, "test": 10}, failing=["train/3"])
     task_set = prepare(world.config(allow_missing_fraction=0.1), {}, tmp_path)

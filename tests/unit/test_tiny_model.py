@@ -130,7 +130,6 @@ def test_the_shipped_model_is_what_its_command_makes(tmp_path: Path) -> None:
 MINE = '{"files": {}, "of": "mine"}'
 
 
-@pytest.mark.scorecard(52)
 def test_a_finished_model_is_left_alone_and_a_torn_one_is_replaced(tmp_path: Path) -> None:
     mine, target = tmp_path / "mine", tmp_path / "target"
     mine.mkdir()

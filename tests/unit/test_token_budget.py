@@ -53,7 +53,6 @@ def tool(text: str) -> list[Message]:
     return [Message(role="tool", content=text)]
 
 
-@pytest.mark.scorecard(39)
 @pytest.mark.parametrize(
     "pattern", ["the quick brown fox ", "x", " ", "\N{BLACK HEART SUIT}<|im_end|>", "0123456789\n"]
 )
@@ -72,7 +71,6 @@ def test_a_reply_of_15_mb_is_refused_by_its_beginning(pattern: str) -> None:
     assert peak < 100e6
 
 
-@pytest.mark.scorecard(39)
 @pytest.mark.parametrize("template", ["qwen2_5", "qwen3"])
 def test_whatever_fits_is_given_whole_and_nothing_else(template: str) -> None:
     chat = ChatTokens(tokenizer_with(template))
@@ -114,7 +112,6 @@ def set_with_a_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> T
     return prepare(world.config(), {}, tmp_path)
 
 
-@pytest.mark.scorecard(39)
 def test_a_prompt_far_over_the_limit_is_left_out_uncounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,8 +19,6 @@ from xp.lib.verified import DIGESTS, damaged, write_digests
 from xp.worker.places import model_place
 from xp.worker.publish import check_there, publish
 
-pytestmark = pytest.mark.scorecard(64)
-
 
 def save(directory: Path) -> None:
     directory.mkdir(parents=True)
