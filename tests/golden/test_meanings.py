@@ -28,7 +28,7 @@ EVERYWHERE = {
     "apart": [
         "backend.engine.placement=separate",
         "backend.engine.accelerators=2",
-        "backend.parallel.offload_optimizer=true",
+        "backend.parallel.cpu_optimizer=true",
     ],
     "packed": [
         *("training.max_tokens_per_micro_batch=20000", "algorithm=gspo", "evaluation.every=4", "sft.data=solve:a:b"),

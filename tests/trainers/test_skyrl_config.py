@@ -206,3 +206,23 @@ def test_the_catalogs_are_the_installed_skyrls() -> None:
     for name, file in CLASSES.items():
         found = made(name)
         assert json.loads((CONTROL / f"{file}_{found['version']}.json").read_text()) == found
+
+
+def test_adam_on_the_host_and_uneven_stages_reach_megatron() -> None:
+    megatron = [*SKYRL, "backend.parallel.strategy=megatron", "backend.attention=flash"]
+    plain, uneven = (
+        read([*megatron, "backend.parallel.pipeline=2", *more]).trainer
+        for more in ((), ("backend.parallel.last_stage_layers=16", "backend.parallel.cpu_optimizer=true"))
+    )
+    assert plain.policy.megatron_config.optimizer_config_kwargs["optimizer_offload_fraction"] == 0.0
+    assert uneven.policy.megatron_config.optimizer_config_kwargs == {
+        **plain.policy.megatron_config.optimizer_config_kwargs,
+        "optimizer_cpu_offload": True,
+        "optimizer_offload_fraction": 1.0,
+        "overlap_cpu_optimizer_d2h_h2d": True,
+        "use_precision_aware_optimizer": True,
+    }
+    for role in ("policy", "ref"):
+        before, after = (getattr(one, role).megatron_config.transformer_config_kwargs for one in (plain, uneven))
+        assert after == {**before, "num_layers_in_last_pipeline_stage": 16}
+        assert before["recompute_granularity"] == "full"

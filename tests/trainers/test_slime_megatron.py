@@ -28,6 +28,17 @@ def test_two_updates_move_the_policy_and_the_export_agrees(tmp_path: Path) -> No
     assert all(float((old - new).abs().max()) > 1e-3 for old, new in ((before, first), (first, second)))
 
 
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe", "glm4_moe_lite", "minimax_m2"])
+def test_a_random_model_of_a_family_is_loaded_updated_and_exported(family: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.trainers.slime_family", family, str(tmp_path)]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    assert json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:]) > 0
+    # The first export is the model that transformers made.
+    before, after = (said(tmp_path / f"export-{number}") for number in range(2))
+    assert float((before - after).abs().max()) > 1e-3
+
+
 def said(directory: Path) -> Any:
     """Log-probabilities of Megatron's model, after they were held against the exported one's."""
     import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
 from xp.composition import compose
 from xp.models.network import KEYS
+from xp.planning.batch import batch_shape
 from xp.spec import AdvantageScale, LossAggregation, RunSpec
 from xp.tasks.training_length import steps_of
 from xp.worker.places import RunPaths
@@ -140,3 +142,42 @@ def test_every_hook_is_a_function_that_slime_can_load() -> None:
     paths = [path for name, path in vars(hooks).items() if name.isupper() and path.startswith("xp.")]
     assert paths
     assert all(callable(load_function(path)) for path in paths)
+
+
+MEGATRON = ("recipes=whodunit-slime", "model=qwen3-30b-a3b", "backend.parallel.tensor=1", "backend.parallel.expert=1")
+
+
+def test_adam_on_the_host_and_uneven_stages_reach_megatron(tmp_path: Path) -> None:
+    spec = compose([*MEGATRON, "backend.parallel.pipeline=4", "backend.parallel.last_stage_layers=9"])
+    args = parse(spec, tmp_path)
+    assert (args.decoder_first_pipeline_num_layers, args.decoder_last_pipeline_num_layers) == (None, 9)
+    assert not args.optimizer_cpu_offload
+    args = parse(compose([*MEGATRON, "backend.parallel.cpu_optimizer=true"]), tmp_path)
+    assert (args.optimizer_cpu_offload, args.use_precision_aware_optimizer) == (True, True)
+    assert args.optimizer_offload_fraction == 1.0
+
+
+@pytest.mark.parametrize("pipeline", [1, 2, 3, 4])
+@pytest.mark.parametrize(("first", "last"), [(None, None), (None, 3), (2, None), (2, 3), (12, None), (5, 7)])
+def test_the_plans_stages_are_megatrons(pipeline: int, first: int | None, last: int | None) -> None:
+    import torch
+    from megatron.core.transformer.transformer_block import get_num_layers_to_build
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    try:
+        config = TransformerConfig(
+            num_layers=12,
+            hidden_size=8,
+            num_attention_heads=2,
+            pipeline_model_parallel_size=pipeline,
+            pipeline_dtype=torch.bfloat16,
+            num_layers_in_first_pipeline_stage=first,
+            num_layers_in_last_pipeline_stage=last,
+        )
+        built = tuple(get_num_layers_to_build(config, pp_rank=rank) for rank in range(pipeline))
+    except (AssertionError, ValueError):
+        built = ()
+    # Slime refuses sizes of stages without a pipeline, and a stage without layers trains nothing.
+    is_legal = (pipeline > 1 or first is last is None) and all(built) and sum(built) == 12
+    shape = replace(batch_shape(compose(MEGATRON)), pipeline=pipeline, first_stage=first, last_stage=last)
+    assert replace(shape, num_layers=12).stages == (built if is_legal else ())

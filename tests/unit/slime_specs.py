@@ -62,7 +62,7 @@ def legal(draw: st.DrawFn) -> RunSpec:
             f"backend.parallel.tensor={tensor}",
             f"backend.parallel.context={context}",
             f"backend.parallel.expert={draw(st.sampled_from([1, 2, 4, 8])) if is_sparse else 1}",
-            f"backend.parallel.offload_optimizer={draw(st.booleans())}",
+            f"backend.parallel.cpu_optimizer={draw(st.booleans())}",
             f"backend.engine.tensor_parallel={draw(st.sampled_from([1, 2, 4, 8]))}",
             f"backend.engine.eager={draw(st.booleans())}",
             f"backend.engine.prefix_caching={draw(st.booleans())}",

@@ -18,8 +18,9 @@ from xp.errors import XpError
 from xp.models.vocabulary import read_vocabulary, vocabulary_fault
 from xp.planning.backend import backend_of
 from xp.planning.duration import duration
-from xp.planning.memory.estimate import estimate, weights_of
+from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
+from xp.planning.memory.weights import weights_of
 from xp.planning.plan import build_plan
 from xp.planning.values import spec_refusals
 from xp.spec import Architecture, RunSpec

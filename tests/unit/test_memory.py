@@ -15,9 +15,7 @@ from xp.planning.memory.estimate import (
     BY_LENGTH,
     estimate,
     fine_tuning,
-    lora_parameters,
     shape_of,
-    weights_of,
 )
 from xp.planning.memory.fit import (
     MemoryVerdict,
@@ -30,6 +28,7 @@ from xp.planning.memory.fit import (
     memory_lines,
     memory_refusals,
 )
+from xp.planning.memory.weights import weights_of
 from xp.planning.plan import build_plan, build_sft
 from xp.planning.stages import task_set_place
 from xp.tasks.prompt_lengths import place_of
@@ -80,7 +79,7 @@ def training(*overrides: str) -> float:
         (TRL, "training.kl_coef=0"),
         (SKYRL, "training.max_response_tokens=1024"),
         (SLIME, "backend.parallel.expert=8"),
-        (SLIME, "backend.parallel.offload_optimizer=true"),
+        (SLIME, "backend.parallel.cpu_optimizer=true"),
         (TRL, "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"),
         (TRL, "backend.parallel.offload_parameters=true"),
         ((*SKYRL, "training.gradient_checkpointing=false"), "training.gradient_checkpointing=true"),
@@ -150,34 +149,14 @@ def test_megatrons_layers_keep_less() -> None:
     assert found.training["activations"] == pytest.approx(48 * 2 * found.tokens * values / 2)
 
 
-def test_lora_is_counted_as_peft_does() -> None:
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    shape = compose(["model=qwen2.5-1.5b-instruct"]).model.architecture
-    lora = compose([*TRL, LORA]).model.lora
-    assert shape is not None
-    assert lora is not None
-    with torch.device("meta"):
-        config = Qwen2Config(
-            hidden_size=shape.hidden_size,
-            num_hidden_layers=shape.num_layers,
-            num_attention_heads=shape.num_heads,
-            num_key_value_heads=shape.num_kv_heads,
-            intermediate_size=shape.intermediate_size,
-            vocab_size=shape.vocab_size,
-        )
-        model = get_peft_model(Qwen2ForCausalLM(config), LoraConfig(r=lora.rank, target_modules="all-linear"))
-    assert lora_parameters(shape, lora) == sum(one.numel() for one in model.parameters() if one.requires_grad)
-
-
 def test_megatron_spreads_the_optimizer_over_all_copies() -> None:
     dense, experts = 622_331_904 + 48 * 19_140_864, 48 * 603_979_776
     found = estimate(compose([*SLIME, "backend.parallel.tensor=2", "backend.parallel.expert=4"])).training
-    held = dense / 2 + experts / 4
+    # Each rank has whole routers and norms.
+    dense = (dense + 48 * (128 * 2048 + 2 * 2048 + 2 * 128)) / 2
+    held = dense + experts / 4
     assert (found["weights"], found["gradients"]) == (2 * held, 4 * held)
-    assert found["optimizer"] == pytest.approx(12 * (dense / 2 / 4 + experts / 4 / 2))
+    assert found["optimizer"] == pytest.approx(12 * (dense / 4 + experts / 4 / 2))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +207,7 @@ def test_an_engine_must_hold_one_whole_episode() -> None:
 
 def test_slime_splits_the_experts_that_it_does_not_spread() -> None:
     split, spread = (estimate(compose([*SLIME, f"backend.parallel.expert={n}"])).training for n in (1, 8))
-    assert split["weights"] == pytest.approx(2 * 30_532_122_624 / 4)
+    assert split["weights"] == pytest.approx(2 * 30_532_122_624 / 4, rel=2e-3)
     assert spread["weights"] < split["weights"]
 
 
@@ -267,6 +246,7 @@ def test_a_plan_shows_both_cases_with_their_parts() -> None:
         " sleeping engine 1.2, overhead 2.8",
         "  generation 42.8 of 80 GiB: engine 40.0, overhead 2.8; an engine's KV cache of 32.4 GiB holds 16 of its 16"
         " episodes at full length",
+        "  host 37 GB moved while engines generate, of 480 GB of each machine",
         "  fits with 30.7 to 32.1 GiB to spare",
     ]
     ddp = memory_lines(compose([*TRL, "backend.parallel.strategy=ddp"]))
@@ -279,7 +259,7 @@ def test_a_plan_shows_both_cases_with_their_parts() -> None:
     assert memory_lines(compose(GSM8K))[-1] == (
         "  fits with 13.2 GiB to spare as expected; would not fit by 0.2 GiB if all episodes of a micro-batch were at"
         " their limit; safe with training.micro_batch_size=32 (13.2 GiB to spare), or"
-        f" backend.parallel.offload_parameters=true (6.0 GiB to spare), or {lora} (6.0 GiB to spare)"
+        f" backend.parallel.offload_parameters=true (6.0 GiB to spare), or {lora} (5.2 GiB to spare)"
     )
 
 
@@ -291,7 +271,11 @@ def test_changes_are_tried_from_the_cheapest_to_another_experiment() -> None:
         *(f"{engine}.memory_fraction={share}" for share in (0.6, 0.5, 0.8, 0.9)),
         *(f"{engine}.tensor_parallel=2", f"{parallel}.expert=2", f"{engine}.tensor_parallel=4", f"{parallel}.expert=4"),
         *(f"{engine}.tensor_parallel=8", f"{parallel}.tensor=8", f"{parallel}.expert=8"),
-        *(f"{parallel}.offload_optimizer=True", f"{parallel}.offload_parameters=True"),
+        *(
+            f"{parallel}.cpu_optimizer=True",
+            f"{parallel}.offload_optimizer=True",
+            f"{parallel}.offload_parameters=True",
+        ),
         "model.lora={'rank': 32, 'alpha': 64.0, 'dropout': 0.0, 'target_modules': None}",
     ]
     plain = [*TRL, "backend.parallel.strategy=ddp", "training.gradient_checkpointing=false"]

@@ -12,7 +12,8 @@ import pytest
 from tests.support.http_server import Reply, Request, http_server
 from xp.__main__ import main
 from xp.backends.slime.control.architecture import architecture_flags
-from xp.composition import compose
+from xp.cli.options import first_sentence
+from xp.composition import compose, options
 from xp.composition.model import name_of
 from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
@@ -21,8 +22,9 @@ from xp.evaluation.settings import settings
 from xp.models.clock import TEMPLATES
 from xp.models.files import hub_text
 from xp.models.network import COUNTED, MEDIA, RECURRENT, TEXT_ALONE, network_of, not_causal, stated
-from xp.planning.memory.estimate import weights_of
+from xp.planning.backend import backend_of
 from xp.planning.memory.fit import memory_lines
+from xp.planning.memory.weights import peft_adapters, weights_of
 from xp.planning.plan import build_plan
 from xp.spec import Architecture
 from xp.testing.jobs import DEADLINE_S
@@ -205,19 +207,52 @@ def test_a_name_derives_from_the_path(path: str, name: str) -> None:
     assert name_of(path) == name
 
 
-@pytest.mark.parametrize("family", COUNTED)
-def test_the_parameters_of_a_family_are_counted_exactly(family: str) -> None:
+QWEN, SHARED = {"num_experts": 8, "moe_intermediate_size": 32}, {"shared_expert_intermediate_size": 40}
+GLM = {"n_routed_experts": 8, "moe_intermediate_size": 32, "num_key_value_heads": 8, "n_group": 1, "topk_group": 1}
+EXPERTS: Mapping[str, Mapping[str, Any]] = {
+    "deepseek_v3": GLM,
+    "glm4_moe": GLM,
+    "glm4_moe_lite": GLM,
+    "minimax_m2": {"num_local_experts": 8},
+    "mixtral": {"num_local_experts": 8},
+    "qwen2_moe": QWEN | SHARED,
+    "qwen3_5_moe_text": QWEN | SHARED,
+    "qwen3_moe": QWEN,
+    "qwen3_next": QWEN | SHARED,
+}
+"""Family -> sizes of its experts."""
+
+
+def network_and_model(family: str) -> tuple[Architecture, Any]:
+    """The network of a small model of five layers, and the model without weights."""
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    small = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2}
+    small = {"hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 8, "num_key_value_heads": 2}
     small |= {"intermediate_size": 48, "vocab_size": 99, "pad_token_id": 0}
-    config = CONFIG_MAPPING[family](**small)
+    config = CONFIG_MAPPING[family](**small | EXPERTS.get(family, {}))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     network = network_of(config.to_dict())
     assert network is not None
-    assert weights_of(Architecture(**network)).total == sum(weight.numel() for weight in model.parameters())
+    return Architecture(**network), model
+
+
+@pytest.mark.parametrize("family", COUNTED)
+def test_the_parameters_of_a_family_are_counted_exactly(family: str) -> None:
+    # Kimi K2 has code of its own, which is DeepSeek-V3's.
+    shape, model = network_and_model("deepseek_v3" if family == "kimi_k2" else family)
+    assert weights_of(shape).total == sum(weight.numel() for weight in model.parameters())
+
+
+@pytest.mark.parametrize("family", ["qwen2", "mixtral", "qwen3_moe", "glm4_moe", "deepseek_v3", "qwen3_next"])
+def test_adapters_are_counted_as_peft_makes_them(family: str) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    shape, model = network_and_model(family)
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
+    made = sum(one.numel() for one in adapted.parameters() if one.requires_grad)
+    assert peft_adapters(shape, 2, adapts_experts=True) == made
 
 
 def test_slime_trains_llamas_whose_rotary_embedding_it_has(tmp_path: Path) -> None:
@@ -240,6 +275,18 @@ def test_llamas_rotary_scaling_is_read_with_its_bands() -> None:
     assert usual is not None
     assert other is not None
     assert (usual["rope_scaling"], other["rope_scaling"]) == ("llama3 x 8.0", "llama3")
+
+
+@pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
+def test_an_option_says_which_backend_cannot_train_it(backend: str) -> None:
+    said = {name for name, file in options("model").items() if f"not on {backend}" in first_sentence(file)}
+    refused = set()
+    for name in options("model").keys() - {"hf"}:
+        spec = compose([f"model={name}", "hardware=h200x8", f"backend={backend}", "env=whodunit"])
+        fields = [one.field for one in backend_of(spec).check(spec)]
+        if any(field.startswith(("model.architecture", "backend.engine.name")) for field in fields):
+            refused.add(name)
+    assert refused == said
 
 
 FAMILIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {

@@ -38,6 +38,7 @@ OTHERS = {
     "EpisodeResult": {"grader"},  # what the grader said
     "_Form": {"data"},
     "Syntax": {"thinking"},
+    "PromptLengths": {"groups"},
     "PrepareConfig": {"members", "preparation"},  # the section itself
     "Manifest": {"held_out"},  # what was held out
     "LoggedRates": {"variant"},

@@ -14,8 +14,9 @@ from xp.hardware import card_named, cards, gpu_rows
 from xp.job import Stage
 from xp.launchers.preflight import checkouts, commit_of, differing, interpreter, probe
 from xp.lib.text import counted
-from xp.planning.memory.estimate import shape_of, weights_of
+from xp.planning.memory.estimate import shape_of
 from xp.planning.memory.fit import MemoryVerdict, fit, works
+from xp.planning.memory.weights import weights_of
 from xp.planning.runtime import trainer_runtime
 from xp.spec import LauncherName, RunSpec
 

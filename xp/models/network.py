@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 KEYS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -20,14 +20,62 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "num_experts": ("num_experts", "num_local_experts", "n_routed_experts"),
     "experts_per_token": ("num_experts_per_tok", "num_experts_per_token"),
     "expert_intermediate_size": ("moe_intermediate_size",),
+    "dense_layers": ("first_k_dense_replace",),
 }
 """Field of model.architecture -> keys of config.json, of which the first that exists is used."""
+ROUTER: Final[Mapping[str, tuple[str, ...]]] = {
+    "bias": ("use_routing_bias",),
+    "normalized": ("norm_topk_prob",),
+    "scaling": ("routed_scaling_factor",),
+    "groups": ("n_group",),
+    "groups_per_token": ("topk_group",),
+}
+"""Field of model.architecture.router -> keys of config.json."""
+LATENT: Final[Mapping[str, tuple[str, ...]]] = {
+    "q_rank": ("q_lora_rank",),
+    "kv_rank": ("kv_lora_rank",),
+    "nope_dim": ("qk_nope_head_dim",),
+    "rope_dim": ("qk_rope_head_dim",),
+    "value_dim": ("v_head_dim",),
+}
+"""Field of model.architecture.latent_attention -> keys of config.json."""
+LINEAR: Final[Mapping[str, tuple[str, ...]]] = {
+    "key_heads": ("linear_num_key_heads",),
+    "value_heads": ("linear_num_value_heads",),
+    "key_dim": ("linear_key_head_dim",),
+    "value_dim": ("linear_value_head_dim",),
+    "kernel": ("linear_conv_kernel_dim",),
+}
+"""Field of model.architecture.linear_attention -> keys of config.json."""
+SIGMOID: Final = ("deepseek_v3", "glm4_moe", "glm4_moe_lite", "kimi_k2", "minimax_m2")
+"""Families whose routers have sigmoid scores and a bias though config.json may not say so."""
+RAW_SCORES: Final = ("olmoe", "qwen2_moe", "qwen3_moe")
+"""Families that do not divide by the sum of the chosen scores where config.json does not say."""
+ROTATED: Final = {
+    "glm4": 0.5,
+    "glm4_moe": 0.5,
+    "minimax_m2": 0.5,
+    "qwen3_5_moe_text": 0.25,
+    "qwen3_5_text": 0.25,
+    "qwen3_next": 0.25,
+}
+"""Family -> rotated part of a head where config.json does not say."""
 NEEDED: Final = ("model_type", "hidden_size", "num_layers", "num_heads", "intermediate_size", "vocab_size")
 """Fields that every architecture must have."""
 BIASED: Final = ("qwen2", "qwen2_moe")
 """Families whose queries, keys and values have biases though config.json does not say so."""
-NORMALIZED: Final = ("qwen3", "qwen3_moe", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "gemma3_text", "olmo2")
+NORMALIZED: Final = (
+    *("gemma3_text", "minimax_m2", "olmo2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next"),
+)
 """Families that normalize queries and keys."""
+WIDE_NORMS: Final = ("minimax_m2",)
+"""Families that normalize queries and keys over all heads together."""
+POST_NORMS: Final = ("glm4",)
+"""Families that also normalize what attention and feed-forward layers return."""
+OUTPUT_GATE: Final = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+"""Families whose attention has a gate of the queries' width."""
+SHARED_GATE: Final = ("qwen2_moe", "qwen3_5_moe_text", "qwen3_next")
+"""Families with a gate before the shared expert."""
 TIED: Final = ("gemma", "gemma2", "gemma3_text", "smollm3")
 """Families whose embeddings are one matrix where config.json does not say."""
 RECURRENT: Final = (
@@ -53,46 +101,84 @@ WITH_HEADS: Final = (
     *("mimo", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
 )
 """Families whose checkpoints have heads of multi-token prediction (vLLM 0.30, config/speculative.py)."""
-COUNTED: Final = ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "smollm3")
+COUNTED: Final = (
+    *("deepseek_v3", "glm4", "glm4_moe", "glm4_moe_lite", "kimi_k2", "llama", "minimax_m2", "mistral", "mixtral"),
+    *("phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3"),
+)
 """Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
 MEDIA: Final = ("vision_config", "audio_config")
 """Sections of config.json about pictures and sound."""
 TEXT_ALONE: Final = ("dots3_note", "llama4", "mllama", "qwen3_5", "qwen3_5_moe", "qwen4_exp")
 """Families with such sections of which transformers' AutoModelForCausalLM makes the text network alone."""
 LLAMA3_BANDS: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+YARN_BANDS: Final = {"beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}
+"""DeepSeek-V3's, which are all that Megatron's flags can say."""
 
 
 def stated(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that a config.json states."""
     own = text_part(config)
-    found = {
-        field: next(own[key] for key in keys if own.get(key) is not None)
-        for field, keys in KEYS.items()
-        if any(own.get(key) is not None for key in keys)
-    }
-    if not found.get("num_experts"):
+    found = _read(own, KEYS)
+    if found.get("num_experts"):
+        found["router"] = _read(own, ROUTER)
+        for field, key, value in (("bias", "topk_method", "noaux_tc"), ("sigmoid", "scoring_func", "sigmoid")):
+            if own.get(key) is not None:
+                found["router"][field] = own[key] == value
+    else:
         found.pop("num_experts", None)
+    shared = own.get("n_shared_experts") or 0
+    if width := own.get("shared_expert_intermediate_size") or shared * found.get("expert_intermediate_size", 0):
+        found["shared_intermediate_size"] = width
+    if isinstance(kinds := own.get("mlp_layer_types"), list):
+        found["dense_layers"] = kinds.index("sparse") if "sparse" in kinds else len(kinds)
+    if own.get("kv_lora_rank"):
+        found["latent_attention"] = {"q_rank": None, **_read(own, LATENT)}
+        # The width of the rotated part in some files, and nothing in others.
+        found.pop("head_dim", None)
+    if own.get("linear_num_value_heads"):
+        kinds = own.get("layer_types") or []
+        is_full = "full_attention" in kinds
+        every = kinds.index("full_attention") + 1 if is_full else own.get("full_attention_interval", 4)
+        found["linear_attention"] = _read(own, LINEAR) | {"full_every": every}
     rope = _rope(own)
     # Newer transformers keep it among the other parameters of the rotary embedding.
     theta = rope.get("rope_theta", own.get("rope_theta"))
     if theta is not None:
         found["rope_theta"] = float(theta)
+    fraction = rope.get("partial_rotary_factor", own.get("partial_rotary_factor"))
+    if fraction is None and own.get("rotary_dim") and found.get("head_dim"):
+        fraction = own["rotary_dim"] / found["head_dim"]
+    if fraction is not None:
+        found["rotary_fraction"] = float(fraction)
     if rope or "rope_scaling" in own:
         found["rope_scaling"] = _scaling(rope)
     return found | {"recurrent_layers": _is_recurrent(own)}
 
 
+def _read(config: Mapping[str, Any], fields: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    return {
+        field: next(config[key] for key in keys if config.get(key) is not None)
+        for field, keys in fields.items()
+        if any(config.get(key) is not None for key in keys)
+    }
+
+
 def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """All fields of model.architecture; None where config.json does not say enough."""
     found = stated(config)
+    found.setdefault("intermediate_size", found.get("expert_intermediate_size"))
     if any(not found.get(field) for field in NEEDED):
         return None
     own, family = text_part(config), found["model_type"]
     found.setdefault("num_kv_heads", found["num_heads"])
-    found.setdefault("head_dim", found["hidden_size"] // found["num_heads"])
+    latent = found.setdefault("latent_attention", None)
+    found.setdefault("linear_attention", None)
+    width = latent["nope_dim"] + latent["rope_dim"] if latent else found["hidden_size"] // found["num_heads"]
+    found.setdefault("head_dim", width)
     found.setdefault("norm_eps", 1e-6)
     found.setdefault("rope_theta", 10000.0)
     found.setdefault("rope_scaling", None)
+    found.setdefault("rotary_fraction", ROTATED.get(family, 1.0))
     found.setdefault("tied_embeddings", config.get("tie_word_embeddings", family in TIED))
     found["qkv_bias"] = bool(own.get("attention_bias", family in BIASED))
     found["qk_norm"] = bool(own.get("use_qk_norm", family in NORMALIZED))
@@ -100,18 +186,40 @@ def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
         # Mixtral and gpt-oss have experts of the width that others give to a dense layer.
         found.setdefault("expert_intermediate_size", found["intermediate_size"])
         found.setdefault("experts_per_token", 1)
+        is_sigmoid = family in SIGMOID
+        found["router"] = {
+            "sigmoid": is_sigmoid,
+            "bias": is_sigmoid,
+            "normalized": family not in RAW_SCORES,
+            "scaling": 1.0,
+            "groups": 1,
+            "groups_per_token": 1,
+        } | found["router"]
     else:
-        found |= dict.fromkeys(("num_experts", "experts_per_token", "expert_intermediate_size"))
+        found |= dict.fromkeys(("num_experts", "experts_per_token", "expert_intermediate_size", "router"))
+        found |= {"shared_intermediate_size": None, "dense_layers": 0}
+    found.setdefault("shared_intermediate_size", None)
+    found.setdefault("dense_layers", 0)
     return found
 
 
 def mismatches(architecture: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """One line for each field that differs; fields that config.json lacks are not compared."""
+    written = dict(_leaves(architecture))
     return [
-        f"{field} is {_words(architecture.get(field))}, and config.json has {_words(value)}"
-        for field, value in stated(config).items()
-        if not _is_same(value, architecture.get(field))
+        f"{field} is {_words(written.get(field))}, and config.json has {_words(value)}"
+        for field, value in _leaves(stated(config))
+        if not _is_same(value, written.get(field))
     ]
+
+
+def _leaves(fields: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Fields with those of sections, by their path."""
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 def _is_same(stated: Any, wanted: Any) -> bool:
@@ -175,11 +283,16 @@ def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _scaling(rope: Mapping[str, Any]) -> str | None:
     """`llama3 x 8.0`, or the name of another scaling of the rotary embedding; None: there is none."""
-    kind = rope.get("rope_type", rope.get("type"))
+    kind, factor = rope.get("rope_type", rope.get("type")), rope.get("factor")
     if kind in (None, "default"):
         return None
-    is_usual = all(rope.get(key, value) == value for key, value in LLAMA3_BANDS.items())
-    return f"{kind} x {float(rope['factor'])}" if kind == "llama3" and is_usual and "factor" in rope else str(kind)
+    bands = {"llama3": LLAMA3_BANDS, "yarn": YARN_BANDS}.get(kind, {})
+    # DeepSeek-V3 scales attention by both of its `mscale`; without them, YaRN scales otherwise.
+    is_usual = all(rope.get(key, None if key.startswith("mscale") else value) == value for key, value in bands.items())
+    if not bands or not is_usual or factor is None:
+        return str(kind)
+    fast = float(rope.get("beta_fast", 32))
+    return f"{kind} x {float(factor)}" + (f", beta_fast {fast}" if kind == "yarn" and fast != 32 else "")
 
 
 def _words(value: Any) -> str:

@@ -21,15 +21,26 @@ class MemoryUse:
     """
 
     stays: tuple[str, ...] = ()
-    """Parts that stay while a colocated engine generates: `weights`, `optimizer`, `reference`, `teacher`."""
+    """Parts that stay while a colocated engine generates: `weights`, `adapters`, `gradients`, `optimizer`, `reference`,
+    `teacher`."""
     keeps_engine: bool = False
     """True if a colocated engine is not put to sleep during an update where all of it fits at once."""
     casts: bool = False
     """True if autocast copies float32 weights in the data type of the computation; layers then pass on float32."""
     leaves_optimizers: bool = False
     """True if the policy's and a critic's optimizer stay while the engine generates."""
-    is_optimizer_on_host: bool = False
-    """True if Adam's state is never on the accelerator."""
+    moves: tuple[str, ...] = ()
+    """Parts that go to the host's memory while a colocated engine generates."""
+    host_copies: int = 0
+    """Copies of each accelerator's weights that the host's memory always has."""
+    has_reference: bool = True
+    """True if the reference of a KL penalty is on the accelerator beside the policy."""
+    frozen_bytes: int = 2
+    """Bytes per parameter that does not train, beside adapters of peft's."""
+    adapts_experts: bool = False
+    """True if peft gives adapters to experts."""
+    copies_linear_attention: bool = False
+    """True if tensor parallelism does not divide layers of linear attention."""
     splits_experts: bool = False
     """True if tensor parallelism splits each expert; False: whole experts are distributed."""
     logit_bytes: float = 8.0

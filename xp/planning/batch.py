@@ -44,8 +44,11 @@ class BatchShape:
     """Accelerators per machine; 1 for a CPU."""
     is_packed: bool
     """True if micro-batches are packed by tokens; `micro` is then not used."""
+    first_stage: int | None
+    """Layers of the first pipeline stage; None: as many as the stages between, as for the next field."""
+    last_stage: int | None
     num_heads: int | None
-    """Attention heads of the model; None if the spec has no architecture, as for the next four fields."""
+    """Attention heads of the model; None if the spec has no architecture, as for the next three fields."""
     num_kv_heads: int | None
     num_layers: int | None
     num_experts: int | None
@@ -68,6 +71,19 @@ class BatchShape:
     def model_parallel(self) -> int:
         """Number of accelerators that share one copy of the policy and process the same episodes."""
         return self.tensor * self.pipeline * self.context
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Layers of each pipeline stage; empty if the model's layers cannot be divided so."""
+        first, last = self.first_stage, self.last_stage
+        if self.pipeline == 1:
+            return (self.num_layers or 0,) if first is None and last is None else ()
+        between = self.pipeline - (first is not None) - (last is not None)
+        left = (self.num_layers or 0) - (first or 0) - (last or 0)
+        if left % max(1, between) or left < between or (left and not between):
+            return ()
+        each = left // max(1, between)
+        return (first or each, *[each] * (self.pipeline - 2), last or each)
 
     @property
     def ranks(self) -> int:
@@ -110,6 +126,8 @@ def batch_shape(spec: RunSpec) -> BatchShape:
     return BatchShape(
         **{name: attrgetter(key)(spec) for name, key in FIELDS.items()},
         **network,
+        first_stage=spec.backend.parallel.first_stage_layers,
+        last_stage=spec.backend.parallel.last_stage_layers,
         num_nodes=spec.hardware.num_nodes,
         per_node=per_node,
         is_packed=spec.training.max_tokens_per_micro_batch is not None,
@@ -198,6 +216,16 @@ HEADS = (
     ),
 )
 
+
+def _uneven_stages(batch: BatchShape) -> str:
+    """The numbers of a division into pipeline stages, with the two nearest legal values of last_stage_layers."""
+    layers, first = batch.num_layers or 0, batch.first_stage
+    legal = [last for last in range(1, layers) if replace(batch, last_stage=last).stages]
+    nearest = sorted(legal, key=lambda last: abs(last - layers / batch.pipeline))[:2]
+    fix = f"; last_stage_layers may be {' or '.join(map(str, sorted(nearest)))}" if nearest else ""
+    return f"{layers} layers, pipeline {batch.pipeline}, first {first}, last {batch.last_stage}{fix}"
+
+
 MEGATRON = (
     Constraint(
         Tier.PLACEMENT,
@@ -210,10 +238,11 @@ MEGATRON = (
     Constraint(
         Tier.PLACEMENT,
         "backend.parallel.pipeline",
-        "the model's layers must be divisible by pipeline",
-        lambda s: s.num_layers is None or divides(s.pipeline, s.num_layers),
-        lambda s: f"{s.num_layers} and {s.pipeline}",
-        "Megatron-Core, TransformerConfig.__post_init__",
+        "the model's layers, without first_stage_layers and last_stage_layers, must be divisible by the other pipeline"
+        " stages; with pipeline=1 both are null",
+        lambda s: s.num_layers is None or bool(s.stages),
+        _uneven_stages,
+        "Megatron-Core, transformer_block.py get_num_layers_to_build",
     ),
     Constraint(
         Tier.PLACEMENT,
@@ -232,9 +261,12 @@ NOT_MEGATRON = (
     Constraint(
         Tier.PLACEMENT,
         "backend.parallel.strategy",
-        "tensor, pipeline and expert parallelism need strategy=megatron; with another one all must be 1",
-        lambda s: s.tensor == s.pipeline == s.expert == 1,
-        lambda s: f"tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}",
+        "tensor, pipeline and expert parallelism need strategy=megatron; with another one all must be 1, and"
+        " first_stage_layers and last_stage_layers null",
+        lambda s: s.tensor == s.pipeline == s.expert == 1 and s.first_stage is s.last_stage is None,
+        lambda s: (
+            f"tensor {s.tensor}, pipeline {s.pipeline}, expert {s.expert}, stages {s.first_stage} and {s.last_stage}"
+        ),
         "ddp and fsdp2 shard or copy whole layers",
     ),
 )

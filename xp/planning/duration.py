@@ -17,8 +17,9 @@ from xp.hardware import Card, cards
 from xp.lib.text import counted
 from xp.planning.batch import batch_shape
 from xp.planning.extent import num_steps
-from xp.planning.memory.estimate import fine_tuning, shape_of, teacher_shape, weights_of
+from xp.planning.memory.estimate import fine_tuning, shape_of, teacher_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
+from xp.planning.memory.weights import cache_width, weights_of
 from xp.spec import Architecture, EngineName, RunSpec
 
 UTILIZATION: Final = 0.35
@@ -131,7 +132,7 @@ def _step_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
     response = min(lengths.mean, training.max_response_tokens)
     in_flight = min(spec.backend.engine.max_sequences, math.ceil(batch.episodes / batch.engines))
     waves = math.ceil(batch.episodes / batch.engines / in_flight)
-    cache = 4.0 * shape.num_layers * shape.num_kv_heads * shape.head_dim * lengths.mean * in_flight / 2
+    cache = cache_width(shape, 1) * lengths.mean * in_flight
     bytes_read = (2.0 * min(weights.total, active * in_flight) + cache) / batch.engine_tensor
     rollout = waves * response * (ENGINE_STEP_S + bytes_read / (card.bandwidth_gb_s * 1e9))
     update = _update_s(spec, card, batch.episodes * lengths.mean, others=2 + 2 * (training.kl_coef > 0))
@@ -142,9 +143,7 @@ def _step_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
 def _active(shape: Architecture) -> float:
     """Parameters that a token uses."""
     weights = weights_of(shape)
-    if not isinstance(shape, Architecture) or not shape.num_experts:
-        return float(weights.dense)
-    return weights.dense + weights.num_layers * weights.experts * (shape.experts_per_token or 1) / shape.num_experts
+    return weights.dense + weights.experts * (shape.experts_per_token or 1) / (shape.num_experts or 1)
 
 
 def _update_s(spec: RunSpec, card: Card, tokens: float, others: int = 0) -> float:

@@ -57,6 +57,10 @@ class Parallel(Section):
     strategy: Strategy
     tensor: Size
     pipeline: Size
+    first_stage_layers: Count | None
+    """Layers of the first pipeline stage, which also has the embedding; None: as many as the stages between."""
+    last_stage_layers: Count | None
+    """Layers of the last pipeline stage, which also has the head; None: as many as the stages between."""
     context: Size
     """Accelerators that share one sequence: Megatron's context parallelism, Ulysses under fsdp2."""
     expert: Size
@@ -64,6 +68,8 @@ class Parallel(Section):
     """Parameters and optimizer state live in the host's memory."""
     offload_optimizer: bool
     """Optimizer state lives in the host's memory while it is not used."""
+    cpu_optimizer: bool
+    """Adam's state stays in the host's memory, and its step runs there."""
     offload_reference: bool
     """The reference model lives in the host's memory while it is not used."""
 

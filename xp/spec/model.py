@@ -12,6 +12,7 @@ from xp.spec.dialect import Dialect, DialectName
 from xp.spec.section import (
     Commit,
     Count,
+    CountOrZero,
     LocalPath,
     Name,
     Positive,
@@ -35,11 +36,55 @@ class ToolsPrompt(StrEnum):
     (xp.episode.prompt)."""
 
 
+class Router(Section):
+    """Choice of a token's experts."""
+
+    sigmoid: bool
+    """Scores each expert by a sigmoid; false: by a softmax over all."""
+    bias: bool
+    """Adds a bias, which no gradient trains, to the scores for the choice alone (arXiv:2408.15664)."""
+    normalized: bool
+    """Divides the scores of the chosen experts by their sum."""
+    scaling: Positive
+    """Factor of the experts' output."""
+    groups: Count
+    """Groups of experts."""
+    groups_per_token: Count
+    """Groups from which a token's experts are chosen."""
+
+
+class LatentAttention(Section):
+    """Multi-head latent attention (arXiv:2405.04434)."""
+
+    q_rank: Count | None
+    """Width of the queries' latent; None: queries are projected at once."""
+    kv_rank: Count
+    """Width of the latent of keys and values."""
+    nope_dim: Count
+    """Part of a head's width without positions."""
+    rope_dim: Count
+    """Part of a head's width that is rotated."""
+    value_dim: Count
+    """Width of a head's value."""
+
+
+class LinearAttention(Section):
+    """Gated DeltaNet layers (arXiv:2412.06464), between which every `full_every`-th layer has full attention."""
+
+    key_heads: Count
+    value_heads: Count
+    key_dim: Count
+    value_dim: Count
+    kernel: Count
+    """Width of the convolution."""
+    full_every: Count
+
+
 class Architecture(Section):
     """The network's architecture, as config.json has it; for trainers that build it, and for estimates of memory."""
 
     model_type: Name
-    """Family: qwen2, qwen3, qwen3_moe."""
+    """Family: qwen2, qwen3_moe, deepseek_v3."""
     hidden_size: Count
     """Width of a layer."""
     num_layers: Count
@@ -56,8 +101,11 @@ class Architecture(Section):
     """Rows of the embedding."""
     rope_theta: Positive
     """Base of the rotary embedding."""
+    rotary_fraction: Annotated[float, Field(gt=0, le=1)]
+    """Part of an attention head's width that is rotated."""
     rope_scaling: str | None
-    """Scaling of the rotary embedding: `llama3 x FACTOR` with Llama 3's own bands, or another's name; None: none."""
+    """Scaling of the rotary embedding: `llama3 x FACTOR` with Llama 3's own bands, `yarn x FACTOR` with DeepSeek-V3's
+    (`, beta_fast N` where that is another), or another's name; None: none."""
     norm_eps: Positive
     """Epsilon of RMSNorm."""
     tied_embeddings: bool
@@ -74,11 +122,21 @@ class Architecture(Section):
     """Number of experts that a token uses; None: a dense model."""
     expert_intermediate_size: Count | None
     """Width of an expert; None: a dense model."""
+    shared_intermediate_size: Count | None
+    """Width of the experts that every token uses, together; None: there are none."""
+    dense_layers: CountOrZero
+    """Number of first layers that have a dense feed-forward layer in place of experts."""
+    router: Router | None
+    """Choice of a token's experts; None: a dense model."""
+    latent_attention: LatentAttention | None
+    """Attention with a latent of keys and values; None: keys and values of `head_dim`."""
+    linear_attention: LinearAttention | None
+    """Layers of linear attention; None: all layers have full attention."""
 
     def faults(self) -> Iterator[str]:
-        experts = (self.num_experts, self.experts_per_token, self.expert_intermediate_size)
+        experts = (self.num_experts, self.experts_per_token, self.expert_intermediate_size, self.router)
         if any(value is None for value in experts) and any(value is not None for value in experts):
-            yield "num_experts, experts_per_token and expert_intermediate_size go together"
+            yield "num_experts, experts_per_token, expert_intermediate_size and router go together"
 
 
 class LoraSpec(Section):

@@ -11,7 +11,7 @@ head's gradient take (`MemoryUse.logit_bytes`, `head_bytes`) is measured on the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,16 @@ from xp.models.network import network_of
 from xp.planning.backend import MemoryUse, backend_of
 from xp.planning.batch import BatchShape, batch_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
-from xp.spec import Architecture, DType, EngineName, LoraSpec, Placement, RunSpec, Strategy
+from xp.planning.memory.weights import (
+    Layer,
+    Weights,
+    attention_widths,
+    cache_width,
+    inner_width,
+    peft_adapters,
+    weights_of,
+)
+from xp.spec import Architecture, DType, EngineName, Placement, RunSpec, Strategy
 
 GIB = 2**30
 """A gigabyte of a card's name: nvidia-smi shows 143,771 MiB of an H200's 141, 81,559 MiB of an H100's 80."""
@@ -37,6 +46,9 @@ SLEEPING_ENGINE = 1.25e9
 CRITIC_OPTIMIZER = "critic's optimizer"
 SPREAD = 2.0
 """Standard deviations between the mean micro-batch and the largest of many."""
+OFFLOADED = ("weights", "gradients", "optimizer")
+"""Parts that are on the host with `backend.parallel.offload_parameters`."""
+MOVED = "moved while engines generate"
 BY_LENGTH = ("activations", "logits", "fragmentation")
 """Parts whose size depends on the episodes' lengths."""
 
@@ -47,6 +59,8 @@ class MemoryEstimate:
 
     training: Mapping[str, float]
     generation: Mapping[str, float]
+    host: Mapping[str, float]
+    """Bytes of a machine's own memory, in the same way; `MOVED` is there only while a colocated engine generates."""
     kv_room: float
     """Bytes that an engine has for its KV cache, on all its accelerators. Negative: its weights exceed its share."""
     kv_episode: float
@@ -124,18 +138,19 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
     assert shape is not None
     lengths = lengths or at_limit(spec)
     weights, batch = weights_of(shape), batch_shape(spec)
-    states = _states(spec, shape, weights, batch)
+    states, training = _largest_stage(spec, lengths)
     tokens = _tokens(spec, batch, lengths)
     is_colocated, engine_share = _is_colocated(spec), _engine_share(spec)
     staying = (*_use(spec).stays, *(("optimizer", CRITIC_OPTIMIZER) if _use(spec).leaves_optimizers else ()))
     stays = {name: states[name] for name in staying if name in states} if is_colocated else {}
-    draft_weights, draft_cache = _draft(spec, shape, weights)
+    draft_weights, draft_cache = _draft(spec, shape, weights, batch)
     engine_weights = _engine_weights(spec, weights, batch) + draft_weights / batch.engine_tensor
     kv_width = 1 if spec.backend.engine.kv_cache_dtype else 2
-    kv_token = kv_width * (2 * shape.num_layers * shape.num_kv_heads * shape.head_dim + draft_cache)
+    kv_token = kv_width * (cache_width(shape, batch.engine_tensor) + draft_cache)
     return MemoryEstimate(
-        training=_training(spec, lengths),
+        training=training,
         generation={"engine": engine_share, **stays, "overhead": OVERHEAD} if _has_engine(spec) else {},
+        host=_on_host(spec, states, batch),
         kv_room=(engine_share - engine_weights - ENGINE_OVERHEAD) * batch.engine_tensor,
         kv_episode=kv_token * lengths.longest,
         episodes_per_engine=min(spec.backend.engine.max_sequences, -(-batch.episodes // batch.engines)),
@@ -149,7 +164,7 @@ def engine_stays_awake(spec: RunSpec) -> bool:
     at its limit. Waking it costs a part of each step."""
     if not (_use(spec).keeps_engine and _is_colocated(spec)) or shape_of(spec) is None:
         return False
-    largest = sum(_training(spec, at_limit(spec)).values()) + _engine_share(spec)
+    largest = sum(_largest_stage(spec, at_limit(spec))[1].values()) + _engine_share(spec)
     return largest <= capacity_of(spec)
 
 
@@ -158,20 +173,57 @@ def capacity_of(spec: RunSpec) -> float:
     return spec.hardware.accelerator_memory_gb * GIB
 
 
-def _training(spec: RunSpec, lengths: EpisodeLengths) -> dict[str, float]:
-    """Bytes of one accelerator at the peak of an update, without an engine."""
+@dataclass(frozen=True)
+class Stage:
+    """The layers of one pipeline stage; all layers without a pipeline."""
+
+    layers: tuple[Layer, ...]
+    ends: int
+    """Parameters of embedding, head and last norm on it."""
+    has_head: bool
+    micro_batches: int
+    """Micro-batches whose activations it keeps at the same time."""
+
+
+def _pipeline(spec: RunSpec, weights: Weights, batch: BatchShape, lengths: EpisodeLengths) -> Iterator[Stage]:
+    """The stages; under 1F1B, one keeps as many micro-batches as stages follow, itself included."""
+    if spec.backend.parallel.strategy is not Strategy.MEGATRON or len(batch.stages) < 2:
+        yield Stage(weights.layers, weights.ends, has_head=True, micro_batches=1)
+        return
+    share = max(1, batch.episodes // batch.updates // batch.ranks)
+    in_batch = batch.micro
+    if (budget := spec.training.max_tokens_per_micro_batch) is not None:
+        in_batch = max(1, int(budget * batch.context / lengths.mean))
+    number, begin = math.ceil(share / in_batch), 0
+    for index, size in enumerate(batch.stages):
+        is_last = index == batch.pipeline - 1
+        ends = weights.embedding if index == 0 else 0
+        if is_last:
+            ends += (weights.head or weights.embedding) + weights.norm
+        layers = weights.layers[begin : begin + size]
+        yield Stage(layers, ends, has_head=is_last, micro_batches=min(batch.pipeline - index, number))
+        begin += size
+
+
+def _largest_stage(spec: RunSpec, lengths: EpisodeLengths) -> tuple[dict[str, float], dict[str, float]]:
+    """States of the pipeline stage that needs most, and all bytes of one of its accelerators at the peak of an update,
+    without an engine."""
     shape = shape_of(spec)
     assert shape is not None
     weights, batch = weights_of(shape), batch_shape(spec)
-    tokens = _tokens(spec, batch, lengths)
-    activations = _activations(spec, shape, batch, tokens)
-    if (teacher := teacher_shape(spec)) is not None:
-        # Its forward pass is before the policy's forward and backward, with one layer's values at a time.
-        forward = _layer_bytes(spec, teacher, batch, tokens)
-        activations["activations"] = max(activations["activations"], forward)
-    parts = _in_training(spec, _states(spec, shape, weights, batch)) | activations
-    asleep = {"sleeping engine": SLEEPING_ENGINE} if _is_colocated(spec) and not _use(spec).keeps_engine else {}
-    return {**parts, "fragmentation": FRAGMENTATION * sum(parts.values()), **asleep, "overhead": OVERHEAD}
+    tokens, found = _tokens(spec, batch, lengths), []
+    for stage in _pipeline(spec, weights, batch, lengths):
+        activations = _activations(spec, shape, batch, stage, tokens)
+        if (teacher := teacher_shape(spec)) is not None:
+            # Its forward pass is before the policy's forward and backward, with one layer's values at a time.
+            forward = _layer_bytes(spec, teacher, batch, tokens)
+            activations["activations"] = max(activations["activations"], forward)
+        states = _states(spec, shape, batch, stage)
+        parts = _in_training(spec, states) | activations
+        asleep = {"sleeping engine": SLEEPING_ENGINE} if _is_colocated(spec) and not _use(spec).keeps_engine else {}
+        fragmentation = FRAGMENTATION * sum(parts.values())
+        found.append((states, {**parts, "fragmentation": fragmentation, **asleep, "overhead": OVERHEAD}))
+    return max(found, key=lambda one: sum(one[1].values()))
 
 
 def _is_colocated(spec: RunSpec) -> bool:
@@ -189,9 +241,9 @@ def _engine_weights(spec: RunSpec, weights: Weights, batch: BatchShape) -> float
     Counted with the linear layers: norms, biases and routers, which keep them too, and are less than 0.1 %.
     """
     width = 1 if spec.backend.engine.quantization else 2
-    layers, experts = weights.num_layers * weights.layer, weights.num_layers * weights.experts
     ways = max(batch.engine_tensor, spec.backend.engine.expert_parallel)
-    return (2 * weights.embedding + width * layers) / batch.engine_tensor + width * experts / ways
+    layers = weights.dense - weights.ends
+    return (2 * weights.ends + width * layers) / batch.engine_tensor + width * weights.experts / ways
 
 
 def draft_shape(spec: RunSpec) -> Architecture | None:
@@ -203,7 +255,7 @@ def draft_shape(spec: RunSpec) -> Architecture | None:
     return None if network is None else Architecture(**network)
 
 
-def _draft(spec: RunSpec, shape: Architecture, weights: Weights) -> tuple[float, float]:
+def _draft(spec: RunSpec, shape: Architecture, weights: Weights, batch: BatchShape) -> tuple[float, float]:
     """Bytes of what guesses tokens in an engine, and numbers that its KV cache has of a token.
 
     A head of multi-token prediction is a layer after a projection of hidden state and embedding; it shares the model's
@@ -211,12 +263,12 @@ def _draft(spec: RunSpec, shape: Architecture, weights: Weights) -> tuple[float,
     """
     speculative = spec.backend.engine.speculative
     if speculative is not None and speculative.model is None:
-        head = weights.layer + weights.experts + 2 * shape.hidden_size**2
-        return 2.0 * head, 2.0 * shape.num_kv_heads * shape.head_dim
+        head = weights.largest_layer + 2 * shape.hidden_size**2
+        return 2.0 * head, cache_width(shape, batch.engine_tensor, layers=1)
     draft = draft_shape(spec)
     if draft is None:
         return 0.0, 0.0
-    return 2.0 * weights_of(draft).total, 2.0 * draft.num_layers * draft.num_kv_heads * draft.head_dim
+    return 2.0 * weights_of(draft).total, cache_width(draft, batch.engine_tensor)
 
 
 def _tokens(spec: RunSpec, batch: BatchShape, lengths: EpisodeLengths) -> float:
@@ -239,32 +291,40 @@ def _has_engine(spec: RunSpec) -> bool:
     return spec.backend.engine.name is not EngineName.TRANSFORMERS
 
 
-def _states(spec: RunSpec, shape: Architecture, weights: Weights, batch: BatchShape) -> dict[str, float]:
+def _states(spec: RunSpec, shape: Architecture, batch: BatchShape, stage: Stage) -> dict[str, float]:
     """Weights, gradients, optimizer and reference on one accelerator, all resident."""
-    on_rank, lora = _rank_parameters(spec, weights, batch), spec.model.lora
+    weights, use, lora = weights_of(shape), _use(spec), spec.model.lora
     strategy = spec.backend.parallel.strategy
+    dense, experts = _rank_parameters(spec, weights, batch, stage)
+    on_rank = dense + experts
     if strategy is Strategy.MEGATRON:
-        dense = weights.dense / (batch.tensor * batch.pipeline)
-        copies = batch.training // (_expert_ways(spec, batch) * batch.pipeline)
-        sharded = 12 * (dense / batch.ranks + (on_rank - dense) / copies)
-        states = {"weights": 2 * on_rank, "gradients": 4 * on_rank, "optimizer": sharded}
+        dense_copies = batch.training // (batch.tensor * batch.pipeline)
+        expert_copies = batch.training // (_expert_ways(spec, batch) * batch.pipeline)
+        states = {"weights": 2 * on_rank, "gradients": 4 * on_rank}
+        if lora is not None:
+            # Megatron's buffers have only what is trained. The adapters are in bfloat16 there.
+            trained = sum(layer.adapters_on_rank(lora.rank, batch.tensor) for layer in stage.layers)
+            states = {"weights": 2 * on_rank, "adapters": 2 * trained, "gradients": 4 * trained}
+            dense, experts = trained, 0.0
+        states["optimizer"] = 12 * (dense / dense_copies + experts / expert_copies)
     elif lora is not None:
-        trained = lora_parameters(shape, lora) * on_rank / weights.total
-        states = {"weights": 2 * on_rank + 4 * trained, "gradients": 4 * trained, "optimizer": 8 * trained}
+        adapters = peft_adapters(shape, lora.rank, adapts_experts=use.adapts_experts)
+        trained = adapters * on_rank / weights.total
+        states = {"weights": use.frozen_bytes * on_rank + 4 * trained}
+        states |= {"gradients": 4 * trained, "optimizer": 8 * trained}
     else:
         states = {"weights": 4 * on_rank, "gradients": 4 * on_rank, "optimizer": 8 * on_rank}
     # Policy and critic are computed in turn; the policy needs more, since it has the logits.
-    if spec.algorithm.critic is not None and _use(spec).leaves_optimizers:
+    if spec.algorithm.critic is not None and use.leaves_optimizers:
         states[CRITIC_OPTIMIZER] = states["optimizer"]
     if strategy is Strategy.FSDP2:
         # Two layers are gathered at a time, in the data type of the computation.
-        states["gathered layers"] = 2.0 * _width(spec) * (weights.layer + weights.experts)
-    if _use(spec).casts:
+        states["gathered layers"] = 2.0 * _width(spec) * weights.largest_layer
+    if use.casts:
         states["cast weights"] = 2 * on_rank
     if lora is None:
-        states["head's gradient"] = _use(spec).head_bytes * weights.embedding
-    needs_reference = spec.training.kl_coef > 0 and strategy is not Strategy.MEGATRON and lora is None
-    if needs_reference and not spec.backend.parallel.offload_reference:
+        states["head's gradient"] = use.head_bytes * stage.ends
+    if spec.training.kl_coef > 0 and use.has_reference and not spec.backend.parallel.offload_reference:
         states["reference"] = 2 * on_rank
     if (teacher := teacher_shape(spec)) is not None and not spec.backend.parallel.offload_reference:
         ranks = batch.training if strategy is Strategy.FSDP2 else 1
@@ -272,22 +332,41 @@ def _states(spec: RunSpec, shape: Architecture, weights: Weights, batch: BatchSh
     return states
 
 
+def _on_host(spec: RunSpec, states: Mapping[str, float], batch: BatchShape) -> dict[str, float]:
+    """Bytes of the training in one machine's own memory."""
+    parallel, use = spec.backend.parallel, _use(spec)
+    per_node = min(batch.per_node, batch.training)
+    found = {}
+    if parallel.cpu_optimizer:
+        # Megatron's HybridDeviceOptimizer has a float32 copy, its gradient and Adam's two moments there.
+        found["Adam"] = states["optimizer"] * 16 / 12 * per_node
+    if parallel.offload_parameters:
+        found["weights, gradients and Adam"] = sum(states[name] for name in OFFLOADED) * per_node
+    if use.host_copies:
+        found["copies of the weights"] = use.host_copies * states["weights"] * per_node
+    away = {*OFFLOADED} if parallel.offload_parameters else {"optimizer"} if parallel.cpu_optimizer else set()
+    if _is_colocated(spec) and (moved := sum(states.get(name, 0) for name in use.moves if name not in away)):
+        found[MOVED] = moved * per_node
+    return found
+
+
 def _width(spec: RunSpec) -> int:
     """Bytes of a number in the data type of the computation."""
     return 4 if spec.model.dtype is DType.FLOAT32 else 2
 
 
-def _rank_parameters(spec: RunSpec, weights: Weights, batch: BatchShape) -> float:
-    """Parameters of the policy on one accelerator."""
-    experts = weights.total - weights.dense
+def _rank_parameters(spec: RunSpec, weights: Weights, batch: BatchShape, stage: Stage) -> tuple[float, float]:
+    """Parameters of the policy on one accelerator: all but the experts, and the experts."""
     match spec.backend.parallel.strategy:
         case Strategy.DDP:
-            return float(weights.total)
+            return float(weights.dense), float(weights.experts)
         case Strategy.FSDP2:
-            return weights.total / batch.training
+            return weights.dense / batch.training, weights.experts / batch.training
         case Strategy.MEGATRON:
-            dense = weights.dense / (batch.tensor * batch.pipeline)
-            return dense + experts / (_expert_ways(spec, batch) * batch.pipeline)
+            copies = _use(spec).copies_linear_attention
+            dense = sum(layer.on_rank(batch.tensor, copies_linear=copies) for layer in stage.layers)
+            experts = sum(layer.experts for layer in stage.layers) / _expert_ways(spec, batch)
+            return stage.ends / batch.tensor + dense, experts
 
 
 def _expert_ways(spec: RunSpec, batch: BatchShape) -> int:
@@ -299,9 +378,9 @@ def _in_training(spec: RunSpec, states: Mapping[str, float]) -> dict[str, float]
     """States that are on the accelerator at the peak of a forward-backward."""
     parallel = spec.backend.parallel
     # A state that is offloaded while the engine generates is on the accelerator during training.
-    away = {"optimizer"} if _use(spec).is_optimizer_on_host else set()
+    away = {"optimizer"} if parallel.cpu_optimizer else set()
     if parallel.offload_parameters:
-        away |= {"weights", "gradients", "optimizer"}
+        away |= {*OFFLOADED}
     return {name: size for name, size in states.items() if name not in away}
 
 
@@ -312,73 +391,26 @@ def _layer_bytes(spec: RunSpec, shape: Architecture, batch: BatchShape, tokens: 
     and its output, attention keeps keys and values for each of its heads, and the product of gate and up both of
     its factors.
     """
-    heads, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    inner = shape.intermediate_size
-    if isinstance(shape, Architecture) and shape.num_experts:
-        inner = (shape.expert_intermediate_size or 0) * (shape.experts_per_token or 1)
+    queries, keys, values, output = attention_widths(shape)
+    inner = inner_width(shape)
     if spec.backend.parallel.strategy is Strategy.MEGATRON:
-        values = 4 * shape.hidden_size + 2 * heads + 2 * kv + 3 * inner
-        return _width(spec) * tokens * values / batch.tensor
+        kept = 4 * shape.hidden_size + queries + keys + values + output + 3 * inner
+        return _width(spec) * tokens * kept / batch.tensor
     norms = (21 if _use(spec).casts else 17) * shape.hidden_size
-    return tokens * (norms + _width(spec) * (5 * heads + 2 * kv + 4 * inner))
+    return tokens * (norms + _width(spec) * (5 * queries + keys + values + 4 * inner))
 
 
-def _activations(spec: RunSpec, shape: Architecture, batch: BatchShape, tokens: float) -> dict[str, float]:
+def _activations(
+    spec: RunSpec, shape: Architecture, batch: BatchShape, stage: Stage, tokens: float
+) -> dict[str, float]:
     use = _use(spec)
     at_once = min(tokens, use.entropy_tokens)
     with_entropy = (tokens - at_once) * 2 + at_once * use.entropy_bytes if at_once else 0.0
-    logits = max(tokens * use.logit_bytes, with_entropy) * shape.vocab_size / batch.tensor
-    layers, whole_layer = shape.num_layers / batch.pipeline, _layer_bytes(spec, shape, batch, tokens)
+    logits = max(tokens * use.logit_bytes, with_entropy) * shape.vocab_size / batch.tensor if stage.has_head else 0.0
+    layers, whole_layer = stage.micro_batches * len(stage.layers), _layer_bytes(spec, shape, batch, tokens)
     activations = layers * whole_layer
     if spec.training.gradient_checkpointing:
         kept = 4 if use.casts else _width(spec)
         # The logits are gone before a layer is computed again.
         activations = layers * kept * tokens * shape.hidden_size / batch.tensor + max(0.0, whole_layer - logits)
     return {"activations": activations, "logits": logits}
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Numbers of parameters."""
-
-    embedding: int
-    """Input and output embedding; counted once if they are one matrix."""
-    layer: int
-    """One layer without its experts."""
-    experts: int
-    """All experts of one layer."""
-    num_layers: int
-
-    @property
-    def dense(self) -> int:
-        """All but the experts."""
-        return self.embedding + self.num_layers * self.layer
-
-    @property
-    def total(self) -> int:
-        return self.dense + self.num_layers * self.experts
-
-
-def weights_of(shape: Architecture) -> Weights:
-    """Counts a model's parameters; a built model is a Qwen3 with one embedding, normalized queries and keys, no
-    biases."""
-    hidden, heads, kv = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    has_bias = isinstance(shape, Architecture) and shape.qkv_bias
-    has_norm = shape.qk_norm if isinstance(shape, Architecture) else True
-    is_tied = shape.tied_embeddings if isinstance(shape, Architecture) else True
-    attention = hidden * (heads + 2 * kv) + heads * hidden
-    attention += (heads + 2 * kv) * has_bias + 2 * shape.head_dim * has_norm
-    num_experts = (shape.num_experts or 0) if isinstance(shape, Architecture) else 0
-    feed_forward, experts = 3 * hidden * shape.intermediate_size, 0
-    if isinstance(shape, Architecture) and num_experts:
-        feed_forward = hidden * num_experts
-        experts = num_experts * 3 * hidden * (shape.expert_intermediate_size or 0)
-    embedding = shape.vocab_size * hidden * (1 if is_tied else 2) + hidden
-    return Weights(embedding, attention + feed_forward + 2 * hidden, experts, shape.num_layers)
-
-
-def lora_parameters(shape: Architecture, lora: LoraSpec) -> int:
-    """Parameters of the adapters, with one for every linear layer but the head: rank x (inputs + outputs)."""
-    hidden, heads, kv = shape.hidden_size, shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    ends = 2 * (hidden + heads) + 2 * (hidden + kv) + 3 * (hidden + shape.intermediate_size)
-    return shape.num_layers * lora.rank * ends

@@ -16,6 +16,7 @@ from xp.planning.memory.estimate import (
     BY_LENGTH,
     ENGINE_OVERHEAD,
     GIB,
+    MOVED,
     OVERHEAD,
     MemoryEstimate,
     capacity_of,
@@ -25,9 +26,9 @@ from xp.planning.memory.estimate import (
     fine_tuning,
     shape_of,
     teacher_shape,
-    weights_of,
 )
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
+from xp.planning.memory.weights import weights_of
 from xp.planning.rows import Refusal
 from xp.planning.values import spec_refusals
 from xp.spec import Architecture, RunSpec, Strategy
@@ -173,7 +174,15 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
     for work in works(spec):
         if work is Work.TRAINING and not trains:
             continue
-        if (reason := impossible_by(estimate(work.of(spec)), capacity)) is None:
+        found = estimate(work.of(spec))
+        if (size := _kept_on_host(found)) > spec.hardware.memory_gb * 1e9:
+            yield Refusal(
+                "hardware.memory_gb",
+                f"{work}: {_host_parts(found)} of a machine's own memory are more than its"
+                f" {spec.hardware.memory_gb:g} GB by {size / 1e9 - spec.hardware.memory_gb:.0f} GB; set what the"
+                " machines have, more of them, or less of backend.parallel on the host",
+            )
+        if (reason := impossible_by(found, capacity)) is None:
             continue
         what, excess = reason
         ways = " or ".join(map(str, fit(spec, work=work).levers)) or LARGER
@@ -182,6 +191,15 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
             f"{work}: {what} exceed the {capacity / GIB:.0f} GiB of an accelerator by {excess / GIB:.1f} GiB at any"
             f" length of episodes; {ways}",
         )
+
+
+def _kept_on_host(estimate: MemoryEstimate) -> float:
+    """Bytes that a machine's own memory always has; the rest comes and goes, and may be paged."""
+    return sum(size for name, size in estimate.host.items() if name != MOVED)
+
+
+def _host_parts(estimate: MemoryEstimate) -> str:
+    return ", ".join(f"{size / 1e9:.0f} GB {name}" for name, size in estimate.host.items())
 
 
 def headroom(estimate: MemoryEstimate, capacity: float) -> float:
@@ -243,6 +261,8 @@ def _changes(spec: RunSpec, work: Work = Work.TRAINING) -> Iterator[dict[str, An
             yield {"backend.parallel.tensor": size}
         if parallel.strategy is Strategy.MEGATRON and size > parallel.expert and has_experts:
             yield {"backend.parallel.expert": size}
+    if parallel.strategy is Strategy.MEGATRON and not parallel.cpu_optimizer:
+        yield {"backend.parallel.cpu_optimizer": True}
     if not parallel.offload_optimizer:
         yield {"backend.parallel.offload_optimizer": True}
     if not parallel.offload_parameters:
@@ -314,6 +334,8 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
             f" an engine's KV cache of {max(0.0, worst.kv_room) / GIB:.1f} GiB holds {worst.episodes_at_once}"
             f" of its {worst.episodes_per_engine} episodes at full length"
         )
+    if sum(worst.host.values()) >= 1e9:
+        lines.append(f"  host {_host_parts(worst)}, of {spec.hardware.memory_gb:,.0f} GB of each machine")
     if engine_stays_awake(spec):
         lines.append("  both fit at once: the engine stays awake during an update")
     distill = spec.algorithm.distill
@@ -366,6 +388,7 @@ def _case(estimate: MemoryEstimate, headroom: float) -> dict[str, Any]:
         "training_peak": estimate.training_peak,
         "generation": dict(estimate.generation),
         "generation_peak": estimate.generation_peak,
+        "host": dict(estimate.host),
         "headroom": headroom,
     }
 

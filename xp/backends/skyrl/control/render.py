@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2, is_megatron, workers
+from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2, is_colocated, is_megatron, workers
 from xp.backends.skyrl.control.keys import has_critic, has_stub, is_rehearsal
 from xp.backends.skyrl.control.overrides import (
     ANSWERS,
@@ -95,11 +95,16 @@ def memory(spec: RunSpec) -> MemoryUse:
     """
     parallel = spec.backend.parallel
     is_moved = parallel.offload_optimizer or parallel.offload_parameters
+    moves = ("weights", "optimizer", "reference")
     if parallel.strategy is not Strategy.FSDP2:
-        return MemoryUse()
+        # Adapters stay (megatron_utils.py `offload_megatron_model_to_cpu`).
+        stays = ("adapters",) if spec.model.lora is not None else ()
+        return MemoryUse(stays=stays, moves=moves, has_reference=not is_colocated(spec))
     is_flash = spec.backend.attention is Attention.FLASH
     return MemoryUse(
+        moves=moves if is_moved else ("weights", "reference"),
         leaves_optimizers=not is_moved,
+        frozen_bytes=4,  # The base of adapters is loaded in float32 too (fsdp_worker.py `init_model`).
         logit_bytes=FLASH_LOGIT_BYTES if is_flash else SDPA_LOGIT_BYTES,
         entropy_tokens=ENTROPY_TOKENS * (1 if is_flash else spec.training.micro_batch_size),
         entropy_bytes=ENTROPY_BYTES,

@@ -92,13 +92,19 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
 
 
 def memory(spec: RunSpec) -> MemoryUse:
-    """See xp.planning.backend.Backend. Adam can run on the host; without expert parallelism, each expert is split.
+    """See xp.planning.backend.Backend. Without expert parallelism, each expert is split.
 
     Measured by `make bench ARGS=memory`: its loss has three float32 per logit at the same time.
     """
-    parallel = spec.backend.parallel
+    distill = spec.algorithm.distill
     return MemoryUse(
-        is_optimizer_on_host=parallel.offload_optimizer, splits_experts=parallel.expert == 1, logit_bytes=12.0
+        moves=("weights", "gradients", "optimizer"),
+        # TensorBackuper's: policy, reference and teacher.
+        host_copies=1 + (spec.training.kl_coef > 0) + (distill is not None and distill.url is None),
+        has_reference=False,
+        splits_experts=spec.backend.parallel.expert == 1,
+        copies_linear_attention=True,
+        logit_bytes=12.0,
     )
 
 

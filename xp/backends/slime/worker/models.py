@@ -47,3 +47,12 @@ def publish_model(export: Path, target: Path, end_ids: Sequence[int]) -> None:
 def linked_copy(source: Path, target: Path) -> None:
     """Copies a directory by hard links if possible."""
     shutil.copytree(source, target, copy_function=link_or_copy, dirs_exist_ok=True)
+
+
+def set_yarn(args: Any) -> None:
+    """Sets the upper band of YaRN's frequencies as the model's config.json has it, before Megatron's configuration is
+    made of the arguments: there is no flag, and Kimi K2's differs from Megatron's default."""
+    if args.multi_latent_attention:
+        config = json.loads(Path(args.hf_checkpoint, "config.json").read_text())
+        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+        args.beta_fast = float(rope.get("beta_fast", 32))

@@ -11,6 +11,7 @@ from typing import Any
 from xp.backends.slime.worker.checkpoints import prune
 from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.means import factor
+from xp.backends.slime.worker.models import set_yarn
 from xp.backends.slime.worker.sft import EXAMPLE
 from xp.episode.metrics_file import MetricsFile
 from xp.lib.reading import config_of
@@ -59,6 +60,7 @@ def enter(args: Any) -> None:
     from slime.observability import logging_utils
 
     path = getattr(args, WORKER_ATTRIBUTE)
+    set_yarn(args)
     logging_utils.log = watched = SftMetrics(logging_utils.log, _config(path), _examples(path, HELD_OUT_FILE))
     model.train_one_step = watched.around(model.train_one_step)
 

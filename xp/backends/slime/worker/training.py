@@ -11,6 +11,7 @@ from typing import Any
 from xp.backends.slime.worker.config import OVER_TRAINED_TOKENS, WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.means import distill_kl, factor
 from xp.backends.slime.worker.metric_names import NATIVE, NOT_MEANS, OF_CRITIC, OF_WEIGHTS, RATE
+from xp.backends.slime.worker.models import set_yarn
 from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import finite_means
 from xp.lib.atomic import write_atomically
@@ -34,6 +35,7 @@ def enter(args: Any) -> None:
     from slime.observability import logging_utils
 
     config = config_of(Path(getattr(args, WORKER_ATTRIBUTE)), WorkerConfig.from_json)
+    set_yarn(args)
     if config.spec.algorithm.estimator is Estimator.GAE:
         args.custom_advantage_function_path = OVER_TRAINED_TOKENS
     if not isinstance(logging_utils.log, CapturedLog):

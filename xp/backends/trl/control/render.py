@@ -52,7 +52,17 @@ def memory(spec: RunSpec) -> MemoryUse:
     """
     casts = spec.model.lora is None and spec.model.dtype is not DType.FLOAT32 and not is_sharded(spec)
     stays = ("weights", "optimizer", "reference", "teacher")
-    return MemoryUse(stays=stays, keeps_engine=True, casts=casts, logit_bytes=0.0, head_bytes=4.0, pads=True)
+    return MemoryUse(
+        stays=stays,
+        keeps_engine=True,
+        casts=casts,
+        # The model without its adapters is the reference.
+        has_reference=spec.model.lora is None,
+        adapts_experts=True,
+        logit_bytes=0.0,
+        head_bytes=4.0,
+        pads=True,
+    )
 
 
 def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:

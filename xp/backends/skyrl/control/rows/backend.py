@@ -5,6 +5,7 @@ from __future__ import annotations
 from xp.backends.skyrl.control.constraints import is_colocated, is_megatron, workers
 from xp.backends.skyrl.control.keys import (
     ENGINE,
+    MEGATRON,
     Keys,
     cpu_servers,
     fsdp,
@@ -89,6 +90,29 @@ def _no_optimizer_offload(spec: RunSpec) -> str | None:
     return None
 
 
+def _stage_layers(end: str) -> Row:
+    """Row of the layers of a pipeline's first or last stage."""
+    key = f"transformer_config_kwargs.num_layers_in_{end}_pipeline_stage"
+
+    def keys(spec: RunSpec) -> Keys:
+        number = getattr(spec.backend.parallel, f"{end}_stage_layers")
+        return {} if number is None else megatron(spec, key, number)
+
+    return Row(f"backend.parallel.{end}_stage_layers", keys)
+
+
+CPU_OPTIMIZER = ("optimizer_cpu_offload", "use_precision_aware_optimizer", "overlap_cpu_optimizer_d2h_h2d")
+OPTIMIZER_KWARGS = f"{MEGATRON[0]}.optimizer_config_kwargs"
+
+
+def _cpu_optimizer(spec: RunSpec) -> Keys:
+    """Keys of Megatron's Adam on the host; SkyRL's default fraction of 0 would leave it on the accelerator."""
+    is_on = spec.backend.parallel.cpu_optimizer
+    keys: Keys = {f"{OPTIMIZER_KWARGS}.{name}": is_on for name in CPU_OPTIMIZER}
+    keys[f"{OPTIMIZER_KWARGS}.optimizer_offload_fraction"] = 1.0 if is_on else 0.0
+    return keys if is_megatron(spec) else {}
+
+
 def _sharded(spec: RunSpec) -> str:
     return "" if is_megatron(spec) else "nothing: FSDP2 shards over all accelerators"
 
@@ -130,6 +154,8 @@ PARALLEL = (
         lambda s: megatron(s, "pipeline_model_parallel_size", s.backend.parallel.pipeline),
         implemented_by=_sharded,
     ),
+    _stage_layers("first"),
+    _stage_layers("last"),
     Row(
         "backend.parallel.context",
         _context,
@@ -157,6 +183,16 @@ PARALLEL = (
         "backend.parallel.offload_optimizer",
         lambda s: optimizers(s, "offload_after_step", s.backend.parallel.offload_optimizer),
         refuse=_no_optimizer_offload,
+    ),
+    Row(
+        "backend.parallel.cpu_optimizer",
+        _cpu_optimizer,
+        implemented_by=lambda s: "" if is_megatron(s) else "nothing: off",
+        refuse=when(
+            lambda s: s.backend.parallel.cpu_optimizer and not is_megatron(s),
+            "FSDP2 moves parameters, gradients and Adam together; set it to false, and"
+            " backend.parallel.offload_parameters=true",
+        ),
     ),
     Row(
         "backend.parallel.offload_reference",

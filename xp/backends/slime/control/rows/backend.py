@@ -11,26 +11,6 @@ from xp.planning.rows import LEFT_OUT, Row, when
 from xp.planning.shared_rows import indivisible_experts
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
-
-def _offload(spec: RunSpec) -> dict[str, Any]:
-    flags = ("--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer")
-    return dict.fromkeys(flags, spec.backend.parallel.offload_optimizer)
-
-
-def _offload_note(spec: RunSpec) -> str:
-    if spec.backend.parallel.offload_optimizer:
-        return "The state stays in the host's memory, and Adam runs there too."
-    if is_colocated(spec):
-        return "With the rest of training, it goes to the host while colocated engines generate."
-    return ""
-
-
-def _offload_receives(spec: RunSpec) -> str:
-    if spec.backend.parallel.offload_optimizer:
-        return ""
-    return "--colocate" if is_colocated(spec) else LEFT_OUT
-
-
 PARALLEL = (
     Row(
         "backend.attention",
@@ -57,6 +37,8 @@ PARALLEL = (
         },
     ),
     Row("backend.parallel.pipeline", "--pipeline-model-parallel-size"),
+    Row("backend.parallel.first_stage_layers", "--decoder-first-pipeline-num-layers"),
+    Row("backend.parallel.last_stage_layers", "--decoder-last-pipeline-num-layers"),
     Row("backend.parallel.context", "--context-parallel-size"),
     Row(
         "backend.parallel.expert",
@@ -69,9 +51,30 @@ PARALLEL = (
     Row(
         "backend.parallel.offload_parameters",
         refuse="Megatron keeps trained parameters on the accelerator; set it to false, and if memory is short"
-        " backend.parallel.offload_optimizer=true, or backend.parallel.tensor higher",
+        " backend.parallel.cpu_optimizer=true, or backend.parallel.tensor higher",
     ),
-    Row("backend.parallel.offload_optimizer", _offload, implemented_by=_offload_receives, note=_offload_note),
+    Row(
+        "backend.parallel.offload_optimizer",
+        implemented_by=lambda s: "--colocate" if is_colocated(s) else LEFT_OUT,
+        note=lambda s: (
+            "With the rest of training, it goes to the host while colocated engines generate."
+            if is_colocated(s) and not s.backend.parallel.offload_optimizer
+            else ""
+        ),
+        refuse=when(
+            lambda s: s.backend.parallel.offload_optimizer and not is_colocated(s),
+            "Slime moves optimizer state only where engines are colocated; set it to false, or"
+            " backend.parallel.cpu_optimizer=true",
+        ),
+    ),
+    Row(
+        "backend.parallel.cpu_optimizer",
+        # The fraction's default is 1.
+        lambda s: dict.fromkeys(
+            ("--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer"),
+            s.backend.parallel.cpu_optimizer,
+        ),
+    ),
     Row(
         "backend.parallel.offload_reference",
         implemented_by="the weights that Slime swaps in for its forward",
@@ -149,7 +152,7 @@ ENGINE = (
     # SGLang's speculative workers load an update into their draft too (`update_weights_from_tensor`).
     Row(
         "backend.engine.speculative",
-        refuse="no family that xp writes for Slime has heads that guess, and SGLang loads each update into any other"
+        refuse="xp writes no heads of multi-token prediction for Megatron, and SGLang loads each update into any other"
         " draft too; set null, or use backend=trl (method=draft) or skyrl (method=mtp)",
     ),
 )

@@ -68,6 +68,13 @@ PARALLEL = (
         )
         for name in ("tensor", "pipeline", "context", "expert")
     ),
+    *(
+        Row(
+            f"backend.parallel.{name}",
+            refuse="TRL's GRPOTrainer is data-parallel only; set null, or backend=skyrl or slime",
+        )
+        for name in ("first_stage_layers", "last_stage_layers")
+    ),
     Row(
         "backend.parallel.offload_parameters",
         implemented_by="fsdp_offload_params",
@@ -77,6 +84,11 @@ PARALLEL = (
         ),
     ),
     _offload("offload_optimizer", "FSDP2 offloads parameters, gradients and optimizer state together."),
+    Row(
+        "backend.parallel.cpu_optimizer",
+        refuse="FSDP2 moves parameters, gradients and Adam together; set it to false, and"
+        " backend.parallel.offload_parameters=true",
+    ),
     _offload("offload_reference", "FSDP2 offloads the reference together with the policy."),
 )
 
