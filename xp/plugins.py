@@ -42,6 +42,7 @@ CONTRIB: Final[Mapping[Kind, Mapping[str, str]]] = {
         "verifiers": "xp.contrib.verifiers.provider:VerifiersProvider",
         "inspect": "xp.contrib.inspect.provider:InspectProvider",
         "harbor": "xp.contrib.harbor.provider:HarborProvider",
+        "harness": "xp.contrib.harness.provider:HarnessProvider",
     },
 }
 """Parts that nothing else of xp imports: each has options, as a plugin has, and could be a package of its own."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support import grouped
-from tests.support.fake_session import RULES, FakeSession, call
+from tests.support.fake_session import RULES, FakeSession, TakingSession, call
 from tests.support.sections import overlong, replace, reward_rule, run_spec, sampling_of
 from tests.support.tiny import ScriptedModel, tokenizer_and_model
 from xp.envs.base import EnvUnavailable, Message, SessionLost, Task, ToolResult
@@ -107,6 +107,11 @@ SCRIPTS = (
     ),
     Script("has a conversation", ("3", "7", "5"), replace(RULES, provider="local")),
     Script("talks until its turns run out", ("3", "7", "4"), replace(RULES, provider="local", max_turns=3)),
+    Script(
+        "gives whole messages",
+        (f"I look. {call('look')}\n{call('move')}", "<think>so</think> Hm.", "<tool_call>\n{oops", call("win")),
+        replace(RULES, provider="harness", tool_calls_per_turn=ToolCallsPerTurn.ALL),
+    ),
     Script("never ends and pays", (call("move"), "no"), paying(Reduction.SUM, nonterminal=-1.0)),
     Script("stops at a text", (call("move"), call("look"), call("win")), stop=STOP),
     Script("stops at a text, and without one", (call("move"), "I give up."), stop=STOP),
@@ -146,7 +151,8 @@ class FakeMix:
     def episode(self, row: TaskRow) -> Episode:
         task = Task(row.env, row.split, row.index)
         answer = hint if self._rules.provider == "local" else None
-        self.episodes.append(Episode(task, lambda: FakeSession(grade, answer), self._rules))
+        kind = TakingSession if self._rules.provider == "harness" else FakeSession
+        self.episodes.append(Episode(task, lambda: kind(grade, answer), self._rules))
         return self.episodes[-1]
 
     def scores_groups(self, env: str) -> bool:  # noqa: ARG002

@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.integration.test_harness import OPTIONS, harness
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import CONFIG, HELLO, harbor, write_task
 from xp.envs.base import Task
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.errors import XpError
 from xp.spec.env import SandboxKind
 from xp.testing.jobs import eventually
 
 pytestmark = pytest.mark.integration
 STAND_IN = """#!{python}
-import os, subprocess, sys
+import os, shutil, subprocess, sys
 root, words = {root!r}, sys.argv[1:]
 open(root + "/calls", "a").write(" ".join(words) + "\\n")
 if words[0] == "build" and os.path.exists(root + "/broken"):
@@ -29,16 +32,18 @@ if words[0] == "run":
     print("abc")
 if words[0] == "inspect":
     print("true")
+if words[0] == "network":
+    print("127.0.0.1")
 if words[0] == "exec":
     rest = words[1:]
     while rest[0].startswith("--"):
         rest = rest[1 if rest[0] == "--interactive" else 2:]
-    passed = {{"PATH": os.environ["PATH"]}}
-    at = [word.replace("/tests", root + "/tests").replace("/logs", root + "/logs") for word in rest[1:]]
+    passed, at = {{"PATH": os.environ["PATH"], "XP_ROOT": root}}, rest[1:]
+    for place in ("tests", "logs", "program", "prompt", "grading"):
+        at = [(" " + word).replace(" /" + place, " " + root + "/" + place)[1:] for word in at]
     sys.exit(subprocess.run(at, env=passed, cwd=root + "/app").returncode)
 if words[0] == "cp":
-    text = open(words[-2].rstrip(".") + "test.sh").read().replace("${{XP_ROOT}}", root)
-    open(root + "/tests/test.sh", "w").write(text)
+    shutil.copytree(words[-2], root + words[-1].partition(":")[2], dirs_exist_ok=True)
 """
 
 
@@ -114,3 +119,28 @@ def test_a_hanging_command_in_a_container_is_killed_and_makes_void(tmp_path: Pat
     assert read == ["[killed: it took longer than 1 s]"]
     assert outcome.status is EpisodeStatus.VOID
     assert "wrote no /logs/verifier/reward.txt" in str(outcome.void_reason)
+
+
+def test_a_program_plays_in_a_container_of_an_image_with_it(tmp_path: Path, container: Path) -> None:
+    write_task(tmp_path / "tasks/a")
+    options = OPTIONS | {"command": "python {program}/shell_agent.py {prompt_file}", "setup": "pip install mine"}
+    config = replace(harness(tmp_path / "tasks", options=options), sandbox=SandboxKind.DOCKER)
+    provider, task = load_provider(config, os.environ), Task("x", "train", 0)
+    episode = Episode(task, lambda: provider.open(task), config)
+    episode.step(call("bash", command="echo hello > hello.txt"))
+    episode.step("Done.")
+    outcome = episode.settle()
+    provider.close()
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    lines = (container / "calls").read_text().splitlines()
+    built = [line.split()[3] for line in lines if line.startswith("build ")]
+    assert [name.partition(":")[0] for name in built] == ["xp-harbor", "xp-harness"]
+    assert any(line.startswith("run ") and built[1] in line for line in lines)
+    assert "xp-0-" not in "".join(lines)
+
+
+def test_a_task_without_network_has_no_program(tmp_path: Path, container: Path) -> None:
+    assert container.is_dir()
+    write_task(tmp_path / "tasks/a", config=CONFIG + 'network_mode = "no-network"\n')
+    with pytest.raises(XpError, match="task a has no network"):
+        load_provider(replace(harness(tmp_path / "tasks"), sandbox=SandboxKind.DOCKER), os.environ)

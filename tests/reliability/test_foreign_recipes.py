@@ -93,6 +93,7 @@ def test_plan_says_which_image_a_run_would_start(place: Path, settings: tuple[st
         ),
         (("env=multiply", "env.group_reward_fn=theirs.envs:one"), "modules: theirs"),
         (("env=harbor", "env.target={place}/tasks", "env.sandbox=none"), "would run the programs of the tasks in: "),
+        (("env=harness", "env.rows=a:b", "env.options.command=python {place}/x.py"), "would start the program: python"),
     ],
     ids=[
         "inspect-file",
@@ -103,6 +104,7 @@ def test_plan_says_which_image_a_run_would_start(place: Path, settings: tuple[st
         "judge",
         "group",
         "harbor",
+        "harness",
     ],
 )
 def test_plan_says_which_code_another_python_or_a_task_would_run(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.support.sections import environment, replace
-from xp.envs.base import EnvFault, Message, Task, ToolResult, ToolSpec
+from xp.envs.base import EnvFault, Message, ModelMessage, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
 from xp.testing.jobs import DEADLINE_S
 
@@ -74,6 +74,25 @@ class FakeSession:
 
     def close(self) -> None:
         self.num_closed += 1
+
+
+class TakingSession(FakeSession):
+    """Takes whole messages: answers each call in a message of its own, and a text by one of the user's."""
+
+    takes_answer = True
+
+    def take(self, message: ModelMessage) -> ToolResult:
+        called = message.message.get("tool_calls", [])
+        results = [self.call(one["function"]["name"], one["function"]["arguments"]) for one in called]
+        read: list[Message] = [
+            Message(role="tool", content=result.text, name=one["function"]["name"], tool_call_id=one["id"])
+            for one, result in zip(called, results, strict=True)
+        ]
+        if not called or message.message["content"]:
+            read.append(Message(role="user", content=f"heard {message.message['content']!r}"))
+        if any(one.finished for one in results):
+            return ToolResult("", 1.0, finished=True)
+        return ToolResult("", messages=tuple(read))
 
 
 class OneAtATime:

@@ -39,6 +39,7 @@ FRAMES = {
     "verifiers": ["env.target=my-package"],
     "inspect": ["env.target=/my/tasks.py@sums"],
     "harbor": ["env.target=/my/tasks"],
+    "harness": ["env.target=/my/tasks", "env.options.command=agent --task {prompt_file}"],
     "openenv": ["env.target=http://127.0.0.1:8000", "env.rows=my_pkg:tasks.jsonl"],
     **{f"openenv_{name}": ["env.target=http://127.0.0.1:8000"] for name in ("atari", "finrl", "openspiel", "sumo_rl")},
     "hf": ["model.path=Org/Name"],

@@ -20,7 +20,7 @@ from xp.spec import Sampling
 from xp.worker.token_budget import evaluation_sampling
 
 NEEDS_AN_ADDRESS = {"openreward", "openenv", "openenv_openspiel", "openenv_atari", "openenv_sumo_rl", "openenv_finrl"}
-NEEDS_AN_ADDRESS |= {"verifiers", "inspect", "harbor"}
+NEEDS_AN_ADDRESS |= {"verifiers", "inspect", "harbor", "harness"}
 NEEDS_A_GRADER = {"graded"}
 EVALUATED_ALONE = {"gsm1k"}
 
@@ -37,7 +37,9 @@ def test_every_option_plans_or_says_what_is_missing(name: str) -> None:
         assert build_plan(compose([f"env={name}"]), "x").stages
 
 
-@pytest.mark.parametrize("name", sorted(NEEDS_AN_ADDRESS - {"openreward", "openenv", "verifiers", "inspect", "harbor"}))
+@pytest.mark.parametrize(
+    "name", sorted(NEEDS_AN_ADDRESS - {"openreward", "openenv", "verifiers", "inspect", "harbor", "harness"})
+)
 def test_a_published_openenv_environment_plans_with_a_url_or_an_image(name: str) -> None:
     for address in ("env.target=https://example.org", "env.image=games:latest"):
         assert build_plan(compose([f"env={name}", address]), "x").stages

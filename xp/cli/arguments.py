@@ -258,10 +258,10 @@ def add_env(parser: argparse.ArgumentParser) -> None:
     new.add_argument("name", metavar="NAME", help="name of the module: small letters, digits and _")
     new.add_argument(
         "--kind",
-        choices=["ors", "graded", "openenv", "verifiers"],
+        choices=["ors", "graded", "openenv", "verifiers", "harness"],
         default="graded",
         help="graded: rows and a grader; ors: tools over the ORS protocol; openenv: reset and step;"
-        " verifiers: of that library (default: graded)",
+        " verifiers: of that library; harness: an agent program (default: graded)",
     )
 
 

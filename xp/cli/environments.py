@@ -6,6 +6,7 @@ import importlib.util
 import json
 import keyword
 import re
+import shlex
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -180,16 +181,21 @@ WORDS: Final = {
     "ors": ("env=openreward", "env.serve={module}:{cls}"),
     "openenv": ("env=openenv", "env.serve={module}:{cls}", "env.rows={module}:rows"),
     "verifiers": ("env=verifiers", "env.target={module}"),
+    "harness": (
+        *("env=harness", "env.sandbox=none", "env.rows={module}:rows"),
+        "env.options.command=python {module}.py {{prompt_file}}",
+        "env.options.grade=python {{program}}/{module}.py grade {{row_file}} {{answer_file}}",
+    ),
 }
 """Kind -> overrides that select such an environment."""
 
 
 def new_command(name: str, kind: str) -> int:
     """Creates an environment in the current directory and prints the next steps."""
-    words = " ".join(new_environment(name, kind, Path.cwd()))
+    words = shlex.join(new_environment(name, kind, Path.cwd()))
     print(f"wrote {name}.py and test_{name}.py")
     install = () if importlib.util.find_spec("pytest") else ("pip install pytest",)
-    has_script = "def solve(" in Path(f"{name}.py").read_text(encoding="utf-8")
+    has_script = kind != "harness" and "def solve(" in Path(f"{name}.py").read_text(encoding="utf-8")
     run = f"xp {words} sft.data=solve" if has_script else f"xp {words}"
     for command in (*install, f"pytest test_{name}.py", f"xp env check {words}", run):
         print(f"  python -m {command}")

@@ -25,7 +25,9 @@ FREE_FORM = re.compile(
 )
 """Paths below which any key is legal."""
 KEY = re.compile(r"[~+]{0,2}[\w./@:$-]+")
-ARGUMENT = re.compile(r"env(\.members\.[^.]+)?\.grader_args\.(?P<name>\w+)")
+ARGUMENT = re.compile(r"env(\.members\.[^.]+)?\.(grader_args|options)\.(?P<name>\w+)")
+TEXTS = ("pattern", "command", "grade", "setup")
+"""Arguments and options whose values without quotes are texts, whatever characters they have."""
 TRACKING = "tracking"
 """The key of the trackers. They decide no result, so that runs which differ in them alone are no sweep."""
 LISTS = re.compile(rf"env(\.members\.[^.]+)?\.options\.|{TRACKING}$")
@@ -63,13 +65,13 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
 def _read(parser: OverridesParser, text: str) -> Override:
     """The override of a text; raises HydraException.
 
-    Below env.grader_args, a `pattern` without quotes is a text, and so is what Hydra cannot read.
+    Below env.grader_args and env.options, `TEXTS` without quotes are texts, and so is what Hydra cannot read.
     """
     from hydra.errors import HydraException
 
     key, _, value = text.partition("=")
     argument = ARGUMENT.fullmatch(key)
-    is_text = argument is not None and argument["name"] == "pattern" and not value.startswith(("'", '"', "null"))
+    is_text = argument is not None and argument["name"] in TEXTS and not value.startswith(("'", '"', "null"))
     if not is_text:
         try:
             return parser.parse_override(text)

@@ -11,7 +11,7 @@ from xp.env_check.measure import Measured, Plays
 from xp.env_check.policy import NO_DESCRIPTION, faults_of
 from xp.envs.base import Message
 from xp.envs.config import EnvConfig
-from xp.episode.outcome import EpisodeStatus
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import WAY_OUT
 from xp.spec.dialect import Dialect
 from xp.spec.env import PromptSource
@@ -67,6 +67,8 @@ def report(
         "scripted policy": _plays_fact(measured.scripted),
         "groups without variance": "unknown" if flat is None else f"{flat:.0%}",
     }
+    if numbers := _grader_fact([*measured.random.outcomes, *measured.scripted.outcomes]):
+        facts["grader"] = numbers
     if measured.right_answers is not None:
         facts["right answers"] = measured.right_answers
     if measured.slots is not None:
@@ -135,6 +137,13 @@ def _plays_fact(plays: Plays) -> str:
     ends = ", ".join(f"{plays.share(status):.0%} {status}" for status in EpisodeStatus if plays.share(status))
     turns = fmean(outcome.num_turns for outcome in plays.outcomes) if plays.outcomes else 0.0
     return f"{scored}; {ends or 'not played'}; {turns:.1f} turns"
+
+
+def _grader_fact(outcomes: Sequence[EpisodeResult]) -> str:
+    """Means of the numbers that the grader returned beside the rewards."""
+    names = dict.fromkeys(name for outcome in outcomes for name in outcome.grader)
+    means = {name: fmean(one.grader[name] for one in outcomes if name in one.grader) for name in names}
+    return ", ".join(f"{name} {mean:.3g}" for name, mean in means.items())
 
 
 def _latency(seconds: Sequence[float]) -> str:

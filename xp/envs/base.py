@@ -69,6 +69,10 @@ class ToolResult:
     """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Further numbers of the scorer, beside the reward."""
+    messages: tuple[Message, ...] = ()
+    """The environment's messages, of a MessageTaker; others have `text`."""
+    is_truncated: bool = False
+    """True if a limit of the environment's own ended the episode; `finished` is then true as well."""
 
 
 def metrics_of(entries: Mapping[Any, Any]) -> dict[str, float]:
@@ -98,6 +102,23 @@ class Session(Protocol):
 
     def close(self) -> None:
         """End the session on the server; idempotent, never raises."""
+
+
+@dataclass(frozen=True)
+class ModelMessage:
+    """A whole message of the model."""
+
+    message: Message
+    is_cut: bool
+    """True if a token limit ended it."""
+
+
+@runtime_checkable
+class MessageTaker(Protocol):
+    """A session that takes whole messages of the model, in place of single calls and answers."""
+
+    def take(self, message: ModelMessage) -> ToolResult:
+        """The environment's next messages, or the end of the episode. Raises EnvFault."""
 
 
 @runtime_checkable

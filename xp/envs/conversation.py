@@ -99,7 +99,16 @@ class ConversationSession(ABC):
             run(self._stop(), CLOSE_S)
 
     def _say(self, message: dict[str, Any]) -> ToolResult:
-        return run(self._within(self._turn(message), self._limit_s), self._limit_s + SLACK_S)
+        """Answers the episode's request; returns its next messages or its score."""
+        before, episode = self._exchange(message)
+        return self._end(episode) if self._request is None else self._observed(before, self._request)
+
+    def _exchange(self, message: dict[str, Any]) -> tuple[ModelRequest, Any]:
+        """Answers the episode's request; returns that request, and the finished episode if no other one followed."""
+        before = self._request
+        if before is None:
+            raise SessionLost("the episode is over")
+        return before, run(self._within(self._turn(before, message), self._limit_s), self._limit_s + SLACK_S)
 
     async def _within(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
         try:
@@ -112,17 +121,10 @@ class ConversationSession(ABC):
         self._episode = self._start(self._questions)
         return await self._next()
 
-    async def _turn(self, message: dict[str, Any]) -> ToolResult:
-        if self._request is None:
-            raise SessionLost("the episode is over")
-        before, self._request = self._request, None
+    async def _turn(self, before: ModelRequest, message: dict[str, Any]) -> Any:
+        self._request = None
         before.reply.set_result(message)
-        episode = await self._next()
-        if episode is not None:
-            return self._end(episode)
-        request = self._request
-        assert request is not None
-        return self._observed(before, request)
+        return await self._next()
 
     def _observed(self, before: ModelRequest, request: ModelRequest) -> ToolResult:
         """Messages after the model's own, in the model's format."""

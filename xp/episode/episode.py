@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from xp.envs.base import DeadlineExceeded, EnvFault, Message, Session, Task, ToolResult
+from xp.envs.base import DeadlineExceeded, EnvFault, Message, ModelMessage, Session, Task, ToolResult
 from xp.envs.config import EnvConfig
 from xp.envs.judges import total_usage
 from xp.episode.dialects import syntax_of
@@ -186,12 +186,14 @@ class Episode:
             # Some dialects accept a call without its end; it is complete if further text leaves it as it is.
             complete = syntax.read(f"{text}x", self._attempt.tools) if is_cut and parsed is None else calls
             taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
-            if taken:
+            if self._attempt.takes_messages():
+                messages += self._take_message(text, taken, is_cut, results)
+            elif taken:
                 self._take_calls(taken, results, messages)
             else:
                 answer = text if self._attempt.reads_thinking() else syntax.plain(text).strip()
                 self._take_plain(valid_text(answer), results, messages)
-            if is_cut and self._status is not EpisodeStatus.ONGOING:
+            if is_cut and self._status not in (EpisodeStatus.ONGOING, EpisodeStatus.TRUNCATED):
                 processed = taken[: len(messages)]
                 has_ended_it = self._is_finished and bool(taken) and complete[: len(processed)] == processed
                 self._status = EpisodeStatus.FINISHED if has_ended_it else EpisodeStatus.TRUNCATED
@@ -216,6 +218,33 @@ class Episode:
             if result.finished:
                 self._status = EpisodeStatus.FINISHED
                 return
+
+    def _take_message(
+        self, text: str, calls: tuple[ParsedCall, ...], is_cut: bool, results: list[ToolResult]
+    ) -> tuple[Message, ...]:
+        """Gives the session a whole turn, and returns its reply; a turn with a malformed call stays a text."""
+        syntax = syntax_of(self._rules.dialect)
+        read = [call for call in calls if isinstance(call, ToolCall)]
+        if len(read) < len(calls):
+            self._num_malformed += len(calls) - len(read)
+            read = []
+        content = syntax.before_calls(text) if read else syntax.plain(text).strip()
+        message = Message(role="assistant", content=valid_text(content))
+        if read:
+            message["tool_calls"] = [
+                {
+                    "id": syntax.call_id(call.name, number),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": dict(call.arguments)},
+                }
+                for number, call in enumerate(read, start=self._num_tool_calls)
+            ]
+            self._num_tool_calls += len(read)
+        result = self._perform(ModelMessage(message, is_cut))
+        results.append(result)
+        if result.finished:
+            self._status = EpisodeStatus.TRUNCATED if result.is_truncated else EpisodeStatus.FINISHED
+        return result.messages
 
     def _answer(self, tool: str, text: str) -> Message:
         """The message that answers a call, with an id that no other call of the episode has."""

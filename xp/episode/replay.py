@@ -13,6 +13,8 @@ from xp.envs.base import (
     DeadlineExceeded,
     EnvFault,
     Message,
+    MessageTaker,
+    ModelMessage,
     ProtocolError,
     Session,
     StateScorer,
@@ -37,11 +39,13 @@ class PromptDiffers(EnvFault):
     """The session has another prompt than the one that was prepared, which the model reads."""
 
 
-Call = ToolCall | str
-"""One action on a session: a tool call, or a plain message."""
+Call = ToolCall | ModelMessage | str
+"""One action on a session: a tool call, a whole message, or a plain message."""
 
 
 def call_name(call: Call) -> str:
+    if isinstance(call, ModelMessage):
+        return "the model's message"
     return call.name if isinstance(call, ToolCall) else "the final answer"
 
 
@@ -82,6 +86,9 @@ class Attempt:
     def leave(self, deadline: float) -> ToolResult | None:
         """The score of the episode's final state; None: the environment does not score states."""
         return self._persist(_leave, deadline)
+
+    def takes_messages(self) -> bool:
+        return self._persist(lambda session: isinstance(session, MessageTaker), float("inf"))
 
     def takes_answer(self) -> bool:
         return self._persist(lambda session: session.takes_answer, float("inf"))
@@ -133,6 +140,9 @@ class Attempt:
 
 
 def _perform(session: Session, call: Call) -> ToolResult:
+    if isinstance(call, ModelMessage):
+        assert isinstance(session, MessageTaker)
+        return _valid(session.take(call))
     if isinstance(call, ToolCall):
         return _valid(session.call(call.name, call.arguments))
     return _valid(session.answer(call))

@@ -67,6 +67,13 @@ class Syntax:
     prose: Callable[[str, bool], str] = lambda text, is_before_call: f"{text}\n" if is_before_call else text
     """Writes text that is no call, as a whole turn or before the turn's calls."""
 
+    def before_calls(self, text: str) -> str:
+        """The text of a turn before its first call, without thinking; empty if the call's beginning is not found."""
+        opening = re.match(r"<[^>]+>|\[\w+\]|.", self.write("x", {}))
+        assert opening is not None
+        before, found, _ = self.plain(text).partition(opening[0])
+        return before.strip() if found else ""
+
 
 TOO_LONG: Final = MalformedCall(f"the tool call is longer than {MAX_CALL_CHARS} characters")
 NO_NAME: Final = MalformedCall("the tool call does not begin with the name of a tool")

@@ -228,8 +228,9 @@ def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:
         else:
             result = _result(next(results, None))
             entries.append({**entry, "name": call.name, "arguments": call.arguments, **result})
-    if not turn.calls:
-        entries += [{"turn": number, "message": start, "answer": True, **_result(result)} for result in results]
+    place = {"message": start} if turn.messages and not turn.calls else {}
+    # An answer, what a whole message got, or the score of the state that was left.
+    entries += [{"turn": number, **place, "answer": True, **_result(result)} for result in results]
     return entries
 
 

@@ -127,7 +127,8 @@ def used_plugins(spec: RunSpec) -> Iterator[tuple[Kind, str]]:
 
 def needs_catalog_key(member: EnvMember) -> bool:
     """Returns whether the environment is in the OpenReward catalog, which needs an account."""
-    return member.provider == "openreward" and member.target is not None and "://" not in member.target
+    target = member.target or "://"
+    return member.provider in ("openreward", "harness") and "://" not in target and not target.startswith(("/", "~"))
 
 
 def episode_environ(spec: RunSpec) -> dict[str, str]:
@@ -148,7 +149,9 @@ def named_code(spec: RunSpec) -> list[str]:
     programs += [("Python of an environment", one.python) for one in members]
     programs += [("image of an environment", one.image) for one in members]
     tasks = [one.target for one in members if one.provider == "inspect" and one.target is not None]
-    folders = [one.target for one in members if one.provider == "harbor" and one.target is not None]
+    folders = [one.target for one in members if one.provider in ("harbor", "harness") and one.target is not None]
+    options = [one.options for one in members if one.provider == "harness"]
+    programs += [("program", one["command"] or one["agent"]) for one in options]
     judges = [one.judge.model for one in members if one.judge is not None]
     return [
         *([f"would import modules: {', '.join(modules)}"] if modules else []),

@@ -169,7 +169,7 @@ def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
         elif member.provider in HOSTED:
             reason = f"{member.provider} needs its package, which {there} do not get; {fix}"
             yield Refusal(f"{key}.provider", reason)
-        if member.provider == "harbor" or (member.provider == "inspect" and ".py" in str(member.target)):
+        if member.provider in ("harbor", "harness") or (member.provider == "inspect" and ".py" in str(member.target)):
             yield Refusal(f"{key}.target", f"{member.target} is on this machine and not in {there}; {fix}")
 
 

@@ -55,6 +55,7 @@ PROVIDER_FIELDS = {
     "verifiers": ("target", "python"),
     "inspect": ("target", "python"),
     "harbor": ("target", "sandbox"),
+    "harness": ("target", "serve", "python", "variant", "rows", "columns", "sandbox"),
 }
 """Fields that xp's own providers read; a user's provider may read any."""
 HOSTED = ("reasoning_gym", "verifiers", "inspect")
@@ -66,6 +67,11 @@ ADDRESSES = {
     "verifiers": {"target": "an installed environment package"},
     "inspect": {"target": "/path/to/file.py@task, or a task of an installed package"},
     "harbor": {"target": "a folder of task folders"},
+    "harness": {
+        "target": "a folder of Harbor's tasks, or an ORS server",
+        "serve": "package.module:Class",
+        "rows": "prompts",
+    },
 }
 """Fields of which exactly one must be given."""
 
@@ -206,7 +212,8 @@ class EnvMember(Section):
     python: LocalPath | None
     """Interpreter that runs `serve`, or the provider's package; None: the stage's own, or xp's (launcher=local)."""
     sandbox: Annotated[SandboxKind | None, Field(strict=False)]
-    """provider harbor: sandbox of the model's commands; `none` runs them on this machine, without isolation, as you."""
+    """providers harbor and harness: sandbox of the model's commands, or of the program; `none` runs them on this
+    machine, without isolation, as you."""
     grader: Annotated[str, AfterValidator(_grader)] | None
     """provider local: a ready one (exact, contains, number, regex, boxed, choice, math, gsm8k), or
     `package.module:function`, (answer, row) -> reward, or a class with `grade` or `step`."""
@@ -218,8 +225,8 @@ class EnvMember(Section):
     env_class: Name | None
     """provider local: an environment that skyrl_gym has registered, as the grader."""
     rows: RowsName | dict[Name, RowsName] | None
-    """Tasks of providers local and openenv: a file (.jsonl, .json, .csv, .parquet), split -> file, `hf:ORG/NAME`, or
-    `package.module:function` that returns them."""
+    """Tasks of providers local, openenv and harness: a file (.jsonl, .json, .csv, .parquet), split -> file,
+    `hf:ORG/NAME`, or `package.module:function` that returns them."""
     columns: dict[Literal["prompt", "answer", "split"], str]
     """The columns of `rows` that have the prompt, the answer and the split; dots lead into structs."""
     num_seeds: Count
@@ -283,6 +290,11 @@ class EnvMember(Section):
             return provider
         return checked_name(Kind.PROVIDER, provider, ", or package.module:Class")
 
+    @field_validator("target", mode="after")
+    @classmethod
+    def _whole_path(cls, target: str | None) -> str | None:
+        return str(Path(target).absolute()) if target is not None and target.startswith(("./", "../")) else target
+
     @field_validator("options", "secrets", "grader_args", "rows", "columns", "overrides", mode="before")
     @classmethod
     def _no_secret_in_options(cls, options: Any) -> Any:
@@ -324,8 +336,12 @@ class EnvMember(Section):
         if is_path and not str(self.target).startswith(("/", "~")):
             whole = Path(str(self.target)).absolute()
             yield f"target {self.target!r}: write the whole path, {whole}; stages run in another directory"
-        if self.provider == "harbor" and self.sandbox is None:
-            yield "provider=harbor needs sandbox: docker, or none (this machine, without isolation)"
+        if self.provider in ("harbor", "harness") and self.sandbox is None:
+            yield f"provider={self.provider} needs sandbox: docker, or none (this machine, without isolation)"
+        if self.provider == "harness" and self.on_no_tool_call is OnNoToolCall.NUDGE:
+            yield "on_no_tool_call=nudge: the program itself answers a message without a call (provider=harness)"
+        if self.provider == "harness" and self.on_malformed_call is OnMalformedCall.STOP:
+            yield "on_malformed_call=stop: a malformed call reaches the program as a text (provider=harness)"
         if self.provider == "openenv" and self.rows is None:
             yield "provider=openenv needs rows, the prompts of its tasks (./prompts.jsonl)"
         if self.python is not None and self.serve is None and self.provider not in HOSTED:

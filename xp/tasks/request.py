@@ -146,20 +146,20 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
         env: the environment.
         path: directories that are searched for modules; None: `sys.path`.
     """
-    named = _named(env, path)
+    named, own = _named(env, path), None
     if env.provider in CONTRIB[Kind.PROVIDER]:
         provider = load(Kind.PROVIDER, env.provider)
         if hasattr(provider, "source_digest"):
-            return cast("str | None", provider.source_digest(env))
+            own = cast("str | None", provider.source_digest(env))
     data = data_of(env.rows)
     if not named and not data:
-        return None
+        return own
     digests = [_module_digest(name.partition(":")[0], path) for name in named]
     for place in data:
         if not place.exists():
             raise XpError(f"rows {place}: there is no such file")
         digests.append(digest_of({str(file.relative_to(place)): _file_digest(file) for file in files_in(place)}))
-    return digest_of(digests)
+    return digest_of(digests if own is None else [*digests, own])
 
 
 def scoring(config: EpisodeConfig, path: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
@@ -173,8 +173,8 @@ def _scoring(env: EnvConfig, path: Sequence[str] | None) -> dict[str, Any]:
         one for one in (env.serve, env.grader, env.provider, env.group_reward_fn, *functions) if one and ":" in one
     ]
     code = {f"code of {one}": code_digest(one, path) for one in named if is_found(one, path)}
-    if env.provider in ("harbor", "inspect", "verifiers"):
-        code[f"code of {env.target}"] = source_digest(env, path) or ""
+    if env.provider in ("harbor", "harness", "inspect", "verifiers"):
+        code[f"code of {env.target or env.provider}"] = source_digest(env, path) or ""
     keys: dict[str, Any] = {"serve": env.serve, "env_class": env.env_class, "reward_fn": functions or None}
     keys |= {"group_reward_fn": env.group_reward_fn, "group_score_weight": env.group_score_weight}
     judge = None if env.judge is None else env.judge.model_dump(mode="json")

@@ -103,13 +103,18 @@ class DockerSandbox:
         is_late = code in KILLED and time.monotonic() - began >= timeout_s
         return Ran(None, text, f"it took longer than {timeout_s:g} s") if is_late else Ran(code, text)
 
+    def put(self, folder: Path, name: str) -> str:
+        """See CommandSandbox."""
+        _docker("exec", "--user", "root", self._container(), "sh", "-c", f"rm -rf /{name}; mkdir -p /{name}")
+        _docker("cp", "--follow-link", f"{folder}/.", f"{self._container()}:/{name}")
+        _docker("exec", "--user", "root", self._container(), "chmod", "-R", "a+rx", f"/{name}")
+        return f"/{name}"
+
     def put_tests(self, folder: Path) -> str:
         """See CommandSandbox."""
-        script = f"rm -rf /tests {VERIFIER_LOGS}; mkdir -p /tests {VERIFIER_LOGS}; chmod 777 {VERIFIER_LOGS}"
+        script = f"rm -rf {VERIFIER_LOGS}; mkdir -p {VERIFIER_LOGS}; chmod 777 {VERIFIER_LOGS}"
         _docker("exec", "--user", "root", self._container(), "sh", "-c", script)
-        _docker("cp", "--follow-link", f"{folder}/.", f"{self._container()}:/tests")
-        _docker("exec", "--user", "root", self._container(), "chmod", "-R", "a+rx", "/tests")
-        return "/tests"
+        return self.put(folder, "tests")
 
     def read(self, name: str) -> str | None:
         """See CommandSandbox; the file is read within the container, so that links cannot leave it."""

@@ -68,16 +68,17 @@ class LocalSandbox:
         ran: Ran = self._child.ask("run", 0, request, timeout_s + GRACE_S, "the command")
         return ran
 
+    def put(self, folder: Path, name: str) -> str:
+        """See CommandSandbox."""
+        _clear(self.root / name)
+        _copy(folder, self.root / name)
+        return str(self.root / name)
+
     def put_tests(self, folder: Path) -> str:
         """See CommandSandbox; the directories are new: the model's files and links there are removed, not followed."""
-        tests = self.root / "tests"
-        for place in (tests, self.root / "logs"):
-            if place.is_symlink() or place.is_file():
-                place.unlink()
-            remove(place)
-        _copy(folder, tests)
+        _clear(self.root / "logs")
         (self.root / VERIFIER_LOGS[1:]).mkdir(parents=True)
-        return str(tests)
+        return self.put(folder, "tests")
 
     def read(self, name: str) -> str | None:
         """See CommandSandbox; a link out of the directory is a fault."""
@@ -94,6 +95,12 @@ class LocalSandbox:
         self._child.end("the sandbox is closed", now=True)
         if self._owner == os.getpid() and hasattr(self, "root"):
             remove(self.root)
+
+
+def _clear(place: Path) -> None:
+    if place.is_symlink() or place.is_file():
+        place.unlink()
+    remove(place)
 
 
 def _copy(folder: Path | None, to: Path) -> None:

@@ -62,11 +62,10 @@ class HarborProvider(IndexedProvider):
         self._images = Images()
         self._is_closed = False
         for task in (task for members in self._tasks.values() for task in members):
-            self._resolved(
-                {**task.environ, **task.verifier_environ}
-            )  # Reports a missing secret before the first session.
+            # Reports a missing secret before the first session.
+            resolved({**task.environ, **task.verifier_environ}, config, environ)
         if config.sandbox is SandboxKind.NONE:
-            _check_local(config, self._tasks)
+            check_local(config, self._tasks)
             print(f"xp: {NO_SANDBOX}", file=sys.stderr, flush=True)
         else:
             check_daemon()
@@ -89,7 +88,7 @@ class HarborProvider(IndexedProvider):
             command_timeout_s=min(options["command_timeout_s"], self._config.limits.call_timeout_s),
             output_bytes=options["output_bytes"],
             reward=options["reward"],
-            environ=(self._resolved(harbor_task.environ), self._resolved(harbor_task.verifier_environ)),
+            environ=variables_of(harbor_task, self._config, self._environ),
         )
 
     def close(self) -> None:
@@ -108,22 +107,33 @@ class HarborProvider(IndexedProvider):
         tasks = (self._tasks[split][index] for index in indices)
         return [{"name": task.name, "instruction": task.instruction, "digest": task.digest()} for task in tasks]
 
-    def _resolved(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """A task's variables, with declared secrets for `${NAME}`; no other variable of xp is used."""
 
-        def value(match: re.Match[str]) -> str:
-            name, default = match[1], match[2]
-            if name in self._config.secrets and self._environ.get(name):
-                return self._environ[name]
-            if default is None:
-                raise XpError(
-                    f"environment {self._config.name}: a task wants the variable {name}:"
-                    f" declare it, env.secrets.{name}=null",
-                    ExitCode.SECRET,
-                )
-            return str(default)
+def variables_of(
+    task: HarborTask, config: EnvConfig, environ: Mapping[str, str]
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Variables of a task's commands, and the further ones of its verifier."""
+    return resolved(task.environ, config, environ), resolved(task.verifier_environ, config, environ)
 
-        return {name: VARIABLE.sub(value, text) for name, text in environ.items()}
+
+def resolved(variables: Mapping[str, str], config: EnvConfig, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a task or a program, with declared secrets for `${NAME}`; no other variable of xp is used.
+
+    Raises:
+        XpError: (SECRET) a variable is not declared.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        if name in config.secrets and environ.get(name):
+            return environ[name]
+        if default is None:
+            raise XpError(
+                f"environment {config.name}: a task wants the variable {name}: declare it, env.secrets.{name}=null",
+                ExitCode.SECRET,
+            )
+        return str(default)
+
+    return {name: VARIABLE.sub(value, text) for name, text in variables.items()}
 
 
 def read_folder(config: EnvConfig) -> dict[str, list[HarborTask]]:
@@ -144,7 +154,7 @@ def read_folder(config: EnvConfig) -> dict[str, list[HarborTask]]:
     return tasks
 
 
-def _check_local(config: EnvConfig, tasks: Mapping[str, Sequence[HarborTask]]) -> None:
+def check_local(config: EnvConfig, tasks: Mapping[str, Sequence[HarborTask]]) -> None:
     """Raises XpError for tasks that need a container: paths outside their directory, or other users."""
     if sys.platform != "linux":
         raise XpError(

@@ -34,6 +34,9 @@ class CommandSandbox(Protocol):
     ) -> Ran:
         """Runs a command with bash in the task's working directory; kills it after `timeout_s` seconds."""
 
+    def put(self, folder: Path, name: str) -> str:
+        """Copies a folder to a new directory `/NAME`; returns its path in the sandbox."""
+
     def put_tests(self, folder: Path) -> str:
         """Empties the verifier's logs and copies `folder` to `/tests`; returns the path of the tests in the sandbox."""
 

@@ -104,14 +104,8 @@ class HarborSession:
             sandbox.close()
 
     def _verify(self) -> ToolResult:
-        machine, limit_s = self._machine(), self._task.verifier_timeout_s
-        tests = machine.put_tests(self._task.tests)
         environ = {**self._environ, **self._verifier_environ}
-        script = f"chmod +x {tests}/{TEST}; {tests}/{TEST}"
-        ran = machine.run(script, environ, limit_s, VERIFIER_OUTPUT, self._task.verifier_user)
-        if ran.killed:
-            raise DeadlineExceeded(f"the verifier of {self._task.name} was killed: {ran.killed}")
-        return ToolResult("", reward_of(machine, self._reward, ran.output), finished=True)
+        return ToolResult("", verify(self._machine(), self._task, self._reward, environ), finished=True)
 
     def _machine(self) -> CommandSandbox:
         with self._lock:
@@ -124,6 +118,16 @@ class HarborSession:
     def _check_open(self) -> None:
         if self._is_closed:
             raise SessionLost("the session is closed")
+
+
+def verify(machine: CommandSandbox, task: HarborTask, reward: str, environ: Mapping[str, str]) -> float:
+    """Runs a task's verifier and returns its reward; raises EnvFault if it fails."""
+    tests = machine.put_tests(task.tests)
+    script = f"chmod +x {tests}/{TEST}; {tests}/{TEST}"
+    ran = machine.run(script, environ, task.verifier_timeout_s, VERIFIER_OUTPUT, task.verifier_user)
+    if ran.killed:
+        raise DeadlineExceeded(f"the verifier of {task.name} was killed: {ran.killed}")
+    return reward_of(machine, reward, ran.output)
 
 
 def shown(ran: Ran) -> str:

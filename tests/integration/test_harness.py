@@ -1,0 +1,297 @@
+"""Episodes of real programs without a container: their rewards, limits and faults, and what is left after them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stubs.chat_server import ChatServer, serving
+from tests.support.fake_session import call
+from tests.support.harbor_tasks import left_over, write_task
+from tests.support.ors_server import rules
+from xp.__main__ import main
+from xp.contrib.harness import session
+from xp.envs.base import Provider, Task
+from xp.envs.config import EnvConfig
+from xp.spec.env import PromptSource, SandboxKind, ToolCallsPerTurn
+from xp.envs.load import load_provider
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.testing.jobs import eventually
+from xp.testing.provider import ProviderSuite, lent
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests/programs"
+SHELL = "python {program}/shell_agent.py {prompt_file}"
+OPTIONS: dict[str, Any] = {
+    **dict.fromkeys(("agent", "setup", "image", "grade")),
+    "command": SHELL,
+    "program": str(PROGRAMS),
+    "env": {},
+    "timeout_s": 300.0,
+    "reward": "reward",
+}
+HELLO = call("bash", command="echo hello > hello.txt")
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Directory of the test's sandboxes; after it, no directory and no process of one is there."""
+    place = tmp_path / "sandboxes"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    yield place
+    assert not left_over(place)
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    for name in ("a", "b"):
+        write_task(folder / name)
+    return folder
+
+
+def harness(target: Path | None, **changes: Any) -> EnvConfig:
+    """Rules of a program's episodes, as conf/env/harness.yaml has them."""
+    options = OPTIONS | changes.pop("options", {})
+    how: dict[str, Any] = {"prompt": PromptSource.LIVE, "tool_calls_per_turn": ToolCallsPerTurn.ALL, **changes}
+    place = None if target is None else str(target)
+    return rules(provider="harness", target=place, sandbox=SandboxKind.NONE, options=options, **how)
+
+
+class TestHarness(ProviderSuite):
+    """The contract of every provider."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def provider(cls, tasks: Path) -> Iterator[Provider]:
+        yield from lent(load_provider(harness(tasks), os.environ))
+
+    @pytest.fixture
+    def closed(self, tasks: Path) -> Provider:
+        return load_provider(harness(tasks), os.environ)
+
+
+def play(config: EnvConfig, *turns: str | tuple[str, bool], split: str = "train") -> tuple[EpisodeResult, Episode]:
+    """An episode on the first task; a turn of a tuple says whether a token limit cut it."""
+    provider, task = load_provider(config, os.environ), Task("x", split, 0)
+    episode = Episode(task, lambda: provider.open(task), config)
+    for turn in turns:
+        text, is_cut = (turn, False) if isinstance(turn, str) else turn
+        episode.step(text, is_cut=is_cut)
+    outcome = episode.settle()
+    provider.close()
+    return outcome, episode
+
+
+@pytest.mark.parametrize("flag", ["", " stream"])
+def test_a_program_that_solves_its_task_has_the_verifiers_reward(tasks: Path, flag: str) -> None:
+    config = harness(tasks, options={"command": SHELL + flag})
+    two = call("bash", command="cat hello.txt") + call("bash", command="echo 2")
+    outcome, episode = play(config, f"I write it. {HELLO}", two, "Done.")
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert next(one["content"] for one in episode.opening) == "You use bash."
+    answers = [[one["content"] for one in turn.messages] for turn in episode.turns]
+    assert answers == [[""], ["hello\n", "2\n"], []]
+    assert {one["role"] for turn in episode.turns for one in turn.messages} == {"tool"}
+    assert outcome.grader["program_requests"] == 3.0
+    assert (outcome.num_tool_calls, outcome.num_malformed) == (3, 0)
+
+
+def test_a_program_that_fails_after_requests_is_scored(tasks: Path) -> None:
+    outcome, _ = play(harness(tasks), HELLO, call("bash", command="kill -KILL $PPID"))
+    assert (outcome.status, outcome.reward, outcome.grader["program_failed"]) == (EpisodeStatus.FINISHED, 1.0, 1.0)
+
+
+def test_a_malformed_call_reaches_the_program_as_a_text(tasks: Path) -> None:
+    outcome, episode = play(harness(tasks), "<tool_call>{no json</tool_call>")
+    assert (outcome.status, outcome.reward, outcome.num_malformed) == (EpisodeStatus.FINISHED, 0.0, 1)
+    assert not episode.turns[0].messages
+
+
+def test_at_a_limit_the_program_is_told_to_stop_and_its_state_is_scored(tasks: Path) -> None:
+    outcome, _ = play(harness(tasks, max_turns=1), HELLO)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
+    assert (outcome.grader["program_limit"], outcome.grader["program_failed"]) == (1.0, 0.0)
+
+
+def test_after_its_time_a_program_is_killed_and_its_state_is_scored(tasks: Path) -> None:
+    config = harness(tasks, options={"command": f"{SHELL} late", "timeout_s": 2.0})
+    outcome, _ = play(config, HELLO)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
+    assert outcome.grader["program_timed_out"] == 1.0
+
+
+@pytest.mark.parametrize("flag", ["rewrite", "parallel"])
+def test_a_second_conversation_ends_the_episode_with_a_sentence(
+    tasks: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session._warned.clear()
+    outcome, episode = play(harness(tasks, options={"command": f"{SHELL} {flag}"}), HELLO, "Done.", "Done.")
+    assert (outcome.status, outcome.reward, len(episode.turns)) == (EpisodeStatus.TRUNCATED, 1.0, 1)
+    assert outcome.grader["program_rewritten"] == 1.0
+    assert "the program does not go on with its conversation" in capsys.readouterr().err
+
+
+def test_a_retry_gets_the_answer_of_its_first_request(tasks: Path) -> None:
+    outcome, _ = play(harness(tasks, options={"command": f"{SHELL} retry"}), HELLO, "Done.")
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert (outcome.grader["program_requests"], outcome.grader["program_retries"]) == (2.0, 2.0)
+
+
+def test_settings_of_the_client_are_recorded_and_have_no_effect(tasks: Path) -> None:
+    config = harness(tasks, options={"command": f"{SHELL} temperature=0 seed=7 top_p=0.5 parallel_tool_calls=false"})
+    outcome, _ = play(config, HELLO, "Done.")
+    assert outcome.reward == 1.0
+    assert {name: outcome.grader[f"client_{name}"] for name in ("temperature", "seed", "top_p")} == {
+        "temperature": 0.0,
+        "seed": 7.0,
+        "top_p": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("no_such_program {prompt_file}", "command not found"),
+        ("true", "before it asked the model anything"),
+        ("python -c 'raise SystemExit(3)'", "ended with code 3 before it asked"),
+        (f"{SHELL} n=2", "n=2 is not supported"),
+        (f"{SHELL} 'tool_choice=\"required\"'", "tool_choice="),
+        (f'{SHELL} \'response_format={{"type":"json_object"}}\'', "response_format="),
+        ('curl -s -H "x-api-key: $OPENAI_API_KEY" $OPENAI_BASE_URL/embeddings', "/v1/embeddings: not served"),
+    ],
+)
+def test_what_is_no_fault_of_the_policy_makes_the_episode_void(tasks: Path, command: str, reason: str) -> None:
+    config = harness(tasks, options={"command": command}, retries_per_episode=0)
+    outcome, _ = play(config, HELLO)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
+    assert reason in str(outcome.void_reason)
+
+
+def test_a_key_is_of_one_episode_while_it_lasts(tasks: Path) -> None:
+    config = harness(tasks, options={"command": f"env > variables; {SHELL}"})
+    provider = load_provider(config, os.environ)
+    one = provider.open(Task("x", "train", 0))
+    assert isinstance(one, session.HarnessSession)
+    url, key = one._server.url, one._key
+
+    def status(key: str) -> int:
+        request = urllib.request.Request(f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"})
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    assert (status(key), status(""), status(f"{key}0"), status("xp-1-x")) == (200, 401, 401, 401)
+    one.close()
+    assert status(key) == 409
+    provider.close()
+    with pytest.raises(urllib.error.URLError):
+        status(key)
+
+
+def test_rows_are_scored_by_a_command_that_alone_sees_the_answer(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"prompt": "Read n.", "answer": "7", "files": {"data/n": "7"}}) + "\n")
+    check = "python -c 'import json, sys; row, answer = map(open, sys.argv[1:]);"
+    check += ' sys.exit(json.load(row)["answer"] != answer.read())\' {row_file} {answer_file}'
+    config = harness(None, rows=str(rows), options={"grade": check})
+    outcome, episode = play(config, call("bash", command="cat data/n; grep -rl answer $XP_ROOT/app $XP_ROOT/tmp"), "7")
+    assert (outcome.reward, episode.turns[0].messages[0]["content"]) == (1.0, "7")
+    assert play(config, "8")[0].reward == 0.0
+    forged = call("bash", command="echo 1 > $XP_ROOT/logs/verifier/reward.txt")
+    assert play(config, forged, "8")[0].reward == 0.0
+    broken = harness(None, rows=str(rows), options={"grade": "no_such_grader"}, retries_per_episode=0)
+    assert "the grading command failed (code 127)" in str(play(broken, "7")[0].void_reason)
+
+
+def test_the_tools_of_a_server_are_the_programs_and_the_reward_is_the_sessions() -> None:
+    options = {"command": "python {program}/tools_agent.py {prompt_file}"}
+    config = harness(None, serve="xp.builtin.echo:Echo", options=options)
+    outcome, episode = play(config, call("echo", text="no"), call("echo", text="hello"), "Done.")
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert [turn.messages[0]["content"] for turn in episode.turns[:2]] == ["no match", "match"]
+    assert play(config, call("echo", text="no"), "I give up.")[0].reward == 0.0
+
+
+def test_of_a_program_that_is_killed_with_xp_nothing_is_left(tasks: Path, place: Path) -> None:
+    script = (
+        "import os, sys, tests.integration.test_harness as here\n"
+        "from pathlib import Path\n"
+        "from xp.envs.base import Task\n"
+        f"provider = here.load_provider(here.harness(Path({str(tasks)!r})), os.environ)\n"
+        "session = provider.open(Task('x', 'train', 0))\n"
+        "print(session._server.url, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    environ = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+    ) as player:
+        assert player.stdout is not None
+        assert player.stdout.readline().startswith("http://127.0.0.1:")
+        assert left_over(place)
+        player.send_signal(signal.SIGKILL)
+    eventually(lambda: not left_over(place))
+
+
+def test_after_a_session_no_thread_of_it_is_left(tasks: Path) -> None:
+    play(harness(tasks), "Done.")
+    eventually(lambda: not [one for one in threading.enumerate() if one.name in ("program", "child-end")])
+
+
+def test_env_check_plays_a_program(tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["env=harness", f"env.target={tasks}", "env.sandbox=none", "tasks=1", "training.group_size=2"]
+    command = f"env.options.command=python {PROGRAMS}/shell_agent.py {{prompt_file}}"
+    assert main(["env", "check", *words, command, "--seconds", "300", "--json"]) == 0, capsys.readouterr().out
+    (report,) = json.loads(capsys.readouterr().out)
+    assert report["facts"]["tools"] == "bash"
+    assert "program_requests" in report["facts"]["grader"]
+
+
+@pytest.mark.parametrize("stream", ["", " stream"])
+@pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])
+def test_the_vendors_own_clients_play_by_each_wire(tasks: Path, wire: str, stream: str) -> None:
+    command = "python {program}/client_agent.py {prompt_file} " + wire + stream
+    two = HELLO + call("bash", command="echo 2")
+    outcome, episode = play(harness(tasks, options={"command": command}), f"I write it. {two}", "Done.")
+    assert (outcome.status, outcome.reward, outcome.grader["program_failed"]) == (EpisodeStatus.FINISHED, 1.0, 0.0)
+    assert [one["content"] for one in episode.turns[0].messages] == ["", "2\n"]
+    assert [one["role"] for one in episode.opening] == ["user"]
+
+
+def solves(body: Mapping[str, Any]) -> dict[str, Any]:
+    """A model that writes the file with its first message, and then says so."""
+    if any(one["role"] == "tool" for one in body["messages"]):
+        return {"content": "Done."}
+    function = {"name": "bash", "arguments": json.dumps({"command": "echo hello > hello.txt"})}
+    call_of_api = {"id": "call_7", "type": "function", "function": function}
+    return {"content": "I write it.", "tool_calls": [call_of_api]}
+
+
+def test_xp_eval_plays_a_program_with_any_model(tasks: Path, tmp_path: Path) -> None:
+    program = (f"env.target={tasks}", "env.sandbox=none", "env.train.split=[]", "env.held_out.split=train")
+    command = f"env.options.command=python {PROGRAMS}/shell_agent.py {{prompt_file}}"
+    with serving(ChatServer(write=solves)) as server:
+        model = ("model=endpoint", f"model.url={server.url}", "model.name=stub")
+        assert main(["eval", f"outputs={tmp_path / 'out'}", "env=harness", *program, command, *model]) == 0
+        assert server.requests[0]["messages"][0]["content"] == "You use bash."
+    (result,) = (json.loads(one.read_text()) for one in (tmp_path / "out/evaluations").glob("*/eval.json"))
+    assert (result["summary"]["reward"]["value"], result["summary"]["num_tasks"]) == (1.0, 2)

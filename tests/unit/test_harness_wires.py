@@ -1,0 +1,120 @@
+"""The wires of programs: odd requests, what is refused, and the comparison of a request with the one before."""
+
+from __future__ import annotations
+
+import json
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
+from xp.contrib.harness.request import ProgramRequest, ProgramTurn, Refused, difference
+from xp.envs.base import Message
+
+USER = {"role": "user", "content": "hi"}
+CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": {"command": "ls"}}}
+TURN = Message(role="assistant", content="I look.", tool_calls=[CALL])
+
+
+def echo(wire: ModuleType, turn: ProgramTurn) -> dict[str, Any]:
+    """A request that repeats an answer and adds a result, as a program writes it."""
+    body = wire.answer(turn, {})
+    if wire is chat_wire:
+        result = {"role": "tool", "tool_call_id": "c1", "content": "a b"}
+        return {"messages": [USER, body["choices"][0]["message"], result]}
+    if wire is responses_wire:
+        result = {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "a b"}]}
+        return {"input": [USER, {"type": "reasoning", "summary": []}, *body["output"], result]}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "a b"}]}
+    assistant = {"role": "assistant", "content": [{"type": "thinking", "thinking": "so"}, *body["content"]]}
+    return {"messages": [USER, assistant, {"role": "user", "content": [{"type": "text", "text": "Go on."}, result]}]}
+
+
+@pytest.mark.parametrize("wire", [chat_wire, responses_wire, anthropic_wire])
+def test_an_echoed_answer_extends_the_conversation(wire: ModuleType) -> None:
+    now = wire.read(echo(wire, ProgramTurn(TURN)))
+    before = ProgramRequest([Message(role="user", content="hi")], [])
+    assert difference(before, TURN, now) is None
+    added = [(one["role"], one["content"]) for one in now.messages[2:]]
+    assert added == [("tool", "a b")] + [("user", "Go on.")] * (wire is anthropic_wire)
+    assert now.messages[2]["name"] == "bash"
+
+
+@pytest.mark.parametrize("wire", [chat_wire, responses_wire, anthropic_wire])
+def test_a_turn_that_a_limit_cut_says_so(wire: ModuleType) -> None:
+    turn = ProgramTurn(Message(role="assistant", content="I lo"), is_cut=True)
+    whole, streamed = json.dumps(wire.answer(turn, {})), "".join(data for _, data in wire.events(turn, {}))
+    reason = {chat_wire: '"length"', responses_wire: '"max_output_tokens"', anthropic_wire: '"max_tokens"'}[wire]
+    assert reason in whole
+    assert reason in streamed
+
+
+@pytest.mark.parametrize(
+    ("wire", "body", "reason"),
+    [
+        *[
+            (chat_wire, {"messages": [USER], **more}, next(iter(more)))
+            for more in (
+                *({"n": 2}, {"tool_choice": "required"}, {"response_format": {"type": "json_object"}}),
+                *({"stop": ["x"]}, {"logprobs": True}, {"logit_bias": {"1": 2}}, {"functions": [{}]}),
+            )
+        ],
+        (chat_wire, {"messages": "hi"}, "expected a list"),
+        (chat_wire, {"messages": [USER, {"role": "assistant", "content": "No"}]}, "the last message"),
+        (chat_wire, {"messages": [USER], "tools": [{"type": "function"}]}, "tools: expected"),
+        (chat_wire, {"messages": [{"role": "critic", "content": "x"}]}, "role"),
+        (responses_wire, {"input": "hi", "previous_response_id": "r"}, "previous_response_id"),
+        (responses_wire, {"input": "hi", "text": {"format": {"type": "json_schema"}}}, "text.format"),
+        (responses_wire, {"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
+        (anthropic_wire, {"messages": [USER], "tool_choice": {"type": "any"}}, "tool_choice"),
+        (anthropic_wire, {"messages": [USER], "stop_sequences": ["x"]}, "stop_sequences"),
+    ],
+)
+def test_what_the_policy_cannot_keep_is_refused_by_name(wire: ModuleType, body: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        wire.read(body)
+
+
+@pytest.mark.parametrize(
+    ("wire", "body"),
+    [
+        (chat_wire, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}),
+        (responses_wire, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        (anthropic_wire, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),
+    ],
+)
+def test_an_image_becomes_a_note(wire: ModuleType, body: dict[str, Any]) -> None:
+    (message,) = wire.read(body).messages
+    assert "image" in message["content"]
+    assert "the policy reads text" in message["content"]
+
+
+def test_a_custom_tool_is_a_function_of_one_text() -> None:
+    tools = [{"type": "custom", "name": "patch"}, {"type": "web_search"}]
+    read = responses_wire.read({"input": "hi", "tools": tools, "instructions": "Be brief.", "temperature": 0})
+    assert [one["function"]["name"] for one in read.tools] == ["patch"]
+    assert (read.messages[0]["role"], read.settings) == ("system", {"temperature": 0.0})
+    call = {"id": "c1", "type": "function", "function": {"name": "patch", "arguments": {"input": "+a"}}}
+    turn = ProgramTurn(Message(role="assistant", content="", tool_calls=[call]))
+    (item,) = responses_wire.answer(turn, {"tools": tools})["output"]
+    assert (item["type"], item["input"]) == ("custom_tool_call", "+a")
+    result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"}
+    now = responses_wire.read({"input": [USER, item, result]})
+    assert difference(ProgramRequest([Message(role="user", content="hi")], []), turn.message, now) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"),
+    [
+        ([], "the request has 1 messages"),
+        ([TURN], "no new message"),
+        ([Message(role="assistant", content="Another."), Message(role="user", content="x")], "the policy's own reply"),
+        ([TURN, Message(role="assistant", content="More."), Message(role="user", content="x")], "did not write"),
+        ([{**TURN, "content": " I  look.\n"}, Message(role="user", content="x")], None),
+    ],
+)
+def test_a_request_that_does_not_extend_the_conversation_is_told(now: list[Message], reason: str | None) -> None:
+    first = Message(role="user", content="hi")
+    found = difference(ProgramRequest([first], []), TURN, ProgramRequest([first, *now], []))
+    assert found is None if reason is None else reason in str(found)

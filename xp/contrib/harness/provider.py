@@ -1,0 +1,303 @@
+"""`provider: harness`: an agent program plays tasks, and the policy answers its requests to a model."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from ipaddress import ip_address
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from xp.contrib.harbor.docker_sandbox import DockerSandbox, Images
+from xp.contrib.harbor.local_sandbox import LocalSandbox
+from xp.contrib.harbor.provider import check_local, read_folder, resolved, variables_of
+from xp.contrib.harbor.sandbox import CommandSandbox
+from xp.contrib.harbor.task_folder import HarborTask
+from xp.contrib.harness.agents import AGENTS
+from xp.contrib.harness.server import ProgramServer
+from xp.contrib.harness.session import HarnessSession, Program
+from xp.contrib.harness.tool_server import ToolServer
+from xp.envs.base import EnvUnavailable, Provider, Session, Task
+from xp.envs.config import EnvConfig
+from xp.envs.docker import NO_SANDBOX, SANDBOX_NEEDS, check_daemon, run_docker
+from xp.envs.indexed import IndexedProvider
+from xp.envs.load import load_provider
+from xp.envs.loop import run
+from xp.envs.rows import load_rows, messages_of
+from xp.errors import XpError
+from xp.lib.data_files import files_in
+from xp.lib.digest import digest_of, file_digest, text_digest
+from xp.spec.env import SandboxKind
+
+START_S: Final = 60.0
+LOOPBACK: Final = "127.0.0.1"
+
+
+class HarnessOptions(BaseModel):
+    """`env.options` of `provider: harness`; conf/env/harness.yaml has the defaults."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent: Literal["mini-swe-agent"] | None
+    """A published program, in place of `command`."""
+    command: Annotated[str, Field(min_length=1)] | None
+    """Command of your own program. `{prompt_file}`, `{program}`, `{url}` and `{model}` are filled in."""
+    program: str | None
+    """File or folder of your program on this machine, copied to `{program}`; None: it is where the command finds it."""
+    env: dict[str, str]
+    """Further variables of the program, with `{url}`, `{key}` and `{model}`."""
+    setup: str | None
+    """Command that installs the program in each image (sandbox docker); None: the agent's own, or nothing."""
+    image: str | None
+    """Image of rows and of a server's tasks (sandbox docker)."""
+    timeout_s: Annotated[float, Field(gt=0)]
+    """Seconds that the program may take for its own work; then what it left is scored."""
+    grade: str | None
+    """Command that scores a row: `{row_file}`, `{output_file}`, `{answer_file}` and `{program}` are filled in."""
+    reward: Annotated[str, Field(min_length=1)]
+    """Name of the reward, if reward.json has several."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> HarnessOptions:
+        if (self.agent is None) == (self.command is None):
+            raise ValueError(f"give exactly one of agent ({', '.join(AGENTS)}) and command")
+        if self.command is not None and self.program is None:
+            self._take_file(self.command)
+        if self.program is not None:
+            self.program = str(Path(self.program).expanduser().absolute())
+        return self
+
+    def _take_file(self, command: str) -> None:
+        """Makes a file of the current directory that the command names the program; a sandbox has other directories."""
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise ValueError(f"command: {error}") from None
+        files = [word for word in words if not word.startswith("/") and Path(word).is_file()]
+        if files:
+            self.program = files[0]
+            self.command = command.replace(files[0], f"{{program}}/{Path(files[0]).name}", 1)
+
+
+class HarnessProvider(IndexedProvider):
+    """See xp.envs.base.Provider.
+
+    Args:
+        config: the environment; `target` is a folder of Harbor's tasks or an ORS server, `rows` are prompts.
+        environ: this process's variables; programs get those in xp.contrib.harbor.local_sandbox and their options'.
+    """
+
+    Options = HarnessOptions
+
+    @staticmethod
+    def source_digest(config: EnvConfig) -> str:
+        """Digest of the program's files and of the task folders; raises XpError if they cannot be read."""
+        place = _place(config)
+        files = {} if place is None else {str(one): file_digest(one) for one in files_in(place)}
+        folders = read_folder(config) if is_folder(config) else {}
+        tasks = {split: [task.digest() for task in members] for split, members in folders.items()}
+        return digest_of([tasks, files])
+
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
+        self._config, self._environ, self._place = config, environ, _place(config)
+        agent = AGENTS.get(config.options["agent"] or "")
+        options = config.options
+        self._setup = options["setup"] if agent is None else options["setup"] or agent.setup
+        variables = resolved({**(agent.environ if agent else {}), **options["env"]}, config, environ)
+        self._program = Program(
+            options["command"] if agent is None else agent.command,
+            variables,
+            options["timeout_s"],
+            options["grade"],
+            options["reward"],
+        )
+        self._is_docker = config.sandbox is not SandboxKind.NONE
+        self._inner: Provider | None = None
+        self._rows: Mapping[str, Sequence[Mapping[str, Any]]] = {}
+        self._tasks: Mapping[str, Sequence[HarborTask]] = {}
+        if is_folder(config):
+            self._tasks = read_folder(config)
+        elif config.rows is not None:
+            self._rows, _ = load_rows(config.rows, config.columns)
+            self._tasks = {split: [self._task_of(row) for row in rows] for split, rows in self._rows.items()}
+        else:
+            self._inner = load_provider(replace(config, provider="openreward", options={}), environ)
+        self._check_sandboxes()
+        self._images, self._is_closed = Images(), False
+        self._pool = ThreadPoolExecutor(config.limits.max_sessions, thread_name_prefix="program-tools")
+        self._lock, self._servers = threading.Lock(), dict[int, ProgramServer]()
+
+    def version(self) -> str:
+        if self._inner is not None:
+            return self._inner.version()
+        content: Any = self._rows
+        if not content:
+            content = {split: [one.digest() for one in tasks] for split, tasks in self._tasks.items()}
+        return f"harness tasks {digest_of(content)[:16]}"
+
+    def splits(self) -> tuple[str, ...]:
+        return tuple(self._tasks) if self._inner is None else self._inner.splits()
+
+    def open(self, task: Task) -> HarnessSession:
+        if self._is_closed:
+            raise EnvUnavailable(f"{self!r} is closed")
+        self._check(task)
+        inner = None if self._inner is None else self._inner.open(task)
+        try:
+            session = self._session(task, inner)
+        except BaseException:
+            if inner is not None:
+                inner.close()
+            raise
+        session.begin(self._config.limits.create_timeout_s)
+        return session
+
+    def close(self) -> None:
+        self._is_closed = True
+        if (server := self._servers.pop(os.getpid(), None)) is not None:
+            run(server.stop(), START_S)
+        if self._inner is not None:
+            self._inner.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _session(self, task: Task, inner: Session | None) -> HarnessSession:
+        tools, row = None, dict[str, Any]()
+        if inner is not None:
+            tools, row = ToolServer(inner, self._pool), {"prompt": inner.prompt()}
+            one = self._task_of(row)
+        else:
+            one = self._tasks[task.split][task.index]
+            row = dict(self._rows[task.split][task.index]) if self._rows else {}
+        return HarnessSession(
+            self._program,
+            one,
+            row,
+            lambda: self._start(one),
+            tools,
+            variables_of(one, self._config, self._environ),
+            self._server(),
+            self._config,
+        )
+
+    def _task_of(self, row: Mapping[str, Any]) -> HarborTask:
+        """A row as a task; raises XpError for files that would be written elsewhere than in the working directory."""
+        for name in row.get("files") or {}:
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise XpError(f"environment {self._config.name}: files: {name!r} is not below the working directory")
+        prompt = "\n\n".join(message["content"] for message in messages_of(row))
+        return HarborTask(Path(), prompt, self._config.options["image"])
+
+    def _check_sandboxes(self) -> None:
+        """Raises XpError for tasks and options that the sandbox cannot serve."""
+        options, tasks = self._config.options, [one for members in self._tasks.values() for one in members]
+        where = f"environment {self._config.name}"
+        for one in tasks:
+            variables_of(one, self._config, self._environ)  # Reports a missing secret before the first session.
+        if self._rows and options["grade"] is None:
+            raise XpError(f"{where}: rows need env.options.grade, a command that scores what the program left")
+        if not self._is_docker:
+            if options["setup"] is not None or options["image"] is not None:
+                raise XpError(f"{where}: options.setup and options.image need env.sandbox=docker")
+            if is_folder(self._config):
+                check_local(self._config, self._tasks)
+            print(f"xp: {NO_SANDBOX}", file=sys.stderr, flush=True)
+            return
+        if not is_folder(self._config) and options["image"] is None:
+            raise XpError(f"{where}: env.sandbox=docker needs env.options.image, in which the program runs")
+        if alone := [one.name for one in tasks if not one.has_network]:
+            raise XpError(
+                f"{where}: task {alone[0]} has no network, so that its program cannot reach the policy; allow it in"
+                " task.toml, or use env.sandbox=none"
+            )
+        check_daemon()
+
+    def _start(self, task: HarborTask) -> CommandSandbox:
+        limits = self._config.limits
+        if self._is_docker:
+            image = self._images.of(task)
+            image = image if self._setup is None else _with_setup(image, self._setup, task.build_timeout_s)
+            machine: CommandSandbox = DockerSandbox(image, task, limits.memory_gb, limits.create_timeout_s)
+        else:
+            files = task.files if is_folder(self._config) else None
+            machine = LocalSandbox(files, self._config, self._environ)
+        if self._place is not None:
+            with tempfile.TemporaryDirectory(prefix="xp-program-") as folder:
+                only = self._place if self._place.is_dir() else Path(shutil.copy(self._place, folder)).parent
+                machine.put(only, "program")
+        return machine
+
+    def _server(self) -> ProgramServer:
+        """This process's endpoint, started at the first session; a forked process has one of its own."""
+        with self._lock:
+            server = self._servers.get(os.getpid())
+            if server is None:
+                host = _bridge() if self._is_docker else LOOPBACK
+                server = run(_started(host), START_S)
+                self._servers[os.getpid()] = server
+            return server
+
+    def _size(self, split: str) -> int:
+        return len(self._tasks[split]) if self._inner is None else self._inner.num_tasks(split)
+
+    def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
+        if self._inner is not None:
+            return [task.spec for task in self._inner.tasks(split, indices)]
+        if self._rows:
+            return [self._rows[split][index] for index in indices]
+        tasks = (self._tasks[split][index] for index in indices)
+        return [{"name": task.name, "instruction": task.instruction, "digest": task.digest()} for task in tasks]
+
+
+def is_folder(config: EnvConfig) -> bool:
+    """Returns whether the target is a folder of Harbor's tasks, and not a server."""
+    return config.target is not None and config.target.startswith(("/", "~"))
+
+
+def _place(config: EnvConfig) -> Path | None:
+    """The program's file or folder; raises XpError if it does not exist."""
+    place = config.options["program"]
+    if place is not None and not Path(place).exists():
+        raise XpError(f"environment {config.name}: options.program={place}: there is no such file or folder")
+    return None if place is None else Path(place)
+
+
+async def _started(host: str) -> ProgramServer:
+    server = ProgramServer(host)
+    try:
+        await server.start()
+    except OSError as error:
+        raise EnvUnavailable(f"cannot listen on {host}: {error.strerror}") from None
+    return server
+
+
+def _bridge() -> str:
+    """This machine's address in Docker's network, which no other machine reaches; raises EnvUnavailable."""
+    form = "{{(index .IPAM.Config 0).Gateway}}"
+    try:
+        host = run_docker(*SANDBOX_NEEDS, "network", "inspect", "bridge", "--format", form)
+        return str(ip_address(host))
+    except (XpError, ValueError) as error:
+        raise EnvUnavailable(f"Docker's bridge has no address on this machine: {error}") from None
+
+
+def _with_setup(image: str, setup: str, limit_s: float) -> str:
+    """Name of an image with the program; Docker builds it once, and knows it afterwards."""
+    name = f"xp-harness:{text_digest(f'{image} {setup}')[:20]}"
+    with tempfile.TemporaryDirectory(prefix="xp-image-") as folder:
+        Path(folder, "setup.sh").write_text(setup, encoding="utf-8")
+        lines = f"FROM {image}\nCOPY setup.sh /tmp/xp-setup.sh\nRUN sh -e /tmp/xp-setup.sh\n"
+        Path(folder, "Dockerfile").write_text(lines, encoding="utf-8")
+        try:
+            run_docker(*SANDBOX_NEEDS, "build", "--quiet", "--tag", name, folder, limit_s=limit_s)
+        except XpError as error:
+            raise EnvUnavailable(str(error)) from None
+    return name

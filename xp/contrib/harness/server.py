@@ -1,0 +1,235 @@
+"""The endpoint of programs: one server per process, and a key for each episode that attributes its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from aiohttp import web
+
+from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
+from xp.contrib.harness.request import ProgramRequest, ProgramTurn, Refused
+from xp.contrib.harness.tool_server import ToolServer
+from xp.envs.base import Message
+from xp.envs.conversation import ModelRequest
+from xp.lib.digest import digest_of
+
+WIRES: Final = {wire.PATH: wire for wire in (chat_wire, responses_wire, anthropic_wire)}
+MODEL: Final = "policy"
+PING_S: Final = 5.0
+"""Seconds between two comments of a stream without an answer, so that clients and proxies keep it open."""
+MOST_BYTES: Final = 64 << 20
+LIMIT: Final = ProgramTurn(Message(role="assistant", content="The limit of this episode is reached. Stop now."))
+"""Answer to requests beyond a limit, which is no part of the episode; programs do not expect an error here."""
+
+
+class Sealed(Exception):
+    """The episode is over."""
+
+
+class ProgramChannel:
+    """Requests of one episode's program; all coroutines run on the process's loop.
+
+    Args:
+        questions: queue of the requests to the policy.
+        tools: the tools of the task's own session; None: it has none.
+    """
+
+    def __init__(self, questions: asyncio.Queue[ModelRequest], tools: ToolServer | None) -> None:
+        self._questions, self.tools = questions, tools
+        self.is_cut = False
+        """True if a token limit ended the policy's last message."""
+        self.num_requests = self.num_retries = self.num_stops = 0
+        self.settings: dict[str, float] = {}
+        """Last value of each setting of the client that has no effect."""
+        self.refused: str | None = None
+        """Reason why the last request was refused; None: it was not."""
+        self.has_stopped = self.is_sealed = False
+        self._last: tuple[str, asyncio.Future[Any]] | None = None
+        self._is_delivered = True
+        self._waiting: set[asyncio.Future[Any]] = set()
+
+    async def ask(self, request: ProgramRequest, *, is_retry: bool) -> ProgramTurn:
+        """The policy's message; a retry of an unanswered request gets the answer of the first one. Raises Sealed."""
+        if self.is_sealed:
+            raise Sealed
+        if self.has_stopped:
+            self.num_stops += 1
+            return LIMIT
+        self.refused = None
+        self.settings |= request.settings
+        digest = digest_of([list(request.messages), list(request.tools)])
+        if self._last is not None and self._last[0] == digest and (is_retry or not self._is_delivered):
+            self.num_retries += 1
+            reply = self._last[1]
+        else:
+            self.num_requests += 1
+            reply = asyncio.get_running_loop().create_future()
+            self._last, self._is_delivered = (digest, reply), False
+            self._waiting.add(reply)
+            reply.add_done_callback(self._waiting.discard)
+            messages = [dict(one) for one in request.messages]
+            await self._questions.put(ModelRequest("", messages, [dict(one) for one in request.tools], reply))
+        message = await asyncio.shield(reply)
+        return LIMIT if message is LIMIT.message else ProgramTurn(message, self.is_cut)
+
+    def delivered(self) -> None:
+        """Notes that the program has the last answer."""
+        self._is_delivered = True
+
+    def stop(self) -> None:
+        """Answers waiting and further requests with `LIMIT`."""
+        self.has_stopped = True
+        for reply in self._waiting:
+            reply.set_result(LIMIT.message)
+
+    def seal(self) -> None:
+        """Refuses further requests."""
+        self.is_sealed = True
+        for reply in self._waiting:
+            reply.set_exception(Sealed())
+            reply.exception()  # there may be nobody who reads it
+
+
+class ProgramServer:
+    """Serves the endpoints of all episodes of this process.
+
+    Args:
+        host: address to listen on.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host, self.url = host, ""
+        self._secret = secrets.token_bytes(32)
+        self._numbers = itertools.count()
+        self._channels: dict[str, ProgramChannel] = {}
+        app = web.Application(client_max_size=MOST_BYTES)
+        for path, wire in WIRES.items():
+            app.router.add_post(path, self._with_channel(partial(_ask, wire)))
+        app.router.add_get("/v1/models", self._with_channel(_models))
+        app.router.add_post("/mcp", self._with_channel(_use_tools))
+        app.router.add_route("*", "/{path:.*}", self._with_channel(_unknown))
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+
+    async def start(self) -> None:
+        """Starts to listen; raises OSError."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self._host, 0).start()
+        self.url = f"http://{self._host}:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        for channel in self._channels.values():
+            channel.seal()
+        await self._runner.cleanup()
+
+    def add(self, channel: ProgramChannel) -> str:
+        """Returns a new key, whose requests go to the channel."""
+        name = str(next(self._numbers))
+        key = f"xp-{name}-{self._signature(name)}"
+        self._channels[key] = channel
+        return key
+
+    def remove(self, key: str) -> None:
+        if (channel := self._channels.pop(key, None)) is not None:
+            channel.seal()
+
+    def _signature(self, name: str) -> str:
+        return hmac.digest(self._secret, name.encode(), "sha256").hex()
+
+    def _with_channel(
+        self, handle: Callable[[web.Request, ProgramChannel], Awaitable[web.StreamResponse]]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """A handler that finds the episode of a request by its key, in the header of either kind of client."""
+
+        async def handler(request: web.Request) -> web.StreamResponse:
+            key = request.headers.get("x-api-key") or request.headers.get("Authorization", "").removeprefix("Bearer ")
+            if (channel := self._channels.get(key)) is not None:
+                with suppress(Sealed):
+                    return await handle(request, channel)
+            elif not self._was_given(key):
+                return _failed(401, "unknown key: send the one of this episode, from OPENAI_API_KEY")
+            return _failed(409, "the episode is over")
+
+        return handler
+
+    def _was_given(self, key: str) -> bool:
+        """Returns whether a key is of an episode that is over."""
+        prefix, _, signature = key.rpartition("-")
+        return hmac.compare_digest(signature.encode(), self._signature(prefix.removeprefix("xp-")).encode())
+
+
+def _failed(status: int, text: str, wire: Any = chat_wire) -> web.Response:
+    return web.json_response(wire.error(status, text), status=status)
+
+
+async def _ask(wire: Any, request: web.Request, channel: ProgramChannel) -> web.StreamResponse:
+    """Answers a request for the model's next message."""
+    try:
+        body = await request.json()
+        if not isinstance(body, dict):
+            raise Refused("the body is no JSON object")
+        asked = wire.read(body)
+    except Refused as error:
+        channel.refused = str(error)
+        return _failed(400, channel.refused, wire)
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        channel.refused = f"the body cannot be read: {type(error).__name__}: {error}"
+        return _failed(400, channel.refused, wire)
+    is_retry = request.headers.get("x-stainless-retry-count", "0") != "0"
+    asking = asyncio.ensure_future(channel.ask(asked, is_retry=is_retry))
+    if not body.get("stream"):
+        response: web.StreamResponse = web.json_response(wire.answer(await asking, body))
+        await response.prepare(request)
+        await response.write_eof()
+    else:
+        response = await _stream(request, asking, body, wire)
+    channel.delivered()
+    return response
+
+
+async def _stream(
+    request: web.Request, asking: asyncio.Future[ProgramTurn], body: Mapping[str, Any], wire: Any
+) -> web.StreamResponse:
+    """Sends the answer as events, and comments until it is there."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    if (await asyncio.wait({asking}, timeout=PING_S))[0]:
+        asking.result()  # an exception becomes a status while there is none
+    await response.prepare(request)
+    while not asking.done():
+        await response.write(b": waiting\n\n")
+        await asyncio.wait({asking}, timeout=PING_S)
+    for name, data in wire.events(asking.result(), body):
+        head = f"event: {name}\n" if name else ""
+        await response.write(f"{head}data: {data}\n\n".encode())
+    await response.write_eof()
+    return response
+
+
+async def _models(request: web.Request, channel: ProgramChannel) -> web.Response:
+    del request, channel
+    return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "xp"}]})
+
+
+async def _use_tools(request: web.Request, channel: ProgramChannel) -> web.Response:
+    if channel.tools is None:
+        return _failed(404, "the task has no tools of its own")
+    if channel.is_sealed:
+        raise Sealed
+    try:
+        message = json.loads(await request.read())
+    except (ValueError, RecursionError) as error:
+        return _failed(400, f"no JSON: {error}")
+    answer = await channel.tools.answer(message)
+    return web.Response(status=202) if answer is None else web.json_response(answer)
+
+
+async def _unknown(request: web.Request, channel: ProgramChannel) -> web.Response:
+    channel.refused = f"{request.method} {request.path}: not served; there are POST {', '.join(WIRES)}"
+    return _failed(404, channel.refused)

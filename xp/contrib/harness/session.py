@@ -1,0 +1,316 @@
+"""One episode of a program: its requests are the policy's prompts, and the state that it leaves has a reward."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from xp.contrib.harbor.reward_file import JSON_FILE, TEXT_FILE, reward_of
+from xp.contrib.harbor.sandbox import VERIFIER_LOGS, CommandSandbox, Ran
+from xp.contrib.harbor.session import verify
+from xp.contrib.harbor.task_folder import HarborTask
+from xp.contrib.harness.request import ProgramRequest, difference
+from xp.contrib.harness.server import MODEL, ProgramChannel, ProgramServer
+from xp.contrib.harness.tool_server import ToolServer
+from xp.envs.base import (
+    DeadlineExceeded,
+    EnvFault,
+    ModelMessage,
+    ProtocolError,
+    SessionLost,
+    ToolCrashed,
+    ToolResult,
+)
+from xp.envs.config import EnvConfig
+from xp.envs.conversation import ConversationSession, ModelRequest
+from xp.envs.loop import run
+from xp.episode.rewards import reduce_rewards
+
+SLACK_S: Final = 5.0
+STOP_S: Final = 20.0
+"""Seconds that a program has to end after the answer that the limit is reached."""
+KILL_S: Final = 10.0
+MOST_STOPS: Final = 5
+"""Largest number of such answers."""
+OUTPUT_BYTES: Final = 65_536
+TAIL: Final = 400
+PROGRAM: Final = '"${XP_ROOT}"/program'
+"""Directory of the program's own files in a sandbox."""
+GROUP: Final = 'read -r _ _ _ _ group _ </proc/$$/stat; echo $group >"${XP_ROOT}/tmp/xp-group"; '
+"""Shell script that notes the process group of the program, to end it before the sandbox."""
+KILL: Final = 'read -r group <"${XP_ROOT}/tmp/xp-group"; [ "$group" -gt 1 ] && kill -KILL -- "-$group"'
+LIMITS: Final = ("rewritten", "timed_out", "limit")
+"""Reasons why an episode is truncated: a request that does not extend the conversation; the program's time; turns or
+tokens."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The command of a program, with `{...}` for places and addresses."""
+
+    command: str
+    environ: Mapping[str, str]
+    timeout_s: float
+    """Seconds that it may take, without the time that it waits for the policy."""
+    grade: str | None
+    """Command that scores what the program left; None: the task's tests or its session do."""
+    reward: str
+    """Name of the reward, if a reward file has several."""
+
+
+class HarnessSession(ConversationSession):
+    """See xp.envs.base.Session, StateScorer and MessageTaker.
+
+    Args:
+        program: the program.
+        task: prompt and limits of the task, and its tests if it has them.
+        row: content of the task for the grading command.
+        start: starts the sandbox, with the program's files in it.
+        tools: the task's own session; None: it has none.
+        environ: variables of the task, for the program, and further ones for its tests.
+        server: the endpoint.
+        config: rules of the environment.
+    """
+
+    package = "the program"
+
+    def __init__(
+        self,
+        program: Program,
+        task: HarborTask,
+        row: Mapping[str, Any],
+        start: Callable[[], CommandSandbox],
+        tools: ToolServer | None,
+        environ: tuple[Mapping[str, str], Mapping[str, str]],
+        server: ProgramServer,
+        config: EnvConfig,
+    ) -> None:
+        super().__init__(min(program.timeout_s, task.agent_timeout_s or math.inf))
+        self._program, self._task, self._row, self._start_sandbox = program, task, row, start
+        self._tool_server, self._server, self._config = tools, server, config
+        self._environ, self._verifier_environ = environ
+        self._lock = threading.Lock()
+        self._sandbox: CommandSandbox | None = None
+        self._is_closed = False
+        self._last_text = ""
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        self._check_open()
+        return super().call(name, arguments)
+
+    def take(self, message: ModelMessage) -> ToolResult:
+        """See MessageTaker; the program's time runs from the policy's message to its next request."""
+        self._check_open()
+        began = time.monotonic()
+        self._channel.is_cut = message.is_cut
+        self._last_text = message.message["content"]
+        try:
+            before, episode = self._exchange(dict(message.message))
+        except DeadlineExceeded:
+            return self._truncated("timed_out")
+        self._limit_s -= time.monotonic() - began
+        if self._request is None:
+            return self._end(episode)
+        then, now = (ProgramRequest(one.messages, one.tools) for one in (before, self._request))  # type: ignore[arg-type]
+        if reason := difference(then, message.message, now):
+            _warn_once(
+                f"environment {self._config.name}: the program does not go on with its conversation ({reason}); one row"
+                " of tokens follows a single conversation that grows, so the episode ends here and is scored"
+            )
+            return self._truncated("rewritten")
+        return ToolResult("", messages=tuple(now.messages[len(then.messages) + 1 :]))
+
+    def leave(self) -> ToolResult:
+        """See StateScorer."""
+        self._check_open()
+        return self._truncated("limit")
+
+    def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:
+        self._channel = ProgramChannel(questions, self._tool_server)
+        self._key = self._server.add(self._channel)
+        loop, ended = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+        def settle(result: Ran | None, fault: BaseException | None) -> None:
+            if ended.done():
+                return
+            if fault is None:
+                ended.set_result(result)
+            else:
+                ended.set_exception(fault)
+                ended.exception()  # there may be nobody who reads it
+
+        def play() -> None:
+            result, fault = None, None
+            try:
+                result = self._run_program()
+            except BaseException as error:  # raised where the session waits
+                fault = error
+            with suppress(RuntimeError):  # the process ends
+                loop.call_soon_threadsafe(settle, result, fault)
+
+        threading.Thread(target=play, name="program", daemon=True).start()
+        return ended
+
+    def _run_program(self) -> Ran:
+        """Starts the sandbox and runs the program to its end."""
+        machine, copy = self._machine(), ""
+        if files := self._row.get("files"):
+            _put(machine, "files", files)
+            copy = 'cp -r "${XP_ROOT}/files/." .; '
+        _put(machine, "prompt", {"prompt.md": self._task.instruction})
+        places = {"prompt_file": '"${XP_ROOT}/prompt/prompt.md"', "program": PROGRAM}
+        addresses = {"url": self._server.url, "model": MODEL}
+        variables = {
+            "OPENAI_BASE_URL": "{url}/v1",
+            "OPENAI_API_KEY": "{key}",
+            "ANTHROPIC_BASE_URL": "{url}",
+            "ANTHROPIC_API_KEY": "{key}",
+            "XP_MODEL": "{model}",
+            "XP_TOOLS_URL": "{url}/mcp" if self._tool_server is not None else "",
+            **self._program.environ,
+        }
+        environ = {name: filled(value, {**addresses, "key": self._key}) for name, value in variables.items()}
+        # Other users of the machine see a command, so the key is in a variable alone.
+        command = copy + GROUP + filled(self._program.command, {**addresses, **places})
+        limit_s = self._config.limits.episode_timeout_s
+        return machine.run(command, {**self._environ, **environ}, limit_s, OUTPUT_BYTES, self._task.agent_user)
+
+    def _end(self, episode: Ran) -> ToolResult:
+        """The reward of what the program left; raises EnvFault if it never played, or cannot be scored."""
+        if episode.killed:
+            return self._scored(episode, "timed_out")
+        what = f"the program ended with code {episode.code}"
+        if self._channel.refused is not None:
+            raise ProtocolError(f"{what} after a request that cannot be answered: {self._channel.refused}")
+        if not self._channel.num_requests:
+            tail = " ".join(episode.output.split())[-TAIL:]
+            raise ToolCrashed(f"{what} before it asked the model anything; its output ends: {tail!r}")
+        return self._scored(episode)
+
+    def _truncated(self, why: str) -> ToolResult:
+        """Asks the program to end, kills it if it does not, and scores what it left."""
+        assert self._episode is not None
+        episode, limit_s = self._episode, 0.0 if why == "timed_out" else STOP_S
+        run(self._stopped(episode, limit_s), limit_s + SLACK_S)
+        if not episode.done():
+            with suppress(EnvFault):
+                self._machine().run(KILL, {}, KILL_S, TAIL, self._task.agent_user)
+                run(self._within(_done(episode), KILL_S), KILL_S + SLACK_S)
+        return self._scored(episode.result() if episode.done() else Ran(None, ""), why)
+
+    def _scored(self, ran: Ran, why: str = "") -> ToolResult:
+        """Scores what the program left; `why` is the limit that ended it, if there was one."""
+        run(self._sealed(), SLACK_S)
+        channel = self._channel
+        metrics = {
+            "program_requests": float(channel.num_requests),
+            "program_retries": float(channel.num_retries),
+            "program_failed": float(ran.code != 0),
+            **{f"program_{limit}": float(limit == why) for limit in LIMITS},
+            **{f"client_{name}": value for name, value in channel.settings.items()},
+        }
+        return ToolResult("", self._grade(ran), finished=True, metrics=metrics, is_truncated=bool(why))
+
+    async def _sealed(self) -> None:
+        self._channel.seal()
+
+    async def _stopped(self, episode: asyncio.Future[Any], limit_s: float) -> None:
+        """Waits for the program's end, after the answer that the limit is reached."""
+        self._channel.stop()
+        ends = time.monotonic() + limit_s
+        while not episode.done() and time.monotonic() < ends and self._channel.num_stops < MOST_STOPS:
+            await asyncio.wait({episode}, timeout=0.05)
+
+    def _grade(self, ran: Ran) -> float | None:
+        """The reward: of the task's session, the grading command or the task's tests."""
+        if self._tool_server is not None:
+            return self._grade_session(self._tool_server)
+        environ = {**self._environ, **self._verifier_environ}
+        if self._program.grade is None:
+            return verify(self._machine(), self._task, self._program.reward, environ)
+        machine, row = self._machine(), json.dumps(dict(self._row), default=str)
+        _put(machine, "grading", {"row": row, "output": ran.output, "answer": self._last_text})
+        places = {f"{name}_file": f'"${{XP_ROOT}}/grading/{name}"' for name in ("row", "output", "answer")}
+        places["program"] = PROGRAM
+        logs = f'"${{XP_ROOT}}{VERIFIER_LOGS}"'
+        command = f"rm -rf {logs}; mkdir -p {logs}; {filled(self._program.grade, places)}"
+        graded = machine.run(command, environ, self._config.limits.call_timeout_s, OUTPUT_BYTES)
+        if graded.code in (0, 1) and all(machine.read(name) is None for name in (JSON_FILE, TEXT_FILE)):
+            return float(graded.code == 0)
+        if graded.code != 0:
+            reason = graded.killed or f"code {graded.code}"
+            raise ToolCrashed(f"the grading command failed ({reason}); its output ends: {graded.output[-TAIL:]!r}")
+        return reward_of(machine, self._program.reward, graded.output)
+
+    def _grade_session(self, tools: ToolServer) -> float:
+        """The reward of the task's own session, by the environment's rule; its steps happened inside of the program."""
+        if not tools.is_over and tools.fault is None and tools.session.takes_answer:
+            tools.results.append(tools.session.answer(self._last_text))
+        if tools.fault is not None:
+            raise tools.fault
+        rewards = [one.reward for one in tools.results if one.reward is not None]
+        return reduce_rewards(rewards, tools.is_over, self._config.reward)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SessionLost("the session is closed")
+
+    def _machine(self) -> CommandSandbox:
+        with self._lock:
+            self._check_open()
+            if self._sandbox is None:
+                self._sandbox = self._start_sandbox()
+            return self._sandbox
+
+    async def _stop(self) -> None:
+        self._server.remove(getattr(self, "_key", ""))
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            sandbox, self._sandbox = self._sandbox, None
+        super().close()
+        if sandbox is not None:
+            sandbox.close()
+        if self._tool_server is not None:
+            self._tool_server.session.close()
+
+
+def _put(machine: CommandSandbox, name: str, files: Mapping[str, str]) -> None:
+    """Makes a new directory of the sandbox with these files: path below it -> text."""
+    with tempfile.TemporaryDirectory(prefix="xp-files-") as folder:
+        for path, text in files.items():
+            place = Path(folder, path)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text, encoding="utf-8", errors="replace")
+        machine.put(Path(folder), name)
+
+
+async def _done(episode: asyncio.Future[Any]) -> None:
+    await asyncio.wait({episode})
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(text: str) -> None:
+    if text not in _warned:
+        _warned.add(text)
+        print(f"xp: {text}", file=sys.stderr, flush=True)
+
+
+def filled(text: str, places: Mapping[str, str]) -> str:
+    """A text with places for their names in braces; other braces are left as they are."""
+    for name, value in places.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text

@@ -1,0 +1,81 @@
+"""The tools of a task's own session for a program, by the Model Context Protocol over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from typing import Any, Final
+
+from xp.envs.base import EnvFault, Session, ToolResult
+
+VERSION: Final = "2025-06-18"
+NOT_FOUND: Final = -32601
+INVALID: Final = -32600
+
+
+class ToolServer:
+    """One session's tools; answers run on the process's loop, the session on other threads, one call after another.
+
+    Args:
+        session: the open session.
+        pool: threads of sessions.
+    """
+
+    def __init__(self, session: Session, pool: Executor) -> None:
+        self.session, self._pool = session, pool
+        self._turn = asyncio.Lock()
+        self.results: list[ToolResult] = []
+        self.fault: EnvFault | None = None
+        """Failure of the session; the episode is then void."""
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.results) and self.results[-1].finished
+
+    async def answer(self, message: Any) -> dict[str, Any] | None:
+        """The answer to a message of JSON-RPC; None: a notification."""
+        if not isinstance(message, dict) or not isinstance(message.get("method"), str):
+            return {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID, "message": "expected one request"}}
+        if "id" not in message:
+            return None
+        method, params = message["method"], message.get("params") or {}
+        known = {"initialize": self._initialize, "ping": _ping, "tools/list": self._list, "tools/call": self._call}
+        if method not in known:
+            return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": NOT_FOUND, "message": f"no {method}"}}
+        return {"jsonrpc": "2.0", "id": message["id"], "result": await known[method](params)}
+
+    async def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        version = params.get("protocolVersion") or VERSION
+        return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "xp", "version": "1"}}
+
+    async def _list(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        tools = await asyncio.get_running_loop().run_in_executor(self._pool, self.session.tools)
+        return {
+            "tools": [
+                {"name": one.name, "description": one.description, "inputSchema": {"type": "object", **one.parameters}}
+                for one in tools
+            ]
+        }
+
+    async def _call(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        name, arguments = str(params.get("name")), params.get("arguments") or {}
+        async with self._turn:
+            if self.is_over or self.fault is not None:
+                return _result("Error: the task is over.", is_error=True)
+            work = asyncio.get_running_loop().run_in_executor(self._pool, self.session.call, name, arguments)
+            try:
+                result = await work
+            except EnvFault as fault:
+                self.fault = fault
+                return _result(f"Error: {fault}", is_error=True)
+            self.results.append(result)
+            return _result(result.text, is_error=result.is_call_error)
+
+
+async def _ping(_: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+def _result(text: str, *, is_error: bool) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": text}], "isError": is_error}
