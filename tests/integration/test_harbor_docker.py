@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tests.integration.test_harness import OPTIONS, harness
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import CONFIG, HELLO, harbor, write_task
+from tests.support.sections import replace
 from xp.envs.base import Task
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode

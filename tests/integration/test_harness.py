@@ -25,10 +25,10 @@ from xp.__main__ import main
 from xp.contrib.harness import session
 from xp.envs.base import Provider, Task
 from xp.envs.config import EnvConfig
-from xp.spec.env import PromptSource, SandboxKind, ToolCallsPerTurn
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.spec.env import PromptSource, SandboxKind, ToolCallsPerTurn
 from xp.testing.jobs import eventually
 from xp.testing.provider import ProviderSuite, lent
 
@@ -116,6 +116,12 @@ def test_a_program_that_solves_its_task_has_the_verifiers_reward(tasks: Path, fl
 def test_a_program_that_fails_after_requests_is_scored(tasks: Path) -> None:
     outcome, _ = play(harness(tasks), HELLO, call("bash", command="kill -KILL $PPID"))
     assert (outcome.status, outcome.reward, outcome.grader["program_failed"]) == (EpisodeStatus.FINISHED, 1.0, 1.0)
+
+
+def test_a_policy_cannot_void_its_episode_by_a_request(tasks: Path) -> None:
+    ask = 'curl -s -H "x-api-key: $OPENAI_API_KEY" $OPENAI_BASE_URL/embeddings; kill -KILL $PPID'
+    outcome, _ = play(harness(tasks), HELLO, call("bash", command=ask))
+    assert (outcome.status, outcome.reward, outcome.grader["program_refused"]) == (EpisodeStatus.TRUNCATED, 1.0, 1.0)
 
 
 def test_a_malformed_call_reaches_the_program_as_a_text(tasks: Path) -> None:

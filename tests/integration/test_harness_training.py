@@ -90,10 +90,10 @@ def test_a_program_that_appends_has_the_same_updates_as_ordinary_episodes(
         "env.options.command=python game.py {prompt_file}",
         "env.options.grade=python {program}/game.py score {answer_file}",
     )
-    assert len({line["reward/mean"] for line in expected}) == 2
-    numbers = ("reward/mean", "loss/total", "optimizer/grad_norm", "tokens/generated")
-    assert [{name: line.get(name) for name in numbers} for line in found] == [
-        {name: line.get(name) for name in numbers} for line in expected
+    assert len({line["reward/avg_raw_reward"] for line in expected}) == 2
+    numbers = ("reward/avg_raw_reward", "training/loss", "training/grad_norm", "training/tokens")
+    assert [[line[name] for name in numbers] for line in found] == [
+        [line[name] for name in numbers] for line in expected
     ]
     assert others == weights
 

@@ -10,7 +10,6 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
@@ -130,7 +129,7 @@ class HarnessProvider(IndexedProvider):
             self._rows, _ = load_rows(config.rows, config.columns)
             self._tasks = {split: [self._task_of(row) for row in rows] for split, rows in self._rows.items()}
         else:
-            self._inner = load_provider(replace(config, provider="openreward", options={}), environ)
+            self._inner = load_provider(config.model_copy(update={"provider": "openreward", "options": {}}), environ)
         self._check_sandboxes()
         self._images, self._is_closed = Images(), False
         self._pool = ThreadPoolExecutor(config.limits.max_sessions, thread_name_prefix="program-tools")

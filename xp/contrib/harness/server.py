@@ -7,6 +7,7 @@ import hmac
 import itertools
 import json
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -47,6 +48,8 @@ class ProgramChannel:
         self.is_cut = False
         """True if a token limit ended the policy's last message."""
         self.num_requests = self.num_retries = self.num_stops = 0
+        self.waited_s = 0.0
+        """Seconds that requests waited for the policy."""
         self.settings: dict[str, float] = {}
         """Last value of each setting of the client that has no effect."""
         self.refused: str | None = None
@@ -77,7 +80,9 @@ class ProgramChannel:
             reply.add_done_callback(self._waiting.discard)
             messages = [dict(one) for one in request.messages]
             await self._questions.put(ModelRequest("", messages, [dict(one) for one in request.tools], reply))
+        began = time.monotonic()
         message = await asyncio.shield(reply)
+        self.waited_s += time.monotonic() - began
         return LIMIT if message is LIMIT.message else ProgramTurn(message, self.is_cut)
 
     def delivered(self) -> None:

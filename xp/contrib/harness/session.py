@@ -49,9 +49,9 @@ PROGRAM: Final = '"${XP_ROOT}"/program'
 GROUP: Final = 'read -r _ _ _ _ group _ </proc/$$/stat; echo $group >"${XP_ROOT}/tmp/xp-group"; '
 """Shell script that notes the process group of the program, to end it before the sandbox."""
 KILL: Final = 'read -r group <"${XP_ROOT}/tmp/xp-group"; [ "$group" -gt 1 ] && kill -KILL -- "-$group"'
-LIMITS: Final = ("rewritten", "timed_out", "limit")
-"""Reasons why an episode is truncated: a request that does not extend the conversation; the program's time; turns or
-tokens."""
+LIMITS: Final = ("rewritten", "refused", "timed_out", "limit")
+"""Reasons why an episode is truncated: a request that does not extend the conversation, or that cannot be answered; the
+program's time; turns or tokens."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +191,8 @@ class HarnessSession(ConversationSession):
             return self._scored(episode, "timed_out")
         what = f"the program ended with code {episode.code}"
         if self._channel.refused is not None:
+            if self._channel.num_requests:  # The policy may have sent it by a tool, and must not void its own episode.
+                return self._scored(episode, "refused")
             raise ProtocolError(f"{what} after a request that cannot be answered: {self._channel.refused}")
         if not self._channel.num_requests:
             tail = " ".join(episode.output.split())[-TAIL:]
@@ -215,6 +217,7 @@ class HarnessSession(ConversationSession):
         metrics = {
             "program_requests": float(channel.num_requests),
             "program_retries": float(channel.num_retries),
+            "program_waited_s": channel.waited_s,
             "program_failed": float(ran.code != 0),
             **{f"program_{limit}": float(limit == why) for limit in LIMITS},
             **{f"client_{name}": value for name, value in channel.settings.items()},
