@@ -80,9 +80,13 @@ def test_a_program_that_appends_has_the_same_updates_as_ordinary_episodes(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("game.py").write_text(GAME)
-    rows = [{"prompt": f"Write the word number {number}."} for number in range(8)]
+    both = (f"env.rows={tmp_path / 'game.jsonl'}", "env.held_out.split=test", "env.max_turns=2")
+    rows = [
+        {"prompt": f"Write the word number {number} of {split}.", "split": split}
+        for split in ("train", "test")
+        for number in range(4)
+    ]
     Path("game.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    both = (f"env.rows={tmp_path / 'game.jsonl'}", "env.max_turns=2")
     expected, weights = trained(tmp_path / "one", "env=graded", "env.grader=game:Game", *both)
     found, others = trained(
         tmp_path / "two",
