@@ -207,7 +207,8 @@ class Run:
         return f"<xp.Run {self.name}: {self.status}>"
 
     def _repr_html_(self) -> str:
-        from xp.cli.progress import curves, progress_of
+        from xp.cli.progress import curves
+        from xp.run_records.progress import progress_of
 
         progress = progress_of(self.directory, read_record(self.directory))
         lines = [f"held-out reward {key}: {one.reward_mean:.3f}" for key, one in self.held_out.items()]

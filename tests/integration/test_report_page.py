@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from tests.support.browser import Watched, chromium, needs_chromium
-from tests.support.report_run import episode, make_evaluation, make_run, write_episodes
+from tests.support.report_run import ENV, episode, make_evaluation, make_run, write_episodes
 from xp.builtin.tiny_model import SHIPPED
 from xp.cli.report import write_page
-from xp.episode.metrics_file import MetricsFile
+from xp.episode.metric_table import METRICS, find, title_of_metric
+from xp.episode.metrics import EpisodeFacts, episode_metrics
+from xp.episode.metrics_file import MetricsFile, read_metrics
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 
 pytestmark = [pytest.mark.integration, needs_chromium]
 HOSTILE = (
@@ -160,6 +163,134 @@ def test_evaluations_during_the_training_are_points_of_the_reward_chart(watched:
         page.keyboard.press("ArrowRight")
     legend = page.locator("#curves .chart.large .u-series:has-text('held-out') .u-value")
     assert legend.inner_text() == "0.25"
+
+
+CHARTS = """XP.charts.map(({ given, figure }) => ({
+    title: given.title, caption: figure.querySelector("figcaption").textContent, metric: given.metric,
+    lines: given.lines.filter((line) => !line.isBound).map(
+        ({ label, x, y }) => ({ label, points: x.map((at, place) => [at, y[place]]) })),
+}))"""
+
+
+def played_by_hand() -> tuple[list[EpisodeFacts], dict[str, float]]:
+    """Four episodes of two tasks, and what a chart with this title must show of them, counted by hand."""
+    outcomes = [
+        EpisodeResult(EpisodeStatus.FINISHED, 1.0, (0.5, 0.5), 2, 2, 0),
+        EpisodeResult(EpisodeStatus.TRUNCATED, 0.5, (0.5,), 3, 1, 1),
+        EpisodeResult(EpisodeStatus.FINISHED, 0.0, (0.0, 0.0, 0.0), 4, 3, 0),
+        EpisodeResult(EpisodeStatus.VOID, None, (), 1, 0, 0, "gone"),
+    ]
+    played = [EpisodeFacts(ENV, f"t{at // 2}", one, 10 * (at + 1)) for at, one in enumerate(outcomes)]
+    return played, {
+        "Reward: mean of a step's episodes": 0.5,
+        "Mean of the rewards above 0": 0.75,
+        "Groups of 2 with a pass": 0.5,
+        "Groups without variance": 0.5,
+        "Episodes": 4,
+        "Finished episodes": 0.5,
+        "Truncated episodes": 0.25,
+        "Void episodes": 0.25,
+        "Episodes with a malformed call": 0.25,
+        "Tokens written in an episode": 25,
+        "Turns of an episode": 2.5,
+        "Total of the environment's rewards": 1.5,
+        "Number of the environment's rewards": 6,
+    }
+
+
+def test_every_chart_shows_the_values_of_the_metrics_file_under_their_title_and_unit(
+    browser: Any, tmp_path: Path
+) -> None:
+    run, (played, by_hand) = make_run(tmp_path, "charts", num_steps=2), played_by_hand()
+    (run / "metrics.jsonl").unlink()
+    names = [row.name for row in METRICS if "<" not in row.name and not row.name.startswith(("sft/", "tasks/"))]
+    rest = {name: 100.0 + place for place, name in enumerate(names)} | {"reward_fn/entropy": 7.0}
+    train = MetricsFile(run / "metrics.jsonl", "train", 1)
+    for step in (1, 2):
+        train.write(step, {**rest, **episode_metrics(played, 2, 1.0), "training/kl": step / 10})
+    during = {f"evaluation/during/{name}": value for name, value in episode_metrics(played, 1, 1.0).items()}
+    MetricsFile(run / "metrics.jsonl", "evaluate_during", 1).write(2, during)
+    MetricsFile(run / "metrics.jsonl", "sft", 1).write(1, {"training/loss": 3.0, "sft/held_out_loss": 2.5})
+    write_page([run], tmp_path / "report.html")
+    found = Watched(browser)
+    found.open((tmp_path / "report.html").as_uri())
+    charts = found.page.evaluate(CHARTS)
+
+    lines = {stage: read_metrics(run / "metrics.jsonl", stage) for stage in ("train", "evaluate_during", "sft")}
+    shown: dict[str, list[str]] = {stage: [] for stage in lines}
+    for chart in charts:
+        if chart["metric"] is None:
+            continue
+        title, main = chart["title"], find(chart["metric"])
+        assert main is not None
+        assert chart["caption"] == f"{title} {main.unit}"
+        stage = (
+            "evaluate_during" if title.startswith("Held-out") else "sft" if title.startswith("Fine-tun") else "train"
+        )
+        for line in chart["lines"]:
+            if line["label"] in ("training", "held-out"):
+                continue  # the reward's chart, below
+            (name,) = {name for name in lines[stage][0] if title_of_metric(name) == line["label"]}
+            row = find(name)
+            assert row is not None
+            assert row.unit == main.unit  # one axis, one unit
+            assert line["points"] == [[one["step"], pytest.approx(one[name])] for one in lines[stage]]
+            assert len(chart["lines"]) > 1 or line["label"] in title
+            shown[stage].append(name)
+    heads = {"step", "time", "stage", "attempt"}
+    rewards = {"train": {"reward/avg_raw_reward"}}
+    for stage, (first, *_) in lines.items():
+        assert sorted(shown[stage]) == sorted(first.keys() - heads - rewards.get(stage, set()))
+
+    values = {line["label"]: line["points"][-1][1] for chart in charts for line in chart["lines"]}
+    values["Reward: mean of a step's episodes"] = values["training"]
+    assert {title: values[title] for title in by_hand} == by_hand
+    found.page.close()
+
+
+def test_marks_of_the_held_out_tasks_lie_inside_the_axes(watched: Watched) -> None:
+    least, most, top = watched.page.evaluate(
+        "(({ plot: { scales } }) => [scales.x.min, scales.x.max, scales.y.max])(XP.charts[0])"
+    )
+    high = watched.page.evaluate("XP.charts[0].given.bars.at(-1).high")
+    assert least < 0
+    assert most > 4
+    assert top >= high
+
+
+def test_a_printed_page_has_every_chart_whole_at_the_width_of_the_paper(watched: Watched) -> None:
+    page = watched.page
+    assert page.evaluate("XP.charts.some(({ plot }) => plot === null)")
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 700, "height": 900})
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    assert page.evaluate("XP.charts.every(({ plot }) => plot !== null)")
+    widths = page.evaluate(
+        "XP.charts.map(({ host }) => [host.clientWidth, host.querySelector('canvas').getBoundingClientRect().width])"
+    )
+    assert [pair for pair in widths if pair[1] > pair[0] or pair[1] == 0] == []
+    assert page.locator("nav").is_hidden()
+
+
+def test_a_narrow_screen_shows_the_rewards_of_episodes(browser: Any, report: Path) -> None:
+    found = Watched(browser, viewport={"width": 390, "height": 844})
+    page = found.open(report.as_uri())
+    page.evaluate("XP.go({phase: 'train', filter: 'best'})")
+    cell = page.locator("#episodes tr.open .reward").first
+    cell.scroll_into_view_if_needed()
+    box = cell.bounding_box()
+    assert box["x"] + box["width"] <= 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()
+
+
+def test_a_reward_of_0_is_not_green_and_a_file_tells_where_the_right_answer_is(watched: Watched) -> None:
+    page = watched.page
+    page.evaluate("XP.go({phase: 'train', step: 1})")
+    page.locator(".chip:not(.bare)").first.click()
+    assert page.locator("dialog .badge", has_text="reward 0").get_attribute("class").strip() == "badge"
+    page.get_by_text("Right answer and hidden state of the task").click()
+    assert "python -m xp view run-one" in page.inner_text("dialog .task-part")
 
 
 def test_the_rewards_of_a_step_and_a_task_over_the_steps_are_one_click_away(watched: Watched) -> None:

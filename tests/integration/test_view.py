@@ -109,6 +109,7 @@ def test_the_token_of_the_address_becomes_a_cookie_of_this_address(server: Serve
         "/api/run?run=0",
         "/api/episode?run=0&row=0",
         "/api/search?run=0&text=a",
+        "/api/task?run=0&row=0",
     ],
 )
 @pytest.mark.parametrize(
@@ -146,6 +147,17 @@ def test_an_episode_comes_when_it_is_asked_for(server: Server) -> None:
         assert b"there are" in body or b"whole number" in body
 
 
+def test_the_environment_tells_the_right_answer_of_a_run_that_is_ones_own(start: Server, outputs: Path) -> None:
+    path = "/api/task?name=run-one&run=0&row=0"
+    assert '"split": "train"' in start.json(path)["text"]
+    record = read_record(start.run)
+    (start.run / "run.json").write_text(record.to_json().replace(f'"{outputs}', '"/of/somebody'))
+    status, _, body = start.get(path)
+    assert status == 400
+    assert b"run-one was begun elsewhere, so its environment is not started" in body
+    write_record(start.run, record)
+
+
 def test_only_names_below_the_outputs_root_are_opened(start: Server, outputs: Path) -> None:
     status, _, body = start.get("/open?name=run-one&name=mine-a")
     assert status == 200
@@ -167,6 +179,8 @@ def test_the_start_page_lists_filters_and_follows_every_run(start: Server, brows
     assert "cpu" in row.inner_text()
     assert row.locator("svg.sparkline polyline").count() == 1
     assert page.locator("tbody tr").count() == 4
+    assert "learning_rate 0.0007" in row.locator(".point").inner_text()
+    assert page.locator("header code").inner_text() == str(start.run.parents[1])
     assert page.locator("tr:has(a:text-is('slow')) .own-note").inner_text() == "<img src=x onerror='window.hurt = 1'>"
     assert page.evaluate("window.hurt") is None
     page.fill("#words", "learning_rate=1e-5")

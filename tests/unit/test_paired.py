@@ -179,7 +179,7 @@ def test_one_task_has_a_difference_and_no_statistics() -> None:
     assert (ONE.stderr, ONE.low, ONE.high, ONE.p_value, ONE.p_holm) == (None,) * 5
     assert (ONE.smallest, ONE.p_equivalent, ONE.enough_tasks) == (None,) * 3
     assert ONE.verdict == "No difference between b and a was shown: 1 task says nothing about others."
-    assert TWO.verdict.startswith("No difference between b and a was shown: 2 tasks show differences from ")
+    assert TWO.verdict.startswith("No difference between b and a was shown: with 2 tasks, only a difference of ")
 
 
 @pytest.mark.parametrize(
@@ -223,13 +223,13 @@ def test_holm_adjusts_the_comparisons_that_were_tested(
         ),
         (
             {"p_holm": 0.06, "p_equivalent": 0.06, "smallest": 0.5},
-            "No difference between b and a was shown: 9 tasks show differences from 0.500 on;"
-            " about 40 tasks would show one of 0.03.",
+            "No difference between b and a was shown: with 9 tasks, only a difference of 0.500 or more would be found;"
+            " for one of 0.03, about 40 tasks are needed.",
         ),
         (
             {"p_holm": None, "p_equivalent": None, "smallest": 0.5, "enough_tasks": 3},
-            "No difference between b and a was shown: 9 tasks show differences from 0.500 on;"
-            " about 10 tasks would show one of 0.03.",
+            "No difference between b and a was shown: with 9 tasks, only a difference of 0.500 or more would be found;"
+            " for one of 0.03, about 10 tasks are needed.",
         ),
     ],
 )

@@ -57,7 +57,7 @@ def test_a_terminal_sees_stages_steps_curves_and_last_lines(tmp_path: Path, term
     with before(terminal), screen(run, has_panel=True) as echo:
         echo("loading\nstep 1\r")
     text = drawn(terminal)
-    for part in (f"─ {run.name}  0:0", "train pending", "step 36/72  █████░░░░░ 50%", "0.347 -> 0.981  (36 steps)"):
+    for part in (f"─ {run.name}  0:0", "train pending", "step 36 of 72  █████░░░░░ 50%", "0.347 -> 0.981  (36 steps)"):
         assert part in text
     last = text[text.rindex(run.name) :]
     assert "loading" not in last

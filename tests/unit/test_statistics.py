@@ -202,8 +202,8 @@ def test_similar_models_are_equivalent_only_with_enough_tasks() -> None:
     many = compare(("a", "b"), rewards(base), rewards(other), 0.5, 0.03)
     few = compare(("a", "b"), rewards(base[:8]), rewards(other[:8]), 0.5, 0.03)
     assert "equivalent within 0.03 on 400 tasks" in many.verdict
-    assert few.verdict.startswith("No difference between b and a was shown: 8 tasks show differences from")
-    assert "tasks would show one of 0.03" in few.verdict
+    assert few.verdict.startswith("No difference between b and a was shown: with 8 tasks, only a difference of")
+    assert "for one of 0.03, about" in few.verdict
 
 
 def test_a_significant_but_small_difference_is_called_both() -> None:

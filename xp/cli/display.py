@@ -265,12 +265,11 @@ def _learnable(run: Path) -> str:
 
 
 def symptom_lines(run: Path) -> list[str]:
-    """Symptoms in the metrics of a training; rewards that never varied come first."""
-    from xp.diagnosis.rules import symptoms
+    """Symptoms in the metrics and the tool calls of a training; rewards that never varied come first."""
     from xp.diagnosis.symptom import Severity
-    from xp.run_records.diagnose import metrics_history
+    from xp.evaluation.verdict import diagnose
 
-    observed = [one for one in symptoms(metrics_history(run, read_record(run))) if one.severity is not Severity.NOTE]
+    observed = [one for one in diagnose(run, read_record(run)).symptoms if one.severity is not Severity.NOTE]
     lines = [f"symptom       {one.rule}: {one.found}. {one.change}" for one in observed]
     command = xp_command(f"runs diagnose {run.name}", run.parent.parent)
     return [*lines, f"              {command}"] if lines else []

@@ -7,7 +7,6 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -16,55 +15,20 @@ from time import monotonic
 from typing import Any, Final
 
 from xp.cli.display import live_console
-from xp.diagnosis.history import Points
 from xp.diagnosis.rules import symptoms
 from xp.diagnosis.symptom import Severity
-from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import Echo
 from xp.launchers.files import inside
-from xp.lib.reading import is_finite, opened
+from xp.lib.reading import opened
 from xp.lib.terminal import plain, shown, write_to_screen
 from xp.lib.text import counted
 from xp.run_records.diagnose import metrics_history
+from xp.run_records.progress import RunProgress, progress_of
 from xp.run_records.record import FILE, RunRecord, RunStatus, StageRecord, read_record
 from xp.run_records.run_directory import xp_command
 
-REWARD: Final = "reward/avg_raw_reward"
-RECENT: Final = 5
-"""Number of last steps whose mean time predicts the time left."""
 LAST_BYTES: Final = 4096
-
-
-@dataclass(frozen=True)
-class RunProgress:
-    """Progress of one run."""
-
-    step: int
-    num_steps: int | None
-    rewards: Points
-    held_out: Points
-    seconds_left: float | None
-    """Seconds until the training ends; None: not known."""
-
-    @property
-    def share(self) -> float | None:
-        """Completed share of the rollout steps, from 0 to 1."""
-        return self.step / self.num_steps if self.num_steps else None
-
-
-def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
-    """Reads a run's metrics; None: there is no step yet."""
-    file = run / "metrics.jsonl"
-    lines = read_metrics(file, "train")
-    if not lines:
-        return None
-    total = record.num_steps
-    times = [float(line["time/step_s"]) for line in lines[-RECENT:] if is_finite(line.get("time/step_s"))]
-    step = int(lines[-1]["step"])
-    left = fmean(times) * max(0, total - step) if times and total else None
-    during = read_metrics(file, "evaluate_during")
-    return RunProgress(step, total, _points(lines, REWARD), _points(during, f"evaluation/during/{REWARD}"), left)
 
 
 def clock(seconds: float) -> str:
@@ -74,13 +38,11 @@ def clock(seconds: float) -> str:
 
 
 def curves(progress: RunProgress) -> list[str]:
-    """Reward and held-out reward by step, each in a line."""
-    named = (("reward", progress.rewards, "step"), ("held-out", progress.held_out, "evaluation"))
+    """Reward and held-out reward by step, or the loss by update, each in a line."""
     return [
         f"{name:<9}{sparkline([value for _, value in points])}  {points[0][1]:.3f} -> {points[-1][1]:.3f}"
         f"  ({counted(len(points), unit)})"
-        for name, points, unit in named
-        if points
+        for name, points, unit in progress.curves
     ]
 
 
@@ -120,10 +82,6 @@ def _last_words(run: Path, stage: StageRecord) -> str:
     heads = [line for line in words if line.startswith(("xp: ", "Traceback")) and not line.startswith("xp: symptom")]
     last = heads[-1] if heads and heads[-1].startswith("xp: ") else words[-1] if words else "an empty log"
     return shown(last[:300])
-
-
-def _points(lines: Sequence[dict[str, Any]], name: str) -> Points:
-    return [(line["step"], float(line[name])) for line in lines if is_finite(line.get(name))]
 
 
 MARKS_OF_CURVES: Final = "▁▂▃▄▅▆▇█"
@@ -280,7 +238,7 @@ def _training(progress: RunProgress | None) -> list[str]:
     """Lines with the step, the completed share, the time left, and the curves."""
     if progress is None:
         return []
-    step = f"{progress.step}/{progress.num_steps}" if progress.num_steps else str(progress.step)
+    total = f" of {progress.num_steps}" if progress.num_steps else ""
     done = "" if progress.share is None else f"  {bar(progress.share)}"
     left = "" if not progress.seconds_left else f"  {clock(progress.seconds_left)} left"
-    return [f"step {step}{done}{left}", *curves(progress)]
+    return [f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{done}{left}", *curves(progress)]

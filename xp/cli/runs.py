@@ -13,9 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from xp.cli.progress import bar, progress_of
+from xp.cli.progress import bar
 from xp.cli.table import Column, show_table, wrapped
-from xp.episode.metrics_file import last_step
 from xp.errors import ExitCode, XpError
 from xp.evaluation.records import ListedEvaluation, line_of, summaries
 from xp.evaluation.verdict import diagnose
@@ -25,12 +24,12 @@ from xp.lib.reading import check_below
 from xp.lib.terminal import is_read, plain, shown, write_to_screen
 from xp.replay.recorded import RecordedRun, recorded_file
 from xp.run_records import detached
-from xp.run_records.held_out import NAMES, held_out
 from xp.run_records.leaderboard import is_match, row_of
 from xp.run_records.lock import accept, read_lock
 from xp.run_records.named import EVALUATIONS, named_runs, run_directory
 from xp.run_records.named import RUNS as ROOM
 from xp.run_records.notes import change_notes, listed_notes
+from xp.run_records.progress import progress_of
 from xp.run_records.record import RunRecord, RunStatus, is_held, is_ours, read_record, table, write_record
 from xp.run_records.run_directory import SPEC, resume_command
 from xp.run_records.run_directory import cancel as stop_supervisor
@@ -38,12 +37,15 @@ from xp.run_records.run_directory import cancel as stop_supervisor
 RUNS: Final = (
     Column("run", 0),
     Column("status", 1),
-    Column("progress", 6, digits=2),
+    Column("environment", 4),
+    Column("model", 5),
+    Column("algorithm", 6),
+    Column("progress", 9, digits=2),
     Column("steps", 2),
-    Column("before", 4),
+    Column("before", 7),
     Column("after", 3),
-    Column("tags", 5),
-    Column("note", 7),
+    Column("tags", 8),
+    Column("note", 10),
 )
 """Columns of `runs list`; `before` and `after` are held-out rewards."""
 FOREIGN = "of elsewhere"
@@ -164,15 +166,15 @@ def _row(run: Path) -> dict[str, Any]:
     own = listed_notes(run)
     notes = [own.note]
     try:
-        results = held_out(run)
-        row |= {name: results[name].reward_mean for name in NAMES if name in results}
-        notes += [result.label for result in results.values()][:1]
-        step, total = last_step(run / "metrics.jsonl"), record.num_steps
+        _, listed = row_of(run, record)
+        row |= {"environment": listed.env, "model": listed.model, "algorithm": listed.algorithm}
+        row |= {"before": listed.before, "after": listed.after}
+        notes.append(listed.note)
+        if (progress := progress_of(run, record)) is not None and progress.step:
+            total = f"/{progress.num_steps}" if progress.num_steps else ""
+            row |= {"steps": f"{progress.step}{total}", "progress": progress.share}
     except XpError as error:
         notes.append(str(error))
-        step = total = None
-    if step is not None:
-        row |= {"steps": f"{step}/{total}", "progress": step / total} if total else {"steps": str(step)}
     return {**row, "tags": " ".join(own.tags) or None, "note": "; ".join(filter(None, notes)) or None}
 
 

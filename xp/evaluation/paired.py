@@ -164,10 +164,10 @@ def _missing(result: PairedComparison) -> str:
         alike = "have the same reward in both" if result.difference == 0 else "differ alike"
         shows = f"equivalence within {result.margin:g}" if result.difference == 0 else "it"
         return f"all {samples} {alike}, and {result.enough_tasks} such {result.unit}s would show {shows}"
-    text = f"{samples} show differences from {result.smallest:.3f} on"
+    text = f"with {samples}, only a difference of {result.smallest:.3f} or more would be found"
     assert result.enough_tasks is not None  # the differences vary
     more = counted(max(result.enough_tasks, result.num_tasks + 1), result.unit)
-    return f"{text}; about {more} would show one of {result.margin:g}"
+    return f"{text}; for one of {result.margin:g}, about {more} are needed"
 
 
 def _check_same(names: tuple[str, str], first: Rewards, second: Rewards) -> None:

@@ -13,7 +13,7 @@ from xp.errors import XpError
 from xp.evaluation.paired import PairedComparison, compare, holm, verdict
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import default_margin
-from xp.evaluation.statistics import interval
+from xp.evaluation.statistics import CONFIDENCE, interval
 from xp.lib.text import counted
 from xp.run_records.leaderboard import RunRow, brief, text
 
@@ -89,11 +89,16 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
         over = _over_seeds(best, limits)
         what = of if len(best.rewards) == len(scored) else f"{len(scored)} runs with {of}"
         return f"{what}: mean held-out reward {best.mean:.3f}{over and f', {over}'}"
-    text = f"{best.label} is highest with {best.mean:.3f}"
+    # A setting is named as the best one only if the test shows it.
+    means = f"mean held-out rewards are {others[-1].mean:.3f} to {best.mean:.3f}"
     try:
         pairs = holm([_paired(outputs, other, best) for other in others])
     except XpError as error:
-        return f"{text}, without further statistics: {str(error).splitlines()[0]}"
+        return f"{means}, without further statistics: {str(error).splitlines()[0]}"
+    p_value = pairs[0].p_holm
+    text = (
+        f"{best.label} is highest with {best.mean:.3f}" if p_value is not None and p_value < 1 - CONFIDENCE else means
+    )
     is_adjusted = len(best.seeds) > 1 and all(row.before is not None for row in scored)
     return f"{text}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
 

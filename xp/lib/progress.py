@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any, Final, Self, TextIO, cast
@@ -9,6 +10,11 @@ from typing import Any, Final, Self, TextIO, cast
 from xp.lib.terminal import Redrawn
 
 LINE_EVERY_S: Final = 10.0
+
+
+def stays_in_log() -> bool:
+    """Returns whether a bar's last state, 100 %, is kept: on a terminal the next bar takes its line."""
+    return not (sys.stderr.isatty() or os.environ.get("TTY_COMPATIBLE"))
 
 
 class ProgressBar:
@@ -25,6 +31,8 @@ class ProgressBar:
     def __init__(self, title: str, total: int, noun: str) -> None:
         self.title, self.total, self._noun = title, total, noun
         self._last_line = time.monotonic()
+        self._in_log: int | None = None
+        """Completed parts in the last line of a log."""
         self._bar: Any = None
 
     def __enter__(self) -> Self:
@@ -61,6 +69,6 @@ class ProgressBar:
         now = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, note=note)
-        elif now - self._last_line >= LINE_EVERY_S:
-            self._last_line = now
+        elif now - self._last_line >= LINE_EVERY_S or (done == self.total and self._in_log not in (None, done)):
+            self._last_line, self._in_log = now, done
             print(f"{self.title}: {done}/{self.total} {self._noun}, {note}{only_in_log}", file=sys.stderr, flush=True)

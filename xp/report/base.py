@@ -8,12 +8,14 @@ from functools import cache
 from typing import Any, Final
 
 from xp.composition import compose, options
-from xp.composition.mixes import MIXED, env_name, general_option, mix_name
+from xp.composition.groups import compose_groups, with_plugins
+from xp.composition.mixes import MIXED, NAMING, general_option, mix_name
+from xp.composition.model import GENERAL
 from xp.errors import XpError
 from xp.hardware import machine_of
 from xp.lib.names import is_name
 from xp.lib.nested import leaves
-from xp.report.foreign import page_name, page_text
+from xp.report.foreign import as_dict, page_name, page_text
 
 MISSING: Final = "(absent)"
 MAX_VALUE: Final = 2_000
@@ -42,40 +44,51 @@ def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     """The base of a spec: a recipe, found by the run's name, else the options, found by the names of the sections."""
     name = str(spec.get("name"))
     if is_name(name) and name in options("recipes"):
-        base = _composed((f"recipes={name}",))
-        if base is not None:
-            return f"the recipe {name}", base
-    chosen = tuple(f"{group}={option}" for group, option in options_of(spec).items())
-    for words in (chosen, tuple(word for word in chosen if not word.startswith("env="))):
-        if (base := _composed(words)) is not None:
-            return f"the defaults with {' '.join(words)}", base
-    return "the defaults", _composed(()) or {}
+        return f"the recipe {name}", _composed((("recipes", name),), _members(spec))
+    chosen = options_of(spec)
+    words = " ".join(f"{group}={option}" for group, option in chosen.items())
+    return f"the defaults with {words}", _composed(tuple(chosen.items()), _members(spec))
+
+
+def _members(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(as_dict(as_dict(spec.get(MIXED)).get("members")))
 
 
 def options_of(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Group -> option with the name that a spec's section has; a group without such an option is left out."""
+    """Group -> option with the name that a spec's section has; a group without such an option is left out. An
+    environment without an option of its own has the general one of its provider."""
     chosen: dict[str, str] = {}
     for group in ("hardware", "env", "model", "algorithm", "backend", "launcher"):
-        legal, section = options(group), spec.get(group)
-        if not isinstance(section, dict):
-            continue
-        if group != MIXED:
-            is_machine = group == "hardware" and machine_of(str(section.get("name"))) is not None
-            chosen |= {group: section["name"]} if is_machine or section.get("name") in legal else {}
-            continue
-        members = section.get("members") or {}
-        names = list(members)
-        only = members[names[0]] if len(names) == 1 and names[0] not in legal else None
-        if isinstance(only, dict) and env_name(general := general_option(only), only, {}) == names[0]:
-            names = [general]
-        chosen |= {group: mix_name(names)} if names and all(name in legal for name in names) else {}
+        legal, section = options(group), as_dict(spec.get(group))
+        name = str(section.get("name"))
+        if group == MIXED:
+            names = [_option_of(name, as_dict(section["members"][name])) for name in _members(spec)]
+            chosen |= {group: mix_name(names)} if names and all(one in legal for one in names) else {}
+        elif name in legal or (group == "hardware" and machine_of(name) is not None):
+            chosen[group] = name
+        elif group == "model" and section:
+            chosen[group] = GENERAL
     return chosen
 
 
+def _option_of(name: str, member: Mapping[str, Any]) -> str:
+    """The option of an environment: of its name, if that names the same class, rows or server, or the general one."""
+    if name in options(MIXED):
+        own = compose_groups(((MIXED, name),), with_plugins(())).container[MIXED]
+        if any(member.get(key) is not None and member.get(key) == own.get(key) for key in NAMING if key != "provider"):
+            return name
+    return general_option(member)
+
+
 @cache
-def _composed(words: tuple[str, ...]) -> Mapping[str, Any] | None:
+def _composed(chosen: tuple[tuple[str, str], ...], members: tuple[str, ...]) -> Mapping[str, Any]:
+    """The options' values. A general option needs further ones to be a spec; then its values are not resolved."""
     try:
-        container: Mapping[str, Any] = compose(words).model_dump(mode="json")
+        container: dict[str, Any] = compose([f"{group}={option}" for group, option in chosen]).model_dump(mode="json")
     except XpError:
-        return None
+        container = dict(compose_groups(chosen, with_plugins(())).container)
+    env = as_dict(container.get(MIXED))
+    if len(members) == 1:
+        own = env if "members" not in env else next(iter(env["members"].values()))
+        container[MIXED] = {"members": {members[0]: own}}
     return container

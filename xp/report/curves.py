@@ -14,7 +14,7 @@ from xp.lib.reading import is_finite
 from xp.report.episodes import TRAIN, EpisodeIndex
 from xp.report.foreign import page_name
 
-STAGES: Final = ("train", "evaluate_during", "evaluate")
+STAGES: Final = ("sft", "train", "evaluate_during", "evaluate")
 MAX_TOOLS: Final = 7
 """Largest number of tools with a curve of their own."""
 HEAD: Final = ("step", "time", "stage", "attempt", "schema_version", "format")

@@ -22,14 +22,14 @@ from xp.lib.reading import is_finite, json_of
 from xp.report.about import status_of
 from xp.report.foreign import as_dict, page_name
 from xp.report.result import interval_of
-from xp.run_records.leaderboard import RunRow, is_match, row_of
+from xp.run_records.leaderboard import RunRow, brief, differing, is_match, row_of, text
 from xp.run_records.named import EVALUATIONS, RUNS, known_names
 from xp.run_records.notes import FILE as NOTES
 from xp.run_records.notes import listed_notes
+from xp.run_records.progress import REWARD, RunProgress, progress_of
 from xp.run_records.record import FILE, RunRecord, RunStatus, read_record
 from xp.run_records.sweep import read_sweeps
 
-REWARD: Final = "reward/avg_raw_reward"
 MAX_POINTS: Final = 32
 """Largest number of points of a row's curve; more steps are averaged."""
 NO_TOOLS: Final = ToolUse(0, frozenset(), {}, None)
@@ -86,10 +86,21 @@ class Listing:
                         "name": page_name(one.name),
                         "words": page_name(" ".join(word for word in one.words if not word.startswith("outputs="))),
                         "runs": list(one.runs),
+                        "points": self._points(one.runs),
                     }
                     for one in read_sweeps(self._outputs)
                 ],
             }
+
+    def _points(self, runs: Sequence[str]) -> dict[str, str]:
+        """Run of a sweep -> its values of the keys in which the runs differ, the seed included."""
+        known = {name: self._entries[name] for name in runs if name in self._entries and self._entries[name].record}
+        points: dict[str, str] = {}
+        has_seeds = len({one.row.seed for one in known.values()}) > 1
+        for (name, entry), values in zip(known.items(), differing([one.spec for one in known.values()]), strict=True):
+            pairs = [f"{key.rpartition('.')[2]} {brief(text(value))}" for key, value in values.items()]
+            points[name] = page_name(", ".join([*pairs, *([f"seed {entry.row.seed}"] if has_seeds else [])]))
+        return points
 
     def _refresh(self, seconds: float) -> int:
         """Reads what changed; returns the number of rows that are not read, or have no verdict yet."""
@@ -152,14 +163,23 @@ def _of_run(place: Path, stamp: tuple[int, ...]) -> _Entry:
         "before": None if row.before is None else [row.before, None, None],
         "after": None if row.after is None else [row.after, None, None],
         "curve": _curve(line.get(REWARD) for line in lines),
-        "step": lines[-1]["step"] if lines else 0,
-        "steps": row.steps,
+        "progress": _progress_text(progress_of(place, record)) if running else "",
         "seconds": round((row.minutes or 0.0) * 60 + now),
         "started": record.attempts[0].started,
         "machine": page_name(hardware.get("name", "")),
         "host": page_name(last.host or ""),
     }
     return _Entry(stamp, spec, row, record, data, is_judged=running)
+
+
+def _progress_text(progress: RunProgress | None) -> str:
+    """Step, number of steps, and time left, of a run that goes on."""
+    if progress is None:
+        return ""
+    total = f" of {progress.num_steps}" if progress.num_steps else ""
+    left = progress.seconds_left
+    time_left = "" if not left else f", {left / 60:.0f} min left" if left >= 90 else f", {left:.0f} s left"
+    return f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{time_left}"
 
 
 def _judged(place: Path, entry: _Entry) -> _Entry:

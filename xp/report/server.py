@@ -61,6 +61,7 @@ class View:
     def app(self) -> Starlette:
         """The ASGI application."""
         answers = {"run": self.one_run, "episode": self.episode, "tokens": self.tokens, "search": self.search}
+        answers["task"] = self.task
         routes = {"/": self.front, "/open": self.open, "/api/list": self.all_runs}
         routes |= {f"/api/{name}": answer for name, answer in answers.items()}
         return Starlette(routes=[Route(path, self._guarded(answer)) for path, answer in routes.items()])
@@ -70,6 +71,7 @@ class View:
         if self._runs:
             return self.open(request)
         data = frame([], None, live=True) | {"list": self._listing.data(FIRST_S)}
+        data["outputs"] = page_name(self._outputs.absolute())
         return HTMLResponse(page(page_name(f"Runs of {self._outputs}"), data, {}, is_live=True))
 
     def all_runs(self, request: Request) -> Response:
@@ -113,6 +115,13 @@ class View:
             return JSONResponse(content | {"names": reader.names(content["ids"])})
         except XpError as error:  # the tokenizer is missing, which is no fault of the page
             return JSONResponse(no_tokens(page_text(str(error)).text))
+
+    def task(self, request: Request) -> Response:
+        """The right answer and the hidden state of an episode's task, as its environment describes it now."""
+        from xp.report.answers import described_task
+
+        record, _ = self._record(request)
+        return JSONResponse({"text": described_task(self._page(request).run, record)})
 
     def search(self, request: Request) -> Response:
         """Numbers of the episodes with a text."""

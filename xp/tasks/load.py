@@ -16,7 +16,7 @@ from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import config_of
 from xp.spec.env import PromptSource
-from xp.tasks.config import MemberConfig, PrepareConfig
+from xp.tasks.config import MemberConfig, PrepareConfig, Purpose
 from xp.tasks.prompt_lengths import count_tokens
 from xp.tasks.questions import ask, described, entry_of, hash_task
 from xp.tasks.row import TaskRow
@@ -73,9 +73,10 @@ def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max
         )
     longest = str(max(lengths.values())) if len(lengths) == len(rows) else f"more than {2 * max_tokens}"
     shortest = str(min(lengths.values()))
+    purpose = "training" if rows[0].purpose is Purpose.TRAIN else "held-out"
     sizes = longest if shortest == longest else f"{shortest} to {longest}"
     print(
-        f"{len(fitting)} of {len(rows)} tasks; prompts of {sizes} tokens,"
+        f"{len(fitting)} of {len(rows)} {purpose} tasks; prompts of {sizes} tokens,"
         f" {len(rows) - len(fitting)} left out as longer than {max_tokens}",
         flush=True,
     )

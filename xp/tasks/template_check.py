@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -85,7 +86,7 @@ class TemplateReport:
             return f"the template cuts {' and '.join(cut)} of earlier turns; episodes keep every turn as it was written"
         if not self.only_appends:
             return "the template rewrites earlier turns; episodes keep every turn as it was written"
-        return "a turn more only appends tokens"
+        return "the template keeps earlier turns as they were written"
 
 
 def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> None:
@@ -104,7 +105,13 @@ def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]
         raise XpError("\n".join(report.faults), ExitCode.PLAN)
     who = "xp, in the system message" if chat.tools_prompt is ToolsPrompt.SYSTEM else "the chat template"
     tools = f"tools are described by {who}; " if any(json.loads(tools) for _, tools in prompts) else ""
-    print(f"{tools}{report.on_record()}", flush=True)
+    _print_once(f"{tools}{report.on_record()}")
+
+
+@cache
+def _print_once(line: str) -> None:
+    """Prints a line, once for the training and the held-out tasks of a process."""
+    print(line, flush=True)
 
 
 def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> TemplateReport:

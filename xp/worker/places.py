@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from xp.models.files import pinned_place
 from xp.spec import Distill, Model, Reference, RunSpec
+
+NUM_UPDATES: Final = "num_updates.json"
+"""File beside a fine-tuning's configuration with the number of its updates."""
 
 
 @dataclass(frozen=True)

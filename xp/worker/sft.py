@@ -32,7 +32,7 @@ from xp.worker.demonstrations import (
     summary,
 )
 from xp.worker.dialogues import of_messages
-from xp.worker.places import start_place
+from xp.worker.places import NUM_UPDATES, start_place
 from xp.worker.stage import StageConfig
 
 HELD_OUT_LOSS: Final = "sft/held_out_loss"
@@ -115,6 +115,8 @@ def examples(
         )
     if not trained:
         raise XpError(f"sft.data: no episode is left to train on ({line})", ExitCode.TASKS)
+    if is_main:
+        write_atomically(here / NUM_UPDATES, json.dumps(config.updates(len(trained))))
     return trained, held_out
 
 

@@ -65,7 +65,9 @@ class StepLog:
         """Tokens of all steps that are written; None: no step of this attempt is."""
         self.gpus = GpuWatch()
         self._num_updates = 0
-        self._bar = None if num_steps is None else _bar(num_steps, is_shown=file is not None)
+        self._num_steps = num_steps
+        self._bar: Any = None
+        """The progress bar, from the first step on: the start prints lines of its own."""
 
     def continue_after(self, step: int) -> None:
         """Begins the log of a training that goes on after a rollout step; see MetricsFile."""
@@ -111,6 +113,8 @@ class StepLog:
         """Leaves the time since the last step, of a start or an evaluation, out of the bar's."""
         if self._bar is not None:
             self._bar.unpause()
+        elif self._num_steps is not None:
+            self._bar = _bar(self._num_steps, is_shown=self._file is not None)
 
     def finish(self) -> None:
         """Ends the log after the last step."""

@@ -67,6 +67,8 @@ class LogStream:
         """Number of characters of the pending text that are on the screen already."""
         self._progress = ""
         """State of a line that is still being redrawn."""
+        self._in_file = ""
+        """State of that line that the file has already."""
         self._next_progress = 0.0
         self._drew = False
         """True if the job has ever written a terminal control sequence."""
@@ -115,9 +117,14 @@ class LogStream:
         if end == "\r" or _REDRAW.search(body):
             self._progress = text if text.strip() else self._progress
             if self._progress and self._clock() >= self._next_progress:
-                self._line(self._progress)
+                in_file = self._progress
+                self._line(in_file)
+                self._in_file = in_file
             return
-        self._line(text if text.strip() or not self._progress else self._progress)
+        line = text if text.strip() or not self._progress else self._progress
+        if not line or line != self._in_file:
+            self._line(line)
+        self._progress = self._in_file = ""
 
     def _show(self, body: str, text: str, end: str) -> None:
         rest = body[self._shown :]

@@ -93,7 +93,8 @@ const XP = {};
     tell();
   };
 
-  // A table whose columns sort by a click on their head. Columns: {title, value(row), show(row), isNumber, isName, kind}.
+  // A table whose columns sort by a click on their head. Columns: {title, value(row), show(row), isNumber, isName, isMinor, kind};
+  // a narrow screen leaves minor ones out.
   // Its `update(rows)` shows other rows in the same order.
   XP.table = (columns, given, { onRow, most = 200, caption } = {}) => {
     const body = XP.h("tbody");
@@ -112,9 +113,10 @@ const XP = {};
       const compare = (one, other) => (one < other ? -1 : one > other ? 1 : 0);
       return [...rows].sort((one, other) => order.sign * compare(rank(one), rank(other)));
     };
+    const kindOf = (column) => [column.isNumber ? "number" : column.isName ? "name" : "", column.isMinor ? "minor" : ""].join(" ").trim() || null;
     const line = (row) => {
       const cells = columns.map((column) =>
-        XP.h("td", { class: column.kind || (column.isNumber ? "number" : column.isName ? "name" : null) }, column.show ? column.show(row) : XP.num(column.value(row))));
+        XP.h("td", { class: column.kind || kindOf(column) }, column.show ? column.show(row) : XP.num(column.value(row))));
       if (!onRow) return XP.h("tr", {}, cells);
       const open = () => onRow(row);
       return XP.h("tr", { tabindex: 0, class: "open", onclick: open, onkeydown: (event) => event.key === "Enter" && open() }, cells);
@@ -134,7 +136,7 @@ const XP = {};
       XP.fill(more, left > 0 ? XP.h("button", { onclick }, `${left.toLocaleString("en")} more`) : null);
     };
     const head = columns.map((column, number) => {
-      const cell = XP.h("th", { scope: "col", class: column.isNumber ? "number" : null });
+      const cell = XP.h("th", { scope: "col", class: kindOf(column) });
       const sort = () => {
         order = { column: number, sign: order.column === number ? -order.sign : column.isNumber ? -1 : 1 };
         head.forEach((one) => one.removeAttribute("aria-sort"));

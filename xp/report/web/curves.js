@@ -2,33 +2,27 @@
 // Curves: uPlot draws them; a click or Enter on a point opens its step.
 (() => {
   const { h } = XP;
-  const charts = [];
+  // Charts of the page; their numbers are compared with metrics.jsonl by a test.
+  const charts = XP.charts = [];
 
-  // Charts of one run that belong together; every metric that none of them names has a chart of its own.
+  // Charts of one run that belong together, of one unit each; every other metric has a chart of its own.
   const GROUPS = [
     ["Groups with a pass (pass@k)", /^reward\/avg_pass_at_/],
-    ["Tokens written in an episode", /^episodes\/tokens$/],
-    ["Turns of an episode", /^environment\/turns$/],
     ["Shares of episodes", /^episodes\/(void|truncated|malformed|finished)$/],
-    ["Groups without variance", /^reward\/groups_without_variance$/],
-    ["Entropy", /entropy/],
-    ["KL divergence", /(^|[/_])kl([/_]|$)/],
-    ["Log-probability gap between engine and trainer", /logprob_gap/],
-    ["Seconds of a step, and its parts", /^time\//],
-    ["Gradient norm", /grad_norm/],
-    ["Learning rate", /learning_rate/],
-    ["Memory of the GPU", /gpu.*memory|memory.*gpu/i],
-    ["Utilisation of the GPU", /gpu.*util|util.*gpu/i],
+    ["KL divergence, and distance to the teacher", /^training\/(distill_)?kl$/],
+    ["Seconds of a step, and its parts", /^time\/(?!start_s$)/],
+    ["Gradient norm", /^training\/(critic_)?grad_norm$/],
+    ["Learning rate", /^training\/(critic_)?learning_rate$/],
+    ["Memory of the fullest GPU", /^gpu\/memory_/],
   ];
   const REWARD = "reward/avg_raw_reward";
   const IN_MAIN = /^reward\/avg_raw_reward$/;
 
   const groupsOf = (names) => {
     const left = names.filter((name) => !IN_MAIN.test(name));
-    const found = GROUPS.map(([title, pattern]) => [title, left.filter((name) => pattern.test(name))]);
+    const found = GROUPS.map(([title, pattern]) => [title, left.filter((name) => pattern.test(name))]).filter(([, own]) => own.length > 1);
     const used = new Set(found.flatMap(([, own]) => own));
-    const others = left.filter((name) => !used.has(name)).map((name) => [XP.title(name), [name]]);
-    return [...found.filter(([, own]) => own.length), ...others];
+    return [...found, ...left.filter((name) => !used.has(name)).map((name) => [XP.title(name), [name]])];
   };
 
   const axes = (xLabel) => {
@@ -58,7 +52,16 @@
   };
 
   // Of a line that is 0 throughout, uPlot's own range goes up to 100.
-  const range = (plot, low, high) => (low === null || (low === 0 && high === 0) ? [0, 1] : uPlot.rangeNum(low, high, 0.1, true));
+  const rangeOf = (bars) => (plot, low, high) => {
+    const ends = [low, high, ...bars.flatMap((bar) => [bar.low, bar.high])].filter((value) => value !== null);
+    const [least, most] = [Math.min(...ends), Math.max(...ends)];
+    return !ends.length || (least === 0 && most === 0) ? [0, 1] : uPlot.rangeNum(least, most, 0.1, true);
+  };
+  // Marks at the first and the last step lie inside the axes.
+  const withMargin = (plot, low, high) => {
+    const margin = 0.03 * (high - low || 1);
+    return [low - margin, high + margin];
+  };
   const tint = (colour) => `color-mix(in srgb, ${colour} 22%, transparent)`;
 
   // Error bars: {x, low, high, colour}.
@@ -84,7 +87,7 @@
   const options = (host, given, lines, height) => ({
     width: Math.max(240, host.clientWidth),
     height,
-    scales: { x: { time: false }, y: { range } },
+    scales: { x: { time: false, range: given.lines.some((line) => line.isPoints) || given.bars?.length ? withMargin : undefined }, y: { range: rangeOf(given.bars || []) } },
     legend: { live: true, show: !given.isBare },
     cursor: { sync: given.isSynced ? { key: "steps" } : undefined, points: { size: 8 }, drag: { x: true, y: false } },
     axes: axes(given.xLabel),
@@ -95,11 +98,11 @@
     })),
   });
 
-  // A chart: {title, lines: [{label, x, y, colour, isPoints, isBound, dash}], bands: [[high, low, of]], bars, metric: its
-  // name for the explanation, note, onPick, isBare: without a legend}.
+  // A chart: {title, unit, lines: [{label, x, y, colour, isPoints, isBound, dash}], bands: [[high, low, of]], bars, metric:
+  // its name for the explanation and the unit, note, onPick, isBare: without a legend}.
   XP.chart = (given) => {
     const host = h("div", { class: "plot", tabindex: 0, role: "img", "aria-label": `${given.title}: ${describe(given.lines)}` });
-    const figure = h("figure", { class: given.isLarge ? "chart large" : "chart" }, h("figcaption", { title: meaning(given) }, given.title), given.note && h("p", { class: "note" }, given.note), host);
+    const figure = h("figure", { class: given.isLarge ? "chart large" : "chart" }, h("figcaption", { title: meaning(given) }, given.title, " ", h("span", { class: "unit" }, unitOf(given))), given.note && h("p", { class: "note" }, given.note), host);
     const entry = { plot: null, given, host, figure };
     const draw = () => {
       entry.plot?.destroy();
@@ -115,6 +118,7 @@
     return figure;
   };
 
+  const unitOf = (given) => given.unit || XP.report.meanings[given.metric]?.[0];
   const meaning = (given) => {
     const found = XP.report.meanings[given.metric];
     return found ? `${found[1]} ${found[2]} Unit: ${found[0]}.` : null;
@@ -162,6 +166,7 @@
     }
   }));
   XP.redraw = () => charts.forEach((entry) => entry.plot && entry.draw());
+  window.addEventListener("beforeprint", () => charts.forEach((entry) => entry.plot === null && entry.draw()));
   XP.forgetCharts = () => {
     charts.forEach((entry) => { seen.unobserve(entry.host); resized.unobserve(entry.host); entry.plot?.destroy(); });
     charts.length = 0;
@@ -207,18 +212,24 @@
     return XP.chart({ title: "Reward: mean of a step's episodes", metric: REWARD, note, lines, bands, bars, onPick, isLarge: true, isSynced: true, xLabel: "rollout step" });
   };
 
+  // A metric by step; values with no neighbour to join them to are points.
+  const lineOf = ({ step, values }, name) => ({ label: XP.title(name), x: step, y: values[name], isPoints: values[name].filter((value) => value !== null).length < 3 });
+
   XP.curvesOf = (run) => {
     const onPick = (step) => XP.openStep(run, step);
     const train = run.metrics.train;
     const charts = [];
     if (train || run.reward.step.length) charts.push(rewardChart(run, onPick));
     for (const [title, names] of groupsOf(Object.keys(train?.values || {}))) {
-      const lines = names.map((name) => ({ label: XP.title(name), x: train.step, y: train.values[name] }));
+      const lines = names.map((name) => lineOf(train, name));
       charts.push(XP.chart({ title, metric: names[0], lines, onPick, isSynced: true, xLabel: "rollout step" }));
     }
-    const during = run.metrics.evaluate_during;
-    for (const [name, y] of Object.entries(during?.values || {})) {
-      charts.push(XP.chart({ title: XP.title(name), metric: name, lines: [{ label: XP.title(name), x: during.step, y }], xLabel: "rollout step" }));
+    for (const [stage, xLabel] of [["evaluate_during", "rollout step"], ["sft", "update of the fine-tuning"]]) {
+      const found = run.metrics[stage];
+      for (const name of Object.keys(found?.values || {})) {
+        const title = stage === "sft" ? `Fine-tuning: ${XP.title(name)}` : XP.title(name);
+        charts.push(XP.chart({ title, metric: name, lines: [lineOf(found, name)], xLabel }));
+      }
     }
     return charts.length
       ? [h("p", { class: "note" }, "A click on a point, or arrow keys and Enter, opens the episodes of its step. Drag to zoom, double click for all."), h("div", { class: "charts" }, charts)]

@@ -56,7 +56,7 @@
     const labels = [0, 0.5, 1].map((share) => svg("text", { x: LEFT - 6, y: Math.max(10, (HEIGHT - BOTTOM) * (1 - share)), "text-anchor": "end" }, XP.num(least + share * (most - least), 3)));
     const every = Math.max(1, Math.ceil((28 / cell)));
     const ticks = columns.map((column, place) => place % every === 0 && svg("text", { x: LEFT + (place + 0.5) * cell, y: HEIGHT - BOTTOM + 15, "text-anchor": "middle" }, column.first));
-    return h("figure", { class: "chart large" }, h("figcaption", {}, "Rewards of a step's episodes"),
+    return h("figure", { class: "chart large" }, h("figcaption", {}, "Distribution of a step's rewards ", h("span", { class: "unit" }, "share of the scored episodes")),
       h("p", { class: "note" }, "Each column is a step. The stronger the colour of a cell, the larger the share of the step's scored episodes with this reward. A click opens the step."),
       h("div", { class: "wide", tabindex: 0 }, svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, class: "histogram", role: "group", "aria-label": "distribution of rewards by step" },
         bars, labels, ticks, svg("text", { x: LEFT, y: HEIGHT - 6 }, "rollout step"))));
@@ -66,7 +66,7 @@
     const { step, tools: calls } = run.calls;
     const lines = Object.entries(calls).map(([label, y]) => ({ label, x: step, y }));
     if (!lines.length) return null;
-    return XP.chart({ title: "Calls of each tool in an episode", lines, onPick: (at) => XP.openStep(run, at), isSynced: true, isLarge: true, xLabel: "rollout step" });
+    return XP.chart({ title: "Calls of each tool", unit: "calls in an episode, mean of the step", lines, onPick: (at) => XP.openStep(run, at), isSynced: true, isLarge: true, xLabel: "rollout step" });
   };
 
   XP.distributionOf = (run) => {

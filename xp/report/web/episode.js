@@ -13,7 +13,7 @@
   const result = (found) => {
     if (!found) return h("span", { class: "badge bad" }, "not executed");
     return [
-      found.reward !== null && h("span", { class: "badge good" }, `reward ${XP.reward(found.reward)}`),
+      found.reward !== null && h("span", { class: `badge ${found.reward > 0 ? "good" : found.reward < 0 ? "bad" : ""}` }, `reward ${XP.reward(found.reward)}`),
       found.is_call_error && h("span", { class: "badge bad" }, "call error"),
       found.finished && h("span", { class: "badge" }, "episode over"),
       found.text !== undefined && h("pre", { dir: "auto" }, found.text),
@@ -95,6 +95,23 @@
     return h("details", { ontoggle: (event) => event.target.open && !place.firstChild && open() }, h("summary", {}, "Tokens and mask"), place);
   };
 
+  // The right answer and the hidden state are in no file: the environment is asked for them, where a server can do it.
+  const taskPart = (run, number) => {
+    const place = h("div");
+    const command = h("p", { class: "note" }, "It is in no file of a run. To see it: ", h("code", {}, `python -m xp view ${run.id}`), ".");
+    const open = async () => {
+      XP.fill(place, XP.isLive ? h("p", { class: "note" }, "The environment is asked ...") : command);
+      if (!XP.isLive) return;
+      try {
+        XP.fill(place, h("pre", { dir: "auto" }, (await XP.ask("task", { run: XP.report.runs.indexOf(run), row: number })).text));
+      } catch (error) {
+        XP.fill(place, h("p", { class: "warn" }, error.message));
+      }
+    };
+    return h("details", { class: "task-part", ontoggle: (event) => event.target.open && !place.firstChild && open() },
+      h("summary", {}, "Right answer and hidden state of the task"), place);
+  };
+
   const column = async (run, number) => {
     const row = XP.row(run, number);
     let found = null;
@@ -103,7 +120,7 @@
     } catch (error) {
       return h("div", { class: "episode" }, head(row, null), h("p", { class: "warn" }, error.message));
     }
-    return h("div", { class: "episode" }, head(row, found), found ? body(run, number, found) : bare(run), tokenPart(run, number, found));
+    return h("div", { class: "episode" }, head(row, found), !run.is_evaluation && taskPart(run, number), found ? body(run, number, found) : bare(run), tokenPart(run, number, found));
   };
 
   const show = (title, run, buttons, content) => {

@@ -37,17 +37,17 @@
   };
 
   const columns = (run) => [
-    { title: "phase", value: (row) => row.phase },
+    { title: "phase", value: (row) => row.phase, isMinor: true },
     { title: "step", value: (row) => row.step, isNumber: true },
     { title: "task", value: (row) => row.task },
-    { title: "sample", value: (row) => row.sample, isNumber: true },
+    { title: "sample", value: (row) => row.sample, isNumber: true, isMinor: true },
     { title: "reward", value: (row) => row.reward, show: rewardCell, isNumber: true },
     { title: "status", value: (row) => row.status },
-    { title: "turns", value: (row) => row.turns, isNumber: true },
-    { title: "calls", value: (row) => row.calls, isNumber: true },
-    { title: "malformed", value: (row) => row.malformed, isNumber: true },
-    { title: "tokens", value: (row) => row.generated, isNumber: true },
-    { title: "seconds", value: (row) => row.seconds, isNumber: true },
+    { title: "turns", value: (row) => row.turns, isNumber: true, isMinor: true },
+    { title: "calls", value: (row) => row.calls, isNumber: true, isMinor: true },
+    { title: "malformed", value: (row) => row.malformed, isNumber: true, isMinor: true },
+    { title: "tokens", value: (row) => row.generated, isNumber: true, isMinor: true },
+    { title: "seconds", value: (row) => row.seconds, isNumber: true, isMinor: true },
     ...(XP.isLive ? [] : [{ title: "text", value: (row) => Number(XP.hasText(run, row.number)), show: (row) => (XP.hasText(run, row.number) ? "yes" : "") }]),
   ];
 

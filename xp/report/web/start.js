@@ -34,10 +34,14 @@
     ask();
   };
 
+  // What tells a run of a sweep from the others.
+  const pointOf = (name) => list.sweeps.map((sweep) => sweep.points[name]).find(Boolean);
+
   const nameCell = (row) => [
     h("a", { href: openAddress(row.runs || [row.name]) }, row.runs ? `sweep ${row.name}` : row.name),
     row.tags.map((tag) => h("button", { class: "tag", title: `only with this tag`, onclick: () => addWord(`tag=${tag}`) }, tag)),
     h("div", { class: "note" }, row.title),
+    pointOf(row.name) && h("div", { class: "point" }, pointOf(row.name)),
     row.note && h("div", { class: "own-note" }, row.note),
     row.remark && h("div", { class: "note warn" }, row.remark),
   ];
@@ -47,15 +51,13 @@
     return h("span", { class: `badge ${word}`, title: row.sentence || row.status }, word);
   };
 
-  const progress = (row) => (row.status === "running" && row.step ? `step ${row.step}${row.steps ? ` of ${row.steps}` : ""}` : "");
-
   const COLUMNS = [
     { title: "", value: (row) => ticked.has(row.name), show: (row) => (row.runs ? null : tick(row)), kind: "tick" },
     { title: "name", value: (row) => row.name, show: nameCell, kind: "run-name" },
     { title: "verdict", value: (row) => row.verdict || row.status, show: verdictCell, kind: "verdict-cell" },
     { title: "before", value: (row) => row.before?.[0], show: (row) => XP.estimate(row.before), isNumber: true, kind: "number before" },
     { title: "after", value: (row) => row.after?.[0], show: (row) => XP.estimate(row.after), isNumber: true, kind: "number after" },
-    { title: "training", value: (row) => row.curve?.[row.curve.length - 1], show: (row) => [row.curve && curve(row.curve), h("div", { class: "note" }, progress(row))], isNumber: true, kind: "curve-cell" },
+    { title: "training", value: (row) => row.curve?.[row.curve.length - 1], show: (row) => [row.curve && curve(row.curve), h("div", { class: "note" }, row.progress)], isNumber: true, kind: "curve-cell" },
     { title: "took", value: (row) => row.seconds, show: (row) => XP.time(row.seconds), isNumber: true, kind: "number took" },
     { title: "machine", value: (row) => row.machine, show: (row) => [row.machine, row.host && h("div", { class: "note" }, row.host)], kind: "machine" },
     { title: "started (UTC)", value: (row) => row.started, show: (row) => row.started.slice(0, 16).replace("T", " "), kind: "started" },
@@ -75,7 +77,7 @@
     const statuses = [...new Set(own.map((row) => row.status))];
     return {
       name: sweep.name, runs: own.map((row) => row.name), tags: [], note: "", remark: "", verdict: null,
-      title: `${own.length} runs · ${sweep.words}${best ? ` · best: ${best.name}` : ""}`,
+      title: `${own.length} runs · ${sweep.words}${best ? ` · best: ${sweep.points[best.name] || best.name}` : ""}`,
       status: statuses.includes("running") ? "running" : statuses.length === 1 ? statuses[0] : "mixed",
       before: null, after: best?.after, curve: best?.curve, machine: own[0]?.machine || "",
       seconds: own.reduce((sum, row) => sum + (row.seconds || 0), 0),
@@ -131,6 +133,7 @@
 
   XP.startPage = () => {
     XP.fill(document.getElementById("head"), h("h1", {}, document.title),
+      h("p", { class: "note" }, "Outputs: ", h("code", {}, XP.report.outputs)),
       h("p", { class: "note" }, "Tick runs to compare them. A click on a column's head sorts. Rewards are means over held-out tasks, with the 95 % interval of the mean (clustered by task) below."));
     XP.fill(document.getElementById("main"), h("div", { class: "bar" }, box, kind, actions), state, table);
     document.getElementById("nav").remove();

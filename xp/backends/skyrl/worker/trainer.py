@@ -21,6 +21,7 @@ from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import AdvantageFn, check_not_negative, differ, of_groups, without_variance
 from xp.episode.rewards import Overlong
+from xp.lib.progress import stays_in_log
 from xp.spec import Distill, RatioFrom
 from xp.worker.adapters import merge_adapters
 from xp.worker.best import BestKeeper
@@ -163,7 +164,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
     async def _held_out(self, step: int) -> list[RunningEpisode]:
         running_episodes: list[RunningEpisode] = []
-        with tqdm(total=len(self.eval_dataset), desc="evaluate", unit="episode", position=0, leave=False) as bar:
+        with tqdm(
+            total=len(self.eval_dataset), desc="evaluate", unit="episode", position=0, leave=stays_in_log()
+        ) as bar:
             async for batch in self.generator.held_out(self.eval_dataloader, self.cfg, step):
                 running_episodes += batch
                 bar.update(len(batch))

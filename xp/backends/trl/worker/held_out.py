@@ -18,6 +18,7 @@ from xp.engines.play import play_each
 from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.upload import Recorder
+from xp.lib.progress import stays_in_log
 from xp.lib.reading import config_of
 from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
@@ -107,7 +108,12 @@ class HeldOutEvaluation:
         process, run, numbered = self._process, self._config.places.run, self._numbered
         played = play_each(opened, process.chat, numbered, process.mix, places=self._places)
         # The bar is for a moment where that of the training is.
-        options: dict[str, Any] = {"desc": f"evaluate {name}", "unit": "episode", "position": 0, "leave": False}
+        options: dict[str, Any] = {
+            "desc": f"evaluate {name}",
+            "unit": "episode",
+            "position": 0,
+            "leave": stays_in_log(),
+        }
         rollouts = iter(tqdm(played, total=len(numbered), disable=not self._ranks.is_main, **options))
         counted = (rollout.record for rollout in islice(rollouts, self._num_counted))
         samples = self._config.spec.evaluation.samples_per_task

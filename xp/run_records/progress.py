@@ -1,0 +1,109 @@
+"""Progress of a run's training or fine-tuning, from its metrics and its record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from xp.diagnosis.history import Points
+from xp.episode.metrics_file import read_metrics
+from xp.errors import ExitCode, XpError
+from xp.lib.reading import is_count, is_finite, json_of
+from xp.run_records.leaderboard import spec_of
+from xp.run_records.record import RunRecord, RunStatus
+from xp.worker.places import NUM_UPDATES
+
+REWARD: Final = "reward/avg_raw_reward"
+RECENT: Final = 5
+"""Number of last steps whose mean time predicts the time left."""
+SFT: Final = "sft"
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """Progress of one run."""
+
+    is_tuning: bool
+    """True for a fine-tuning, whose steps are updates."""
+    step: int
+    num_steps: int | None
+    curves: tuple[tuple[str, Points, str], ...] = ()
+    """Name, points, and the unit that is counted, of each curve with points."""
+    step_s: float | None = None
+    """Seconds of a step; None: not known."""
+    at: float = 0.0
+    """Time of the last finished step, in seconds since the epoch."""
+
+    @property
+    def share(self) -> float | None:
+        """Completed share of the steps, from 0 to 1."""
+        return min(1.0, self.step / self.num_steps) if self.num_steps else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the last step ends; None: not known."""
+        if self.step_s is None or self.num_steps is None:
+            return None
+        left = self.step_s * (self.num_steps - self.step)
+        passed = min(self.step_s, time.time() - self.at) if self.at else 0.0
+        return max(0.0, left - passed)
+
+
+def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
+    """Progress of the training, or of the fine-tuning before it; None: the run has neither."""
+    lines = {stage: read_metrics(run / "metrics.jsonl", stage) for stage in ("train", SFT)}
+    stages = {one.name: one.status for one in record.attempts[-1].stages} if record.attempts else {}
+    is_tuned = stages.get(SFT) in (None, RunStatus.SUCCEEDED, RunStatus.CACHED)
+    if lines["train"] or ("train" in stages and is_tuned):
+        total = record.num_steps or _planned_steps(run, record)
+        return _progress(run, lines["train"], total, is_tuning=False)
+    if lines[SFT] or SFT in stages:
+        return _progress(run, lines[SFT], _num_updates(run, record), is_tuning=True)
+    return None
+
+
+def _progress(run: Path, lines: Sequence[Mapping[str, Any]], total: int | None, *, is_tuning: bool) -> RunProgress:
+    if is_tuning:
+        seconds, curves = "time/update_s", [("loss", _points(lines, "training/loss"), "update")]
+    else:
+        during = read_metrics(run / "metrics.jsonl", "evaluate_during")
+        held_out = _points(during, f"evaluation/during/{REWARD}")
+        seconds = "time/step_s"
+        curves = [("reward", _points(lines, REWARD), "step"), ("held-out", held_out, "evaluation")]
+    last = lines[-1] if lines else {"step": 0}
+    times = [value for _, value in _points(lines[-RECENT:], seconds)]
+    at = last.get("time")
+    return RunProgress(
+        is_tuning,
+        last["step"],
+        total,
+        tuple(one for one in curves if one[1]),
+        fmean(times) if times else None,
+        at if is_finite(at) else 0.0,
+    )
+
+
+def _points(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
+    return [(line["step"], float(line[name])) for line in lines if is_finite(line.get(name))]
+
+
+def _planned_steps(run: Path, record: RunRecord) -> int | None:
+    """Steps of the spec; None: they follow from the epochs, or the spec cannot be read."""
+    with suppress(XpError, LookupError, TypeError):
+        steps = spec_of(run, len(record.attempts))["training"]["num_steps"]
+        return steps if is_count(steps) else None
+    return None
+
+
+def _num_updates(run: Path, record: RunRecord) -> int | None:
+    """Updates of a fine-tuning, as its stage counted them; None: it has not yet."""
+    with suppress(XpError):
+        file = run / f"attempt_{len(record.attempts)}" / SFT / NUM_UPDATES
+        updates = json_of(file, ExitCode.RUN_DIR, below=run)
+        return updates if is_count(updates) else None
+    return None
