@@ -148,6 +148,7 @@ def test_an_episode_comes_when_it_is_asked_for(server: Server) -> None:
 
 
 def test_the_environment_tells_the_right_answer_of_a_run_that_is_ones_own(start: Server, outputs: Path) -> None:
+    start.json("/api/run?name=run-one&run=0")
     path = "/api/task?name=run-one&run=0&row=0"
     assert '"split": "train"' in start.json(path)["text"]
     record = read_record(start.run)

@@ -84,7 +84,7 @@ def _progress(run: Path, lines: Sequence[Mapping[str, Any]], total: int | None, 
         total,
         tuple(one for one in curves if one[1]),
         fmean(times) if times else None,
-        at if is_finite(at) else 0.0,
+        float(at) if at is not None and is_finite(at) else 0.0,
     )
 
 
