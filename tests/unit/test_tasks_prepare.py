@@ -25,7 +25,7 @@ from xp.tasks.store import TaskSet
 
 def test_only_consecutive_tasks_of_an_outage_end_the_stage(tmp_path: Path) -> None:
     fetcher = Fetcher(FakeWorld(tmp_path).config(), {}, Any, Any)  # type: ignore[arg-type]
-    opened = _OpenBlock(Any, {}, [])  # type: ignore[arg-type]
+    opened = _OpenBlock(Any, {}, 0)  # type: ignore[arg-type]
     task = Task("fake", "train", 0)
 
     def take(*results: ShardEntry | Failure) -> None:

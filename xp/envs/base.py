@@ -149,18 +149,6 @@ class Provider(Protocol):
 
 
 @runtime_checkable
-class Describer(Protocol):
-    """A provider that reads a task's prompt and tools in one call, cheaper than a session."""
-
-    async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-        """First messages and tools of a task; its session is closed again. Raises EnvFault.
-
-        Must run on the process's loop (xp.envs.loop), after another request of the provider; the caller limits the
-        number of concurrent calls.
-        """
-
-
-@runtime_checkable
 class Lister(Protocol):
     """A provider whose environment may list all tasks of a split in one call."""
 

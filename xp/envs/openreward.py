@@ -85,11 +85,6 @@ class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
         finally:
             session.close()
 
-    async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-        """See xp.envs.base.Describer."""
-        wire.check_index(task)
-        return await self._core().describe(task)
-
     def _ask(self, question: Callable[[Catalog], Coroutine[Any, Any, T]]) -> T:
         core = self._core()
         return run(question(core.catalog), self._config.limits.create_timeout_s + SLACK_S)
@@ -185,15 +180,6 @@ class OpenRewardCore(ServerCore):
         self._keeper: asyncio.Task[None] | None = None
         self._draining = asyncio.Event()
         self._has_messages = True
-
-    async def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-        """See xp.envs.base.Describer."""
-        live = await self.open(task)
-        try:
-            tools, _ = await self.tools(live)
-        finally:
-            await asyncio.shield(self.close_soon(live))
-        return live.prompt, tools
 
     async def open(self, task: Task) -> Live:
         """Creates a session and waits until its setup is complete, so that tools can be called at once.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count, groupby
+from itertools import groupby
 from queue import Empty, SimpleQueue
 
-from xp.envs.base import Describer, EnvFault, EnvUnavailable, Provider, Task, UnsafeOrigin
-from xp.envs.loop import current_loop
+from xp.envs.base import EnvFault, EnvUnavailable, Provider, Task, UnsafeOrigin
 from xp.envs.retry import backoff_s
 from xp.errors import XpError
 from xp.lib.progress import ProgressBar
@@ -24,7 +22,7 @@ from xp.tasks.selection import Block
 from xp.tasks.shards import ShardEntry, WorkDirectory
 
 WINDOW = 1024
-"""Largest number of tasks in unfinished blocks; large enough that slow tasks do not delay others."""
+"""Largest number of unfinished tasks, so that slow ones do not delay others."""
 LISTED_BLOCKS = 8
 """Number of blocks whose tasks are listed by one request."""
 SHOW_EVERY_S = 0.2
@@ -41,8 +39,8 @@ class _OpenBlock:
 
     block: Block
     entries: dict[int, ShardEntry]
-    pending: list[tuple[Task, str]]
-    """Tasks that are in no shard, each with its hash."""
+    num_pending: int
+    """Number of its tasks without an entry or a failure."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,7 @@ class _Unavailable(Failure):
 
 @dataclass
 class Fetcher:
-    """Fetches blocks in order; for one use only.
-
-    The caller's thread lists tasks and writes shards; sessions run on the process's loop, which passes whole blocks to
-    the thread, since a switch between threads costs more than the final processing of one task.
-    """
+    """Fetches blocks in order; for one use only. Sessions run on threads; the caller's thread writes the shards."""
 
     config: PrepareConfig
     providers: Mapping[str, Provider]
@@ -64,8 +58,8 @@ class Fetcher:
     bar: ProgressBar
     failures: list[Failure] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
-    _flying: dict[Future[None], _OpenBlock] = field(default_factory=dict)
-    _done: SimpleQueue[Future[None]] = field(default_factory=SimpleQueue)
+    _flying: dict[Future[ShardEntry | Failure], tuple[_OpenBlock, Task]] = field(default_factory=dict)
+    _done: SimpleQueue[Future[ShardEntry | Failure]] = field(default_factory=SimpleQueue)
     _num_known: int = 0
     """Tasks that finished shards of an earlier run have."""
     _num_fetched: int = 0
@@ -73,10 +67,9 @@ class Fetcher:
 
     def run(self, blocks: Sequence[Block]) -> tuple[Failure, ...]:
         """Fetches all tasks into shards; returns the failures, in the order of the tasks."""
-        self._loop, self._began = current_loop(), time.monotonic()
-        self._turns = asyncio.Semaphore(self.config.preparation.concurrency)
+        self._began = time.monotonic()
         self._gates = {
-            name: asyncio.Semaphore(member.env.limits.max_sessions) for name, member in self.config.members.items()
+            name: threading.Semaphore(member.env.limits.max_sessions) for name, member in self.config.members.items()
         }
         self._pool = ThreadPoolExecutor(self.config.preparation.concurrency, thread_name_prefix="prepare")
         try:
@@ -86,19 +79,24 @@ class Fetcher:
                 self._collect()
         finally:
             self._stop.set()
-            self._keep_finished()
             self._pool.shutdown(wait=False, cancel_futures=True)
+            self._keep_finished()
         failed = {failure.task_id: failure for failure in self.failures}
         order = (block.task_id(index) for block in blocks for index in block.indices) if failed else ()
         return tuple(failed[task_id] for task_id in order if task_id in failed)
 
     def _keep_finished(self) -> None:
         """Writes the tasks that were fetched before a stop to shards, if the disk has room."""
-        wait(self._flying, timeout=STOP_GRACE_S)
+        # A cancelled future is never reported as done.
+        finished, _ = wait([future for future in self._flying if not future.cancelled()], timeout=STOP_GRACE_S)
+        for future in finished:
+            if future.exception() is None and isinstance(entry := future.result(), ShardEntry):
+                opened, task = self._flying[future]
+                opened.entries[task.index] = entry
         with suppress(OSError):
-            for opened in self._flying.values():
-                if entries := dict(opened.entries):
-                    self.work.write(opened.block, entries)
+            for opened in {opened.block: opened for opened, _ in self._flying.values()}.values():
+                if opened.entries:
+                    self.work.write(opened.block, opened.entries)
 
     def _begin(self, group: Sequence[Block]) -> None:
         """Lists the tasks that are in no shard with one request, and begins to fetch each."""
@@ -118,56 +116,35 @@ class Fetcher:
         return tasks
 
     def _open_block(self, block: Block, entries: dict[int, ShardEntry], tasks: Sequence[Task]) -> None:
-        if not tasks:
-            return
-        opened = _OpenBlock(block, entries, [(task, hash_task(task)) for task in tasks])
-        future = asyncio.run_coroutine_threadsafe(self._fetch_block(opened), self._loop)
-        self._flying[future] = opened
-        future.add_done_callback(self._done.put)
-        while sum(len(one.pending) for one in self._flying.values()) >= max(
-            WINDOW, 2 * self.config.preparation.concurrency
-        ):
+        opened = _OpenBlock(block, entries, len(tasks))
+        for task in tasks:
+            future = self._pool.submit(self._try, task)
+            self._flying[future] = opened, task
+            future.add_done_callback(self._done.put)
+        while len(self._flying) >= max(WINDOW, 2 * self.config.preparation.concurrency):
             self._collect()
 
     def _collect(self) -> None:
-        """Waits for a finished block and writes its shard; shows progress meanwhile."""
+        """Waits for a finished task; writes the shard of a block after its last one; shows progress meanwhile."""
         future = None
         while future is None:
             with suppress(Empty):
                 future = self._done.get(timeout=SHOW_EVERY_S)
             self._show()
-        future.result()
-        opened = self._flying[future]
-        if opened.entries:
+        opened, task = self._flying[future]
+        self._take(opened, task, future.result())
+        opened.num_pending -= 1
+        if not opened.num_pending and opened.entries:
             self.work.write(opened.block, opened.entries)
-        # A signal may stop this thread anywhere: a block leaves the list after its shard is written, never before.
+        # A signal may stop this thread anywhere: a task leaves the list after its shard is written, never before.
         del self._flying[future]
 
     def _show(self) -> None:
-        """Shows the loop's counts, in the caller's thread, so that a blocked terminal does not delay sessions."""
         num_failed = len(self.failures)
         done = self._num_known + self._num_fetched + num_failed
         rate = self._num_fetched / max(time.monotonic() - self._began, 1e-3)
         left = f", {(self.bar.total - done) / rate:.0f} s left" if rate else ""
         self.bar.show(done, f"{rate:.0f}/s" + (f", {num_failed} failed" if num_failed else ""), left)
-
-    async def _fetch_block(self, opened: _OpenBlock) -> None:
-        """Fetches a block, on the process's loop; each task then has an entry or a failure, and its session is closed.
-
-        An exception in one task stops the others before their next session, and is raised.
-        """
-        tasks = (self._fetch(opened, task, task_hash) for task, task_hash in opened.pending)
-        for error in await asyncio.gather(*tasks, return_exceptions=True):
-            if error is not None:
-                raise error
-
-    async def _fetch(self, opened: _OpenBlock, task: Task, task_hash: str) -> None:
-        try:
-            async with self._turns:
-                self._take(opened, task, await self._try(task, task_hash))
-        except BaseException:
-            self._stop.set()
-            raise
 
     def _take(self, opened: _OpenBlock, task: Task, result: ShardEntry | Failure) -> None:
         if isinstance(result, ShardEntry):
@@ -180,19 +157,16 @@ class Fetcher:
         if self._failed_in_a_row >= GIVE_UP_AFTER:
             raise unreachable(self.config.members[task.env], result.reason)
 
-    async def _try(self, task: Task, task_hash: str) -> ShardEntry | Failure:
+    def _try(self, task: Task) -> ShardEntry | Failure:
         member, provider = self.config.members[task.env], self.providers[task.env]
         failure = Failure(task.id, "stopped before it was tried")
-        for attempt in count(1):
-            if self._stop.is_set():
-                return failure
+        for attempt in range(1, TRIES + 1):
             try:
-                async with self._gates[task.env]:
-                    if isinstance(provider, Describer):
-                        prompt, tools = await provider.describe(task)
-                    else:
-                        prompt, tools = await self._loop.run_in_executor(self._pool, described, provider, task)
-                return entry_of(task, task_hash, prompt, tools, member)
+                with self._gates[task.env]:
+                    if self._stop.is_set():
+                        break
+                    prompt, tools = described(provider, task)
+                return entry_of(task, hash_task(task), prompt, tools, member)
             except XpError:
                 raise
             except UnsafeOrigin as error:
@@ -200,13 +174,12 @@ class Fetcher:
             except EnvFault as error:
                 kind = _Unavailable if isinstance(error, EnvUnavailable) else Failure
                 failure = kind(task.id, reason(error))
-                if attempt == TRIES:
-                    return failure
+                if attempt < TRIES:
+                    self._stop.wait(backoff_s(attempt))
             except Exception as error:
                 # The provider may be the user's code: a bug in it is the failure of one task, with its type.
                 return Failure(task.id, reason(error))
-            await asyncio.sleep(backoff_s(attempt))
-        raise AssertionError
+        return failure
 
 
 def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
