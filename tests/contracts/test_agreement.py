@@ -155,7 +155,7 @@ class FakeMix:
         self.episodes.append(Episode(task, lambda: kind(grade, answer), self._rules))
         return self.episodes[-1]
 
-    def scores_groups(self, env: str) -> bool:  # noqa: ARG002
+    def scores_groups(self, env: str) -> bool:
         return False
 
     def max_sessions(self) -> int:

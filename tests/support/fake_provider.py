@@ -28,7 +28,7 @@ class FakeProvider:
     has), `version`, `lists` (the splits whose tasks it lists), `order` (index -> the number in its question).
     """
 
-    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:  # noqa: ARG002
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         assert config.target is not None
         self.name = config.name
         self.behaviour: dict[str, Any] = json.loads(Path(config.target).read_text())

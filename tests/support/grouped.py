@@ -28,10 +28,10 @@ WINS = (call("win"),)
 
 
 class GroupedProvider:
-    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:  # noqa: ARG002
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._name, self._opened = config.name, itertools.count()
 
-    def open(self, task: Task) -> FakeSession:  # noqa: ARG002
+    def open(self, task: Task) -> FakeSession:
         number = next(self._opened)
         own = OWN[number % len(OWN)]
         if number == 2 * len(OWN) - 1:
@@ -42,7 +42,7 @@ class GroupedProvider:
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
         return [Task(self._name, split, index, {"level": 3}) for index in indices]
 
-    def score_group(self, task: Task, dialogues: Sequence[Sequence[Message]]) -> list[float]:  # noqa: ARG002
+    def score_group(self, task: Task, dialogues: Sequence[Sequence[Message]]) -> list[float]:
         assert all(one[-2]["tool_calls"][0]["function"]["name"] == "win" for one in dialogues)
         return [4 * float(one[-1]["content"].split()[-1]) for one in dialogues]
 

@@ -68,5 +68,5 @@ class ScriptedModel:
     def eval(self) -> ScriptedModel:
         return self
 
-    def train(self, mode: bool = True) -> ScriptedModel:  # noqa: ARG002
+    def train(self, mode: bool = True) -> ScriptedModel:
         return self

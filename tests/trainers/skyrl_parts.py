@@ -62,7 +62,7 @@ class ScriptedClient:
         self.asked: list[dict[str, Any]] = []
         """Prompt ids and sampling parameters of each request."""
 
-    async def generate(self, input_batch: Any, model: str | None = None) -> Any:  # noqa: ARG002
+    async def generate(self, input_batch: Any, model: str | None = None) -> Any:
         (session,), (prompt,) = input_batch["session_ids"], input_batch["prompt_token_ids"]
         self.asked.append({"ids": list(prompt), **input_batch["sampling_params"]})
         await asyncio.sleep(0)

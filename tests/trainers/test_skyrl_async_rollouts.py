@@ -35,14 +35,14 @@ class SlowGroups:
         self.begun: list[str] = []
         self.chat = SimpleNamespace(end_ids=(0,))
 
-    async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:  # noqa: ARG002
+    async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
         uid = input_batch["trajectory_ids"][0].instance_id
         self.begun.append(uid)
         for _ in range(200 if int(uid) % PROMPTS == 0 else 1):
             await asyncio.sleep(0)
         return {"uid": uid}
 
-    def running_episodes(self, input_batch: Any) -> list[Any]:  # noqa: ARG002
+    def running_episodes(self, input_batch: Any) -> list[Any]:
         return []
 
 
@@ -101,10 +101,10 @@ class Writing:
     def __init__(self) -> None:
         self.models: list[str] = []
 
-    def save_checkpoint(self, role: str, directory: str, tokenizer: Any) -> None:  # noqa: ARG002
+    def save_checkpoint(self, role: str, directory: str, tokenizer: Any) -> None:
         Path(directory).mkdir(parents=True)
 
-    def save_hf_model(self, role: str, directory: str, tokenizer: Any) -> None:  # noqa: ARG002
+    def save_hf_model(self, role: str, directory: str, tokenizer: Any) -> None:
         Path(directory).mkdir(parents=True)
         self.models.append(Path(directory).parent.name)
 

@@ -124,7 +124,7 @@ def trained(root: Path, rewards: Rewards, num_steps: int, first: int = 0) -> Run
             training_input["values"] = None
             return training_input
 
-        def train_critic_and_policy(self, data: Any) -> Any:  # noqa: ARG002
+        def train_critic_and_policy(self, data: Any) -> Any:
             return {}
 
         def init_weight_sync_state(self) -> None: ...

@@ -58,7 +58,7 @@ class CountedMix:
     def episode(self, row: TaskRow) -> Episode:
         return Episode(Task(row.env, row.split, row.index), self._open, self._rules)
 
-    def scores_groups(self, env: str) -> bool:  # noqa: ARG002
+    def scores_groups(self, env: str) -> bool:
         return False
 
     def max_sessions(self) -> int:

@@ -111,7 +111,7 @@ def test_a_skipped_update_changes_no_weight(tmp_path: Path) -> None:
     from transformers import TrainerCallback
 
     class Look(TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             seen.append(weights(trainer))
 
     before = weights(trainer)

@@ -94,14 +94,14 @@ class Scripted(EpisodeEngine):
 
     is_generating = False
 
-    def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:  # noqa: ARG002
+    def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
         self._write(number)
 
     def continue_with(self, number: int, reply: Sequence[int]) -> None:
         self.conversations[number].append_env_tokens(reply)
         self._write(number)
 
-    def step(self, is_live: bool) -> None:  # noqa: ARG002
+    def step(self, is_live: bool) -> None:
         raise AssertionError
 
     def _write(self, number: int) -> None:

@@ -33,7 +33,7 @@ class FakeTracker:
         self._perhaps("open")
         return self
 
-    def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:  # noqa: ARG002
+    def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         self._perhaps("log")
         self.seen.append((step, dict(metrics)))
 

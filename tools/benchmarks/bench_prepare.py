@@ -115,7 +115,7 @@ def seconds_of_sdk_loop(url: str, num_tasks: int) -> float:
 class ManyTasks:
     """An index-based environment in memory, for the memory of preparation alone."""
 
-    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:  # noqa: ARG002
+    def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self.name = config.name
 
     def version(self) -> str:
@@ -124,7 +124,7 @@ class ManyTasks:
     def splits(self) -> tuple[str, ...]:
         return ("train",)
 
-    def num_tasks(self, split: str) -> int:  # noqa: ARG002
+    def num_tasks(self, split: str) -> int:
         return NUM_MANY_TASKS
 
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:

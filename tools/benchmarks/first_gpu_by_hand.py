@@ -73,7 +73,7 @@ def main(model: str) -> None:
     )
 
     class Steps(TrainerCallback):  # type: ignore[misc]
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if "reward" in (logs or {}):
                 say(f"step {state.global_step}: reward {logs['reward']:.3f}")
 

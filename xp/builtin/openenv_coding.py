@@ -52,13 +52,11 @@ class Coding(Environment[CodeAction, CodeObservation, State]):  # type: ignore[m
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, tests: str = "", **_: Any
     ) -> CodeObservation:
-        del seed
         self._tests = tests
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
         return CodeObservation()
 
     def step(self, action: CodeAction, timeout_s: float | None = None, **_: Any) -> CodeObservation:
-        del timeout_s
         self._state.step_count += 1
         seen = run_program(action.code)
         if seen.exit_code == 0 and self._tests:

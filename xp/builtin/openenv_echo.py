@@ -40,13 +40,11 @@ class OpenEnvEcho(Environment[EchoAction, EchoObservation, State]):  # type: ign
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, target: str | None = None, **_: Any
     ) -> EchoObservation:
-        del seed
         self._target = target
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
         return EchoObservation(echoed_message="ready")
 
     def step(self, action: EchoAction, timeout_s: float | None = None, **_: Any) -> EchoObservation:
-        del timeout_s
         self._state.step_count += 1
         if self._target is None:
             return EchoObservation(echoed_message=action.message, reward=PER_CHARACTER * len(action.message))

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 from xp.cli.episode import add_episode
 from xp.cli.help_texts import EPILOG, EVAL, LISTS, PROFILE
 from xp.cli.report import NAMES_OF_RUNS, add_report, add_view
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 
 Add = Callable[[argparse.ArgumentParser], None]
 
@@ -149,7 +149,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        raise XpError(f"{message}\n{self.format_usage().strip()}", ExitCode.CONFIG)
+        raise XpError(f"{message}\n{self.format_usage().strip()}")
 
 
 def directory(text: str) -> Path:

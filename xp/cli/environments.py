@@ -211,17 +211,12 @@ def new_environment(name: str, kind: str, folder: Path) -> list[str]:
     """
     cls = "".join(part.capitalize() for part in name.split("_"))
     if not MODULE_NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise XpError(
-            f"env new {name}: a name is small letters, digits and _, and begins with a letter", ExitCode.CONFIG
-        )
+        raise XpError(f"env new {name}: a name is small letters, digits and _, and begins with a letter")
     texts = {folder / f"{name}.py": f"{kind}.txt", folder / f"test_{name}.py": f"{kind}_test.txt"}
     if there := [str(path) for path in texts if path.exists() or path.is_symlink()]:
-        raise XpError(f"env new {name}: {' and '.join(there)}: already there, and left alone", ExitCode.CONFIG)
+        raise XpError(f"env new {name}: {' and '.join(there)}: already there, and left alone")
     if (spec := importlib.util.find_spec(name)) is not None:
-        raise XpError(
-            f"env new {name}: there is a module of that name ({spec.origin or 'a package'}); take another",
-            ExitCode.CONFIG,
-        )
+        raise XpError(f"env new {name}: there is a module of that name ({spec.origin or 'a package'}); take another")
     written: list[Path] = []
     try:
         for path, skeleton in texts.items():

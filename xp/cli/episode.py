@@ -74,11 +74,11 @@ def _chosen(index: EpisodeIndex, args: Namespace) -> tuple[int, int]:
     phases = sorted({row.phase for row in rows})
     phase = args.phase or (TRAIN if TRAIN in phases else phases[-1])
     if phase not in phases:
-        raise XpError(f"--phase {phase}: the run has {', '.join(phases)}", ExitCode.CONFIG)
+        raise XpError(f"--phase {phase}: the run has {', '.join(phases)}")
     steps = sorted({row.step for row in rows if row.phase == phase})
     step = steps[-1] if args.step is None else args.step
     if step not in steps:
-        raise XpError(f"--step {step}: {phase} has the steps {steps[0]} to {steps[-1]}", ExitCode.CONFIG)
+        raise XpError(f"--step {step}: {phase} has the steps {steps[0]} to {steps[-1]}")
     attempt = index.last_attempt_of()[phase, step]
     numbers = [
         number
@@ -93,9 +93,7 @@ def _chosen(index: EpisodeIndex, args: Namespace) -> tuple[int, int]:
         numbers = order and [order[{"worst": 0, "median": len(order) // 2, "best": -1}[args.rank]]]
     if not numbers:
         indices = sorted({row.task_index for row in rows if row.phase == phase and row.step == step})
-        raise XpError(
-            f"no episode of {phase} step {step} matches; task indices there: {_few(indices)}", ExitCode.CONFIG
-        )
+        raise XpError(f"no episode of {phase} step {step} matches; task indices there: {_few(indices)}")
     return numbers[0], len(numbers) - 1
 
 

@@ -38,7 +38,7 @@ def check_teacher(rule: Distill, tokenizer: Any, environ: Mapping[str, str]) -> 
     teacher = teacher_place(rule)
     fault = vocabulary_fault(policy.get_vocab(), AutoTokenizer.from_pretrained(teacher).get_vocab())
     if fault is not None:
-        raise XpError(f"algorithm.distill.teacher={teacher}: {fault}", ExitCode.CONFIG)
+        raise XpError(f"algorithm.distill.teacher={teacher}: {fault}")
 
 
 class TeacherApi(Api):
@@ -87,8 +87,7 @@ class TeacherApi(Api):
             if here.strip(" ") != there.strip(" ") and UNKNOWN not in here + there:
                 raise XpError(
                     f"algorithm.distill.teacher={self.name}: token {number} is {here!r} for the policy and {there!r}"
-                    " for the teacher; choose a teacher with the policy's tokenizer",
-                    ExitCode.CONFIG,
+                    " for the teacher; choose a teacher with the policy's tokenizer"
                 )
 
     def _tokens(self, ids: Sequence[int]) -> list[dict[str, Any]]:

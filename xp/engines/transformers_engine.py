@@ -107,7 +107,6 @@ class TransformersEngine(EpisodeEngine):
     @torch.inference_mode()
     def step(self, is_live: bool) -> None:
         """Generates a token for every current turn, including turns that begin."""
-        del is_live
         before = torch.get_num_threads()
         # The operations of a small model take less time than waking another thread.
         torch.set_num_threads(1 if self._model.config.get_text_config().hidden_size <= SMALL else before)

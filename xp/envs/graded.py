@@ -32,7 +32,7 @@ from xp.envs.graders import NUM_LIMITED, check_answers, grader_of, reads_thinkin
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
 from xp.envs.rows import Rows, checked, line_of, load_rows, messages_of, name_of
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.lib.data_files import is_set
 from xp.lib.digest import text_digest
 from xp.spec.env import EnvLimits
@@ -114,8 +114,7 @@ class GradedProvider(IndexedProvider):
         else:
             raise XpError(
                 f"environment {self._config.name}: its grader has no method `rows`; give the tasks with"
-                " env.rows=./FILE.jsonl or package.module:function",
-                ExitCode.CONFIG,
+                " env.rows=./FILE.jsonl or package.module:function"
             )
         return rows
 
@@ -164,7 +163,6 @@ class GradedSession:
         return ()
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        del name, arguments
         self._check_open()
         return ToolResult(NO_TOOLS, is_call_error=True)
 

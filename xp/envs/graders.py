@@ -60,8 +60,7 @@ def grader_of(config: EnvConfig) -> Any:
         return grader
     raise XpError(
         f"environment {config.name}: grader {config.grader} is neither a function (answer, row) -> reward, nor a class"
-        " with a method `grade(answer, row)`, nor one with `step(text)`",
-        ExitCode.CONFIG,
+        " with a method `grade(answer, row)`, nor one with `step(text)`"
     )
 
 

@@ -61,7 +61,6 @@ class _VendorFinder:
         self.made: list[str] = []
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        del path, target
         if not any(name == package or name.startswith(f"{package}.") for package in self._packages):
             return None
         return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ from xp.envs.retry import AtCapacity
 from xp.envs.rows import load_rows, messages_of
 from xp.envs.target import Target, openenv_target, origin
 from xp.envs.transport import Repeat, raise_for_status, translated
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.lib.data_files import Row, value_at
 from xp.lib.digest import digest_of
 from xp.lib.text import counted
@@ -438,9 +438,7 @@ def opening(row: Row, where: str, reply: Mapping[str, Any]) -> list[Message]:
         if placeholder[1] == "observation":
             return text_of(observation if fields or not metadata else metadata, where)
         if (value := value_at({"metadata": metadata}, placeholder[1])) is None:
-            raise XpError(
-                f"{where}: the reset gave nothing for {placeholder[0]}: {known[:MAX_ERROR_CHARS]}", ExitCode.CONFIG
-            )
+            raise XpError(f"{where}: the reset gave nothing for {placeholder[0]}: {known[:MAX_ERROR_CHARS]}")
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     is_shown = any(PLACEHOLDER.search(one["content"]) for one in messages)
@@ -448,8 +446,7 @@ def opening(row: Row, where: str, reply: Mapping[str, Any]) -> list[Message]:
         raise XpError(
             f"{where}: the prompt shows nothing of what the reset observed: {known[:MAX_ERROR_CHARS]}\n"
             "write {observation}, {metadata} or {metadata.NAME} into the prompt; a row that sets its task itself has"
-            ' the column reset ("reset": {})',
-            ExitCode.CONFIG,
+            ' the column reset ("reset": {})'
         )
     for message in messages:
         message["content"] = PLACEHOLDER.sub(shown, message["content"])
@@ -475,7 +472,6 @@ class OpenEnvSession(ServerSession[OpenEnvCore]):
         return self._run(self._core.call(self._socket, name, arguments), self._core.limits.call_timeout_s)
 
     def answer(self, text: str) -> ToolResult:
-        del text
         raise ProtocolError("an OpenEnv environment takes no plain answer")
 
     async def _end(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from xp.envs.base import Message, ProtocolError
 from xp.envs.messages import chat_messages
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.lib.data_files import Row, check_is_text, is_set, named_columns, place_of, rows_of_file, rows_of_hub, value_at
 from xp.lib.load import load_object
 
@@ -107,7 +107,7 @@ def attribute(name: str) -> Any:
     try:
         return load_object(name)
     except (ImportError, AttributeError) as error:
-        raise XpError(f"{name} cannot be loaded by {sys.executable}: {error}", ExitCode.CONFIG) from error
+        raise XpError(f"{name} cannot be loaded by {sys.executable}: {error}") from error
 
 
 def checked(rows: Any, name: str) -> Rows:
@@ -117,8 +117,7 @@ def checked(rows: Any, name: str) -> Rows:
             if fault := _prompt_fault(row):
                 raise XpError(
                     f"rows {name}: row {number} of split {split}: {fault}; expected a {PROMPT} that is a text or a list"
-                    " of {role, content}",
-                    ExitCode.CONFIG,
+                    " of {role, content}"
                 )
     splits: Rows = rows
     return splits
@@ -146,7 +145,7 @@ def _prompt_fault(row: Any) -> str:
 
 def _mapping(rows: Any, name: str) -> Rows:
     if not isinstance(rows, Mapping) or not all(isinstance(split, str) for split in rows):
-        raise XpError(f"rows {name}: not a mapping from the name of a split to its rows", ExitCode.CONFIG)
+        raise XpError(f"rows {name}: not a mapping from the name of a split to its rows")
     return rows
 
 

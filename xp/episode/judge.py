@@ -117,7 +117,7 @@ class Judge:
         if model.serve is not None:
             if SERVER_URL not in environ:
                 reason = "this command does not serve a judge; give its API: env.judge.model.serve=null and model.url"
-                raise XpError(f"env.judge.model.serve: {reason}", ExitCode.CONFIG)
+                raise XpError(f"env.judge.model.serve: {reason}")
             model = model.model_copy(update={"url": environ[SERVER_URL]})
         if key is not None and key not in environ:
             raise XpError(f"env.judge.model.key: {key} is not set", ExitCode.SECRET)

@@ -102,7 +102,7 @@ def _origin(name: str) -> Path | None:
     """Directory of a user's module; None for a module that is installed or part of xp."""
     spec = find_spec(name)
     if spec is None or (spec.origin is None and not spec.submodule_search_locations):
-        raise XpError(f"{name}: no such module; xp looks on PYTHONPATH and in the current directory", ExitCode.CONFIG)
+        raise XpError(f"{name}: no such module; xp looks on PYTHONPATH and in the current directory")
     return code_places(spec)[0].resolve() if name in top_modules() else users_place(spec)
 
 

@@ -63,7 +63,6 @@ class LocalLauncher:
 
     def check(self, stages: Sequence[Stage], context: Context) -> None:
         """Checks packages and interpreters; reserves accelerators for the launcher's lifetime."""
-        del context
         check_machine(stages)
         self._gpus.release()
         self._gpus = claim([stage.job.resources for stage in stages])

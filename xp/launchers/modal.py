@@ -84,7 +84,6 @@ class ModalLauncher(ServiceLauncher):
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         """Stops the app; Modal has only one way to stop, so `now` has no effect."""
-        del now
         run_unattended([*_modal(), "app", "stop", "--yes", launch.native_id])
 
     def fetch(self, launch: Launch) -> None:

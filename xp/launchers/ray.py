@@ -91,7 +91,6 @@ class RayLauncher(ClusterLauncher):
             self._gpus = claim([stage.job.resources for stage in stages])
         else:
             self._check_cluster(stages)
-        del context
 
     def submit(self, stage: Stage, context: Context) -> Launch:
         return self._submit([(stage, context)])[0]

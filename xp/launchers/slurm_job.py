@@ -77,7 +77,7 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
     }
     further = spec.sbatch or {}
     if taken := sorted(name for name in further if xp_options.get(name) is not None):
-        raise XpError(f"launcher.sbatch: xp sets {', '.join(taken)} itself, from the spec", ExitCode.CONFIG)
+        raise XpError(f"launcher.sbatch: xp sets {', '.join(taken)} itself, from the spec")
     values = {name: value for name, value in {**xp_options, **further}.items() if value is not None}
     return [
         *(f"--{name}={value}" for name, value in values.items()),

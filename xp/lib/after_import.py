@@ -27,7 +27,6 @@ class _AfterImport(MetaPathFinder):
         self.name, self.do = name, do
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        del path, target
         if name != self.name:
             return None
         sys.meta_path.remove(self)

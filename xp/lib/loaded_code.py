@@ -23,7 +23,6 @@ class _Recorder(MetaPathFinder):
     """Finds nothing; sees the names of all modules that are not loaded yet."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        del target
         if path is None:
             _note(PathFinder.find_spec(name))
         return None

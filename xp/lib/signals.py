@@ -82,7 +82,6 @@ class Signals:
         self.check()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
         is_second = self.number == signal.SIGINT == number and time.monotonic() - self._received >= DEBOUNCE_S
         if self.number is None:
             self.number, self._received = number, time.monotonic()

@@ -10,7 +10,7 @@ from xp.engines.config import JudgeServer, VLLMServer
 from xp.engines.probe import DEADLINE_S, START_TIMEOUT_S
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.target import module_of
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.lib.data_files import is_data
 from xp.models.clock import CLOCK
 from xp.plugins import Kind, in_job, shipped
@@ -83,8 +83,7 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
             if variables.setdefault(name, variable) != variable:
                 raise XpError(
                     f"env.members.{member_name}.secrets.{name}: another member reads it from {variables[name]}, this"
-                    f" one from {variable}; use one variable",
-                    ExitCode.CONFIG,
+                    f" one from {variable}; use one variable"
                 )
     return variables
 

@@ -148,13 +148,13 @@ class View:
     def _page(self, request: Request) -> RunPage:
         number, places = _whole(request, "run"), self._places(request)
         if number >= len(places):
-            raise XpError(f"run={number}: there are {len(places)}", ExitCode.CONFIG)
+            raise XpError(f"run={number}: there are {len(places)}")
         return self._page_of(places[number])
 
     def _record(self, request: Request) -> tuple[Any, Path]:
         index, number = self._page(request).index, _whole(request, "row")
         if number >= len(index.rows):
-            raise XpError(f"row={number}: there are {len(index.rows)}", ExitCode.CONFIG)
+            raise XpError(f"row={number}: there are {len(index.rows)}")
         return index.record(number), index.file_of(number)
 
     def _guarded(self, answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
@@ -221,5 +221,5 @@ def _whole(request: Request, name: str) -> int:
     """A whole number in the query; 0 if it is absent."""
     text = request.query_params.get(name, "0")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise XpError(f"{name}={text[:20]}: not a whole number", ExitCode.CONFIG)
+        raise XpError(f"{name}={text[:20]}: not a whole number")
     return int(text)

@@ -24,12 +24,10 @@ class OpenName:
     enum: type[StrEnum]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        del source, handler
         written = core_schema.plain_serializer_function_ser_schema(str, when_used="json")
         return core_schema.with_info_plain_validator_function(self._checked, serialization=written)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        del schema, handler
         return {"type": "string", "enum": names(self.kind)}
 
     def _checked(self, value: Any, info: core_schema.ValidationInfo) -> StrEnum | str:

@@ -77,7 +77,7 @@ def _logged_profile(file: Path, split: str, request: Mapping[str, Any]) -> Profi
     expected = (request.get("target"), request.get("variant"), split)
     if (got := (logged.environment, logged.variant, logged.split)) != expected:
         names = ("environment {}, variant {}, split {}".format(*one) for one in (expected, got))
-        raise XpError("{} is of another environment: expected {}; got {}".format(file, *names), ExitCode.CONFIG)
+        raise XpError("{} is of another environment: expected {}; got {}".format(file, *names))
     return logged.profile()
 
 
@@ -100,13 +100,12 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
     if not (place / RECORD).is_file():
         raise XpError(
             f"env.train.profile: there is no evaluation {name} in {place.parent}: python -m xp tasks profile makes one,"
-            " python -m xp eval list shows those that are there",
-            ExitCode.CONFIG,
+            " python -m xp eval list shows those that are there"
         )
     value = json_of(place / RECORD, ExitCode.CONFIG)
     try:
         if value["status"] != "finished":
-            raise XpError(f"{place} is not finished; the same `tasks profile` continues it", ExitCode.CONFIG)
+            raise XpError(f"{place} is not finished; the same `tasks profile` continues it")
         member = _member(outputs, str(value["task_set"]), request, place)
         threshold = float(value["playing"]["pass_threshold"])
         prefix = f"{member}/{split}/"
@@ -117,14 +116,13 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
         }
         model = str(value["model"]["name"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise XpError(f"{place / RECORD} is not a summary of an evaluation: {error!r}", ExitCode.CONFIG) from None
+        raise XpError(f"{place / RECORD} is not a summary of an evaluation: {error!r}") from None
     shares = {index: pass_share(rewards, threshold) for index, rewards in tries.items()}
     rates = {index: share for index, share in shares.items() if share is not None}
     if not rates:
         raise XpError(
             f"{place} has no tasks of split {split}: profile the split that is trained on"
-            " (python -m xp tasks profile env=... model=...)",
-            ExitCode.CONFIG,
+            " (python -m xp tasks profile env=... model=...)"
         )
     return Profile(model, threshold, max(map(len, tries.values())), rates)
 
@@ -135,8 +133,7 @@ def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) ->
         members = read_manifest(outputs / "tasks" / Path(key).name).request["members"]
     except (OSError, ValueError):
         raise XpError(
-            f"{place} was played on task set {key}, which is not in {outputs / 'tasks'}: profile the tasks again",
-            ExitCode.CONFIG,
+            f"{place} was played on task set {key}, which is not in {outputs / 'tasks'}: profile the tasks again"
         ) from None
     for name, other in members.items():
         if all(other.get(field) == request.get(field) for field in IDENTITY):
@@ -145,8 +142,7 @@ def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) ->
     expected, *others = (", ".join(f"{field} {one[field]}" for field in IDENTITY if one.get(field)) for one in envs)
     raise XpError(
         f"{place} is of another environment, or of another version of its code (`source`): expected {expected};"
-        f" got {' and '.join(others)}; profile the tasks again",
-        ExitCode.CONFIG,
+        f" got {' and '.join(others)}; profile the tasks again"
     )
 
 

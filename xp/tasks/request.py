@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.target import module_of
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.lib.code_files import code_files, code_places, find_module, with_imports
 from xp.lib.data_files import data_of, files_in, is_data, path_in
 from xp.lib.digest import digest_of, file_digest
@@ -227,8 +227,7 @@ def _origin(module: str, path: Sequence[str] | None) -> _Origin:
     if spec is None or spec.origin is None:
         raise XpError(
             f"module {module!r} is not on the Python path, so its code cannot be read\n"
-            "start xp in the directory that holds it, install it, or correct the name",
-            ExitCode.CONFIG,
+            "start xp in the directory that holds it, install it, or correct the name"
         )
     file, top = Path(spec.origin), module.partition(".")[0]
     if top == OWN_PACKAGE and top != module:

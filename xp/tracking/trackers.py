@@ -72,7 +72,6 @@ class TensorboardTracker:
         self._writer.add_event(Event(wall_time=time, step=step, summary=Summary(value=values)))
 
     def close(self, *, is_success: bool) -> None:
-        del is_success
         self._writer.close()
 
 

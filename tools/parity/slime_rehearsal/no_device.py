@@ -44,8 +44,8 @@ class _EmptyModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: types.ModuleType | None = None,  # noqa: ARG002
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname.partition(".")[0] in {"torchvision", "torch_memory_saver"}:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
@@ -67,8 +67,8 @@ class _DoneAfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: types.ModuleType | None = None,  # noqa: ARG002
+        path: Sequence[str] | None,
+        target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._name:
             return None

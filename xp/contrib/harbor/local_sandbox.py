@@ -58,7 +58,6 @@ class LocalSandbox:
         self, command: str, environ: Mapping[str, str], timeout_s: float, output_bytes: int, user: str | None = None
     ) -> Ran:
         """See CommandSandbox; a task with a user is refused earlier."""
-        del user
         request = {
             "command": command,
             "environ": {**self._environ, **environ},

@@ -173,4 +173,4 @@ def check_local(config: EnvConfig, tasks: Mapping[str, Sequence[HarborTask]]) ->
 
 def _refused(config: EnvConfig, faults: Sequence[str], fix: str) -> XpError:
     more = [f"and {len(faults) - MOST_NAMED} more"] if len(faults) > MOST_NAMED else []
-    return XpError("\n".join([f"environment {config.name}:", *faults[:MOST_NAMED], *more, fix]), ExitCode.CONFIG)
+    return XpError("\n".join([f"environment {config.name}:", *faults[:MOST_NAMED], *more, fix]))

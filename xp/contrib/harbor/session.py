@@ -87,7 +87,6 @@ class HarborSession:
 
     def answer(self, text: str) -> ToolResult:
         """Ends the episode, when the model writes a message without a call; returns the reward."""
-        del text
         self._check_open()
         return self._verify()
 

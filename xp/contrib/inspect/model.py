@@ -94,7 +94,6 @@ class XpModel(ModelAPI):  # type: ignore[misc]
     async def generate(
         self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
     ) -> ModelOutput:
-        del tool_choice, config
         offered = [
             {"function": one.model_dump(mode="json", include={"name", "description", "parameters"}, exclude_none=True)}
             for one in tools

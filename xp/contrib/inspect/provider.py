@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from xp.envs.config import EnvConfig
 from xp.envs.hosted import HostedProvider
 from xp.envs.judges import Prices
-from xp.errors import ExitCode, XpError
+from xp.errors import XpError
 from xp.lib.code_files import code_files, with_imports
 from xp.lib.digest import digest_of, file_digest
 
@@ -63,4 +63,4 @@ class InspectProvider(HostedProvider):
             _, *imported = with_imports([place], [str(place.parent), *sys.path])
             return digest_of([file_digest(place), *(file_digest(file) for one in imported for file in code_files(one))])
         except OSError as error:
-            raise XpError(f"environment {config.name}: target {place}: {error}", ExitCode.CONFIG) from None
+            raise XpError(f"environment {config.name}: target {place}: {error}") from None

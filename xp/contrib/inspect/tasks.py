@@ -84,20 +84,19 @@ def _task(config: EnvConfig) -> InspectTask:
     try:
         tasks = load_tasks([target], dict(config.options["arguments"]))
     except (Exception, SystemExit) as error:
-        raise XpError(f"{where}: inspect_ai refuses it: {type(error).__name__}: {error}", ExitCode.CONFIG) from error
+        raise XpError(f"{where}: inspect_ai refuses it: {type(error).__name__}: {error}") from error
     if len(tasks) != 1:
         names = ", ".join(task.name for task in tasks) or "none"
-        raise XpError(f"{where}: expected one task, got {names}: write FILE.py@TASK", ExitCode.CONFIG)
+        raise XpError(f"{where}: expected one task, got {names}: write FILE.py@TASK")
     task = tasks[0]
     if strange := sorted(set(config.options["arguments"]) - set(registry_params(task))):
-        raise XpError(f"{where}: options.arguments: the task has no argument {strange[0]!r}", ExitCode.CONFIG)
+        raise XpError(f"{where}: options.arguments: the task has no argument {strange[0]!r}")
     if not task.scorer:
-        raise XpError(f"{where}: the task has no scorer, so that there is no reward", ExitCode.CONFIG)
+        raise XpError(f"{where}: the task has no scorer, so that there is no reward")
     if task.sandbox is not None or any(sample.sandbox is not None for sample in task.dataset):
         raise XpError(
             f"{where}: the task wants a sandbox, which xp does not give to inspect_ai's tasks;"
-            " env=harbor plays tasks in containers",
-            ExitCode.CONFIG,
+            " env=harbor plays tasks in containers"
         )
     return task
 
@@ -139,4 +138,4 @@ def _role(config: EnvConfig, name: str, role: Mapping[str, Any], environ: Mappin
             memoize=False,
         )
     except Exception as error:
-        raise XpError(f"env {config.name}: options.roles.{name}: {error}", ExitCode.CONFIG) from error
+        raise XpError(f"env {config.name}: options.roles.{name}: {error}") from error

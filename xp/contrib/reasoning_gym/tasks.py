@@ -16,7 +16,7 @@ from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
 
 from xp.envs.base import Message, ProtocolError, SessionLost, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
-from xp.errors import ExitCode, XpError, nearest
+from xp.errors import XpError, nearest
 from xp.lib.digest import digest_of
 
 TEST_OFFSET: Final = 1_000_000_000
@@ -28,7 +28,6 @@ class ReasoningGymTasks:
     """See xp.envs.base.Provider; `options` are those of xp.contrib.reasoning_gym.provider."""
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        del environ
         self._name, self._options = config.name, config.options
         _check(config.name, config.options)
         options, seed = config.options, config.options["seed"]
@@ -92,7 +91,6 @@ class ReasoningGymSession:
         return ()
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        del name, arguments
         self._check_open()
         return ToolResult(NO_TOOLS, is_call_error=True)
 
@@ -115,14 +113,13 @@ def _check(env: str, options: Mapping[str, Any]) -> None:
             known = sorted(set(DATASETS) - {"composite"})
             raise XpError(
                 f"env {env}: options.dataset: {name!r} is not a dataset of reasoning-gym {version('reasoning-gym')}"
-                f"{nearest(name, known)}; there are: {', '.join(known)}",
-                ExitCode.CONFIG,
+                f"{nearest(name, known)}; there are: {', '.join(known)}"
             )
         if options["level"] is not None and name not in CURRICULA:
-            raise XpError(f"env {env}: options.level: dataset {name} has no curriculum; set config", ExitCode.CONFIG)
+            raise XpError(f"env {env}: options.level: dataset {name} has no curriculum; set config")
     if options["prompt"] is not None and options["prompt"] not in SYSTEM_PROMPTS:
         offered = ", ".join(SYSTEM_PROMPTS)
-        raise XpError(f"env {env}: options.prompt={options['prompt']}: there are {offered}, and null", ExitCode.CONFIG)
+        raise XpError(f"env {env}: options.prompt={options['prompt']}: there are {offered}, and null")
 
 
 def _composite(config: EnvConfig, seed: int, size: int) -> Any:
@@ -134,7 +131,7 @@ def _composite(config: EnvConfig, seed: int, size: int) -> Any:
     try:
         return reasoning_gym.create_dataset("composite", seed=seed, size=size, datasets=members)
     except (AssertionError, TypeError, ValueError) as error:
-        raise XpError(f"env {config.name}: reasoning-gym refuses the options: {error}", ExitCode.CONFIG) from error
+        raise XpError(f"env {config.name}: reasoning-gym refuses the options: {error}") from error
 
 
 def _fields(options: Mapping[str, Any], name: str) -> dict[str, Any]:

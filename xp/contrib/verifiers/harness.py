@@ -51,7 +51,6 @@ class InProcessChat(vf.Harness[InProcessChatConfig]):  # type: ignore[misc]
         tool_interception_url: str | None = None,
     ) -> ProgramResult:
         """Runs the conversation until a message without a tool call, or until the rollout refuses a turn."""
-        del trace, runtime
         system, prompt = self.resolve_prompt(data)
         messages = [{"role": "system", "content": system}] if system else []
         if isinstance(prompt, str):

@@ -38,7 +38,6 @@ class VerifiersTasks:
     """See xp.envs.base.Provider; `options` are those of xp.contrib.verifiers.provider."""
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        del environ
         self._config = config
         self._environment, self._seat = _environment(config)
         self._tasks = _tasks(config, self._environment.taskset)
@@ -109,9 +108,9 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
             raise XpError(f"{where}: options.config.{taken[0]}: set it by options.environment, taskset or seats")
         return load_environment(resolve_env_config({**options["config"], **content})), seat
     except ModuleNotFoundError as error:
-        raise XpError(f"{where}: target {config.target}: {error}", ExitCode.CONFIG) from error
+        raise XpError(f"{where}: target {config.target}: {error}") from error
     except (ValidationError, AttributeError, TypeError, ValueError) as error:
-        raise XpError(f"{where}: verifiers refuses target {config.target}: {error}", ExitCode.CONFIG) from error
+        raise XpError(f"{where}: verifiers refuses target {config.target}: {error}") from error
 
 
 def _talks(target: str, declared: Any) -> bool:
@@ -124,7 +123,7 @@ def _policy(where: str, seat: str | None, seats: Mapping[str, Mapping[str, Any]]
     """Name of the seat that xp's model plays; every other seat needs its own endpoint."""
     free_seats = [name for name in seats if not seats[name].get("client") and declared[name].client is None]
     if seat is not None and seat not in seats:
-        raise XpError(f"{where}: options.seat={seat}: there are the seats {', '.join(seats)}", ExitCode.CONFIG)
+        raise XpError(f"{where}: options.seat={seat}: there are the seats {', '.join(seats)}")
     others = [name for name in free_seats if name != seat]
     if seat in free_seats and not others:
         return str(seat)
@@ -133,17 +132,14 @@ def _policy(where: str, seat: str | None, seats: Mapping[str, Mapping[str, Any]]
     raise XpError(
         f"{where}: the seats {', '.join(free_seats) or 'of the environment'} have no model of their own, and one of"
         " them is the trained model: name it by options.seat, and give each other seat an endpoint:"
-        " options.seats.NAME={model: ..., client: {base_url: ..., api_key_var: VARIABLE}}",
-        ExitCode.CONFIG,
+        " options.seats.NAME={model: ..., client: {base_url: ..., api_key_var: VARIABLE}}"
     )
 
 
 def _tasks(config: EnvConfig, taskset: Any) -> list[Any]:
     most = config.options["num_tasks"]
     if most is None and not taskset.bounded:
-        raise XpError(
-            f"env {config.name}: {config.target} has tasks without end: set options.num_tasks", ExitCode.CONFIG
-        )
+        raise XpError(f"env {config.name}: {config.target} has tasks without end: set options.num_tasks")
     tasks = list(itertools.islice(taskset, most))
     if not tasks:
         raise XpError(f"env {config.name}: {config.target} has no tasks", ExitCode.ENVIRONMENT)

@@ -50,7 +50,6 @@ class SignalHandler:
             self._end()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
         self.requeues = self.requeues or number == signal.SIGUSR1
         if not self.has_begun:
             self.has_begun = True

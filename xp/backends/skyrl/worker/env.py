@@ -23,7 +23,6 @@ class XpEnv(BaseTextEnv):  # type: ignore[misc]
     """
 
     def __init__(self, env_config: Any, extras: dict[str, Any]) -> None:
-        del env_config
         super().__init__()
         self._running: RunningEpisode = extras[RUNNING]
         self._chat: ChatTokens = extras[CHAT]

@@ -166,14 +166,12 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
 
         SkyRL's own function supports no cut turns and no tools.
         """
-        del new_obs
         running = CURRENT.get()
         assert running is not None  # called by agent_loop alone
         return [] if is_done else running.reply_ids
 
     def _post_process_agent_loop_output(self, output: Any, env_extras: Any, trajectory_id: Any) -> Any:
         """Puts the settled reward on the last token: SkyRL may have left its loop without a last `env.step`."""
-        del trajectory_id
         running: RunningEpisode = env_extras[RUNNING]
         return self._with_result(output, running.episode.settle())
 

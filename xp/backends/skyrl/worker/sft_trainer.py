@@ -65,7 +65,6 @@ class SftLog:
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
         """Takes the metrics of an update, or of an evaluation, which SkyRL makes before the first and after the last
         update."""
-        del commit
         loss = data.get(HELD_OUT)
         if "train/loss" in data:
             self._step = step  # an evaluation after the last update has a later one
@@ -114,7 +113,6 @@ class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
 
     def train_step(self, batch: Any, step: int) -> dict[str, Any]:
         """SkyRL's method, which returns no learning rate."""
-        del step
         output = self.dispatch.forward_backward(
             "policy", batch, loss_fn="cross_entropy", return_per_token_outputs=False
         )

@@ -81,7 +81,6 @@ class SkyRLStepLog(StepLog):
 
     def log(self, data: Mapping[str, Any], step: int, commit: bool = False) -> None:
         """SkyRL's hook: takes its own metrics of a finished step; its asynchronous trainer passes them in two parts."""
-        del commit
         self._pending |= data
         if "timing/step" not in data or not self._played:
             return
@@ -102,7 +101,6 @@ class SkyRLStepLog(StepLog):
 
     def log_exception(self, error: BaseException, step: int = 0) -> None:
         """SkyRL's hook: does nothing, because the process that started the task reports the error."""
-        del error, step
         self.finish()
 
 

@@ -138,7 +138,6 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
         The evaluation after the last step is that of the trained model, when this is published.
         """
-        del vllm_metrics_scraper
         if self.cfg.trainer.eval_before_train:
             self.cfg.trainer.eval_before_train = False
             if self.global_step == 0 and self._evaluation is not None and self._evaluation.is_due(BEFORE):

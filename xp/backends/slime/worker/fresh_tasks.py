@@ -27,5 +27,4 @@ class FreshTasks(RolloutDataSourceWithBuffer):  # type: ignore[misc]
 
     def get_samples(self, num_samples: int) -> Any:
         """The next tasks, as many as the step lacks."""
-        del num_samples
         return super().get_samples(self.args.rollout_batch_size - GenerateState(self.args).remaining_batch_size)

@@ -241,5 +241,5 @@ class _Keep(TrainerCallback):  # type: ignore[misc]
     def __init__(self, rollouts: AsyncRollouts) -> None:
         self._rollouts = rollouts
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._rollouts.keep(Path(args.output_dir) / f"checkpoint-{state.global_step}")

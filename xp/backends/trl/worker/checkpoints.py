@@ -73,7 +73,7 @@ class EndInTime(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.on_save(args, state, control)
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         config, error = self._config, None
         limit = TimeLimit.of(config.spec)
         if limit is None or not 0 < state.global_step < state.max_steps:
@@ -95,7 +95,7 @@ class Seal(TrainerCallback):  # type: ignore[misc]
     def __init__(self, ranks: Ranks, end_ids: Sequence[int]) -> None:
         self._ranks, self._end_ids = ranks, end_ids
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._ranks.wait()
         if self._ranks.is_main:
             seal(Path(args.output_dir) / FORM.format(state.global_step), self._end_ids)

@@ -124,7 +124,6 @@ def send_over_gloo() -> None:
         def init_communicator(self, device: Any = 0) -> None:
             from xp.worker.gloo_transfer import RendezvousInfo, join
 
-            del device
             meeting = RendezvousInfo(HOST, self.group_port, self.get_world_size() + 1)
             with ThreadPoolExecutor(1) as pool:
                 server = pool.submit(self._tell, "init_weight_transfer_engine", {"init_info": asdict(meeting)})

@@ -109,11 +109,11 @@ def make_trainer(
             return loss * num_tokens * len(held_out) / sum(sum(one.mask) for one in held_out), *others
 
     class Listener(TrainerCallback):  # type: ignore[misc]
-        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any) -> None:  # noqa: ARG002
+        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any) -> None:
             if updates.start_loss is None:  # the other evaluation is after the last update
                 updates.begin(state.global_step, metrics["eval_loss"])
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float], **_: Any) -> None:  # noqa: ARG002
+        def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float], **_: Any) -> None:
             if "loss" in logs:
                 values = logs["loss"], logs["grad_norm"], logs["learning_rate"]
                 updates.end(state.global_step, *values, is_last=state.global_step == state.max_steps)

@@ -112,6 +112,6 @@ class _Callback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, log: TRLStepLog) -> None:
         self._log = log
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if logs and "loss" in logs:
             self._log.update(state.global_step, logs)

@@ -131,7 +131,6 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
 
     async def generate(self, input_batch: Any, model: str | None = None) -> Any:
         """Answers one or several requests, in SkyRL's format."""
-        del model
         parameters = input_batch["sampling_params"]
         sampling = Sampling.model_construct(  # without validation: an evaluation's temperature may be 0
             max_prompt_tokens=1,  # it is not applied
