@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xp.errors import nearest
+from xp.lib.nested import leaves
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,4 @@ def _initials(path: str) -> str:
 
 def all_paths(node: Any, prefix: str = "") -> list[str]:
     """Every key path below a container."""
-    if not isinstance(node, dict):
-        return [prefix]
-    return [path for key, child in node.items() for path in all_paths(child, f"{prefix}.{key}" if prefix else str(key))]
+    return [path for path, value in leaves(node, prefix) if value != {}]

@@ -14,6 +14,7 @@ from typing import Any
 from xp.composition.groups import compose_groups, with_plugins
 from xp.composition.known_names import SECTIONS, foreign_hint
 from xp.composition.values import resolve_values
+from xp.lib.nested import set_at
 from xp.planning.backend import backend_of
 from xp.spec import RunSpec
 
@@ -113,11 +114,7 @@ def reference_spec(options: Mapping[str, str], values: Mapping[str, Any]) -> Run
     composed = compose_groups(tuple(options.items()), with_plugins(()))
     container = copy.deepcopy(composed.container)
     for path, value in values.items():
-        *sections, last = path.split(".")
-        node: Any = container
-        for section in sections:
-            node = node[section]
-        node[last] = value
+        set_at(container, path, value)
     resolve_values(container)
     container["env"] = {"members": {composed.env_name: container["env"]}}
     return RunSpec.model_validate_json(json.dumps(container))

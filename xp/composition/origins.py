@@ -10,6 +10,7 @@ from typing import Any
 
 from xp.composition.files import Mark, marks_under, read_file
 from xp.composition.groups import GROUPS, ROOT, compose_groups, merge_order, with_plugins
+from xp.lib.nested import set_at, value_at
 
 NULLS = ("", "~", "null", "Null", "NULL")
 """Spellings of null in YAML."""
@@ -84,7 +85,7 @@ ALTERNATIVES = (("training.num_steps", "training.epochs"), ("sft.num_updates", "
 def settle_files(container: dict[str, Any], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> None:
     """Keeps of each pair the value that the last file in merge order sets."""
     for pair in ALTERNATIVES:
-        if all(_value(container, path) is not None for path in pair):
+        if all(value_at(container, path) is not None for path in pair):
             give_way(container, last_setter(pair, chosen, config_dirs))
 
 
@@ -93,9 +94,8 @@ def give_way(container: dict[str, Any], set_paths: Collection[str]) -> None:
     for pair in ALTERNATIVES:
         present = [path for path in pair if path in set_paths]
         for path in pair if len(present) == 1 else ():
-            section, _, name = path.partition(".")
-            if path not in present and isinstance(container.get(section), dict):
-                container[section][name] = None
+            if path not in present:
+                set_at(container, path, None)
 
 
 def with_value(values: Sequence[tuple[str, Any]]) -> set[str]:
@@ -105,9 +105,3 @@ def with_value(values: Sequence[tuple[str, Any]]) -> set[str]:
         spelled = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
         by_path |= {path: one is not None for path, one in spelled.items()}
     return {path for path, has_value in by_path.items() if has_value}
-
-
-def _value(container: dict[str, Any], path: str) -> Any:
-    section, _, name = path.partition(".")
-    values = container.get(section)
-    return values.get(name) if isinstance(values, dict) else None

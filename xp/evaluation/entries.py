@@ -12,6 +12,7 @@ from xp.composition import compose, from_container, give_way, options, parse_ass
 from xp.errors import ExitCode, XpError
 from xp.evaluation.settings import BEST
 from xp.evaluation.words import ENDPOINT, EvalRequest
+from xp.lib.nested import set_at
 from xp.run_records.named import run_directory
 from xp.spec import EngineName, RunSpec
 from xp.worker.places import start_place
@@ -134,14 +135,7 @@ def _set(container: dict[str, Any], key: str, value: Any) -> str | None:
     if not key.startswith(_OF_A_RUN):
         settable = "env, evaluation, preparation, seed, tracking, token limits and backend.engine.memory_fraction"
         return f"{key}: the run's own; an evaluation of a run sets {settable}"
-    node: Any = container
-    *parents, last = key.split(".")
-    for part in parents:
-        node = node.get(part) if isinstance(node, dict) else None
-    if not isinstance(node, dict) or last not in node:
-        return f"{key}: unknown key"
-    node[last] = value
-    return None
+    return None if set_at(container, key, value) else f"{key}: unknown key"
 
 
 def _in_mix(key: str, env: Mapping[str, Any]) -> str:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
+from xp.lib import nested
 from xp.lib.code_files import find_module
 from xp.lib.digest import text_digest
-from xp.lib.nested import leaves
 from xp.lib.packages import require
 from xp.lib.reading import opened, text_of
 
@@ -147,17 +147,12 @@ def check_loader(name: str) -> None:
 
 def value_at(row: Row, column: str) -> Any:
     """Value of a column, whose dots lead into structs (`reward_model.ground_truth`); None if there is none."""
-    if column in row:
-        return row[column]
-    value: Any = row
-    for part in column.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    return row[column] if column in row else nested.value_at(row, column)
 
 
 def named_columns(rows: Sequence[Row]) -> str:
     """Names of the columns of the first row, for a message; those in structs are written with dots."""
-    names = [name for name, _ in leaves(rows[0])] if rows else []
+    names = [name for name, _ in nested.leaves(rows[0])] if rows else []
     return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
 
 

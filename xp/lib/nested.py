@@ -13,3 +13,25 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         return
     for key, below in value.items():
         yield from leaves(below, f"{path}.{key}" if path else str(key))
+
+
+def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted key -> value of each leaf."""
+    return dict(leaves(nested)) if nested else {}
+
+
+def value_at(nested: Any, path: str) -> Any:
+    """The value of a dotted key; None if there is no such key."""
+    for key in path.split("."):
+        nested = nested.get(key) if isinstance(nested, Mapping) else None
+    return nested
+
+
+def set_at(nested: dict[str, Any], path: str, value: Any) -> bool:
+    """Sets the value of a dotted key in place; returns False if there is no such key."""
+    section, _, key = path.rpartition(".")
+    holder = value_at(nested, section) if section else nested
+    if not isinstance(holder, dict) or key not in holder:
+        return False
+    holder[key] = value
+    return True

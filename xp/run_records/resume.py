@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from xp.composition import from_container, give_way, parse_assignments, with_value
 from xp.composition.faults import all_paths
 from xp.errors import ExitCode, XpError, nearest
+from xp.lib.nested import set_at
 from xp.lib.text import counted
 from xp.run_records.lock import CHANGEABLE, FILE, changed_keys, is_changeable, read_lock, recorded_inputs
 from xp.run_records.run_directory import xp_command
@@ -139,15 +140,10 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
 
 def _change(container: dict[str, Any], key: str, value: Any) -> str | None:
     """Sets a key in place; returns the fault of a key that does not exist."""
-    node: Any = container
-    *parents, last = key.split(".")
-    for part in parents:
-        node = node.get(part) if isinstance(node, dict) else None
-    if not isinstance(node, dict) or last not in node:
-        known = [path for path in all_paths(container) if is_changeable(path)]
-        return f"{key}: unknown key{nearest(key, known)}; resume may change {', '.join(CHANGEABLE)}"
-    node[last] = value
-    return None
+    if set_at(container, key, value):
+        return None
+    known = [path for path in all_paths(container) if is_changeable(path)]
+    return f"{key}: unknown key{nearest(key, known)}; resume may change {', '.join(CHANGEABLE)}"
 
 
 def _check_kept(directory: Path, before: Mapping[str, Any], spec: RunSpec) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.errors import nearest
+from xp.lib.nested import flat
 from xp.planning.native_keys import NativeKeys
 from xp.planning.rows import Refusal
 from xp.spec import RunSpec
@@ -44,15 +45,6 @@ def assignment(key: str, value: Any) -> str:
     """`key=value` for SkyRLTrainConfig.from_cli_overrides, which parses the value as YAML."""
     text = value if isinstance(value, str) and PLAIN.fullmatch(value) else json.dumps(value)
     return f"{key}={text}"
-
-
-def flat(overrides: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections, from YAML or the command line, as key paths."""
-    keys: dict[str, Any] = {}
-    for key, value in overrides.items():
-        path = f"{prefix}{key}"
-        keys |= flat(value, f"{path}.") if isinstance(value, Mapping) and value else {path: value}
-    return keys
 
 
 def sft_overrides(spec: RunSpec) -> dict[str, Any]:

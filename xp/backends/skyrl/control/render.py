@@ -13,7 +13,6 @@ from xp.backends.skyrl.control.overrides import (
     SFT_ANSWERS,
     assignment,
     catalog,
-    flat,
     known_name,
     override_refusals,
     sft_catalog,
@@ -30,6 +29,7 @@ from xp.backends.skyrl.worker.config import (
     SkyRLTrainStageConfig,
 )
 from xp.job import Job, Stage
+from xp.lib.nested import flat
 from xp.lib.packages import IS_CLONE
 from xp.lib.private_ray import PRETENDED_GPUS
 from xp.planning import rows
