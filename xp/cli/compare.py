@@ -12,8 +12,8 @@ from typing import Final
 from xp.cli.table import Column, show_table, wrapped
 from xp.evaluation.ranking import sentence, settings_of
 from xp.lib.terminal import one_line
-from xp.lib.text import counted
-from xp.run_records.leaderboard import PLAIN, RunRow, as_csv, as_markdown, brief, leaderboard, text
+from xp.lib.text import counted, shortened
+from xp.run_records.leaderboard import MAX_SHOWN, PLAIN, RunRow, as_csv, as_markdown, leaderboard, text
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import differences, facts_and_inputs
 
@@ -93,7 +93,10 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
         rows = [
             {**asdict(line), **{titles[key]: text(value) for key, value in line.differs.items()}} for line in of_env
         ]
-        rows = [{key: brief(one) if isinstance(one, str) else one for key, one in row.items()} for row in rows]
+        rows = [
+            {key: shortened(one, MAX_SHOWN) if isinstance(one, str) else one for key, one in row.items()}
+            for row in rows
+        ]
         show_table(columns, rows)
         settings = settings_of(of_env)
         if len(settings) > 1 and any(len(one.seeds) > 1 for one in settings):

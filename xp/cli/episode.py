@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from xp.errors import ExitCode, XpError
-from xp.lib.text import counted
+from xp.lib.text import counted, first_of
 
 if TYPE_CHECKING:
     from xp.report.episodes import EpisodeIndex
@@ -92,14 +92,10 @@ def _chosen(index: EpisodeIndex, args: Namespace) -> tuple[int, int]:
         order = ranked(rows, numbers)
         numbers = order and [order[{"worst": 0, "median": len(order) // 2, "best": -1}[args.rank]]]
     if not numbers:
-        indices = sorted({row.task_index for row in rows if row.phase == phase and row.step == step})
-        raise XpError(f"no episode of {phase} step {step} matches; task indices there: {_few(indices)}")
+        there = {row.task_index for row in rows if (row.phase, row.step) == (phase, step)}
+        indices = first_of([str(one) for one in sorted(there)], 12)
+        raise XpError(f"no episode of {phase} step {step} matches; task indices there: {indices}")
     return numbers[0], len(numbers) - 1
-
-
-def _few(values: Sequence[int]) -> str:
-    more = f" and {len(values) - 12} more" if len(values) > 12 else ""
-    return ", ".join(map(str, values[:12])) + more
 
 
 def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from xp.lib.terminal import one_line, shown
+from xp.lib.text import shortened
 
 GAP: Final = "  "
 MAX_CELL: Final = 60
@@ -97,4 +98,4 @@ def _cell(column: Column, row: Mapping[str, Any]) -> str:
 
 
 def _short(column: Column, text: str) -> str:
-    return text if column.rank == 0 or len(text) <= MAX_CELL else f"{text[: MAX_CELL - 3]}..."
+    return text if column.rank == 0 else shortened(text, MAX_CELL)

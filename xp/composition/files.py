@@ -16,6 +16,7 @@ import yaml
 
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import text_of
+from xp.lib.text import shortened
 
 MAX_DEPTH = 32
 
@@ -96,8 +97,8 @@ def interpolation_fault(text: str) -> str | None:
     for match in INTERPOLATION.finditer(text):
         if not PLAIN_INTERPOLATION.match(text, match.end() - 2):
             if "}" not in text[match.end() :]:
-                return f"{short(text)!r} is not closed; a reference is ${{key.path}}"
-            return f"{short(text)!r} uses a resolver; name secrets under env.secrets, write other values out"
+                return f"{shortened(text)!r} is not closed; a reference is ${{key.path}}"
+            return f"{shortened(text)!r} uses a resolver; name secrets under env.secrets, write other values out"
     return None
 
 
@@ -191,7 +192,7 @@ class _Walk:
         raw, is_plain = (node.value, not node.style) if isinstance(node, yaml.ScalarNode) else ("", False)
         self.user_file.marks[path] = Mark(self.file, mark.line + 1, mark.column + 1, raw, is_plain)
         if path.count(".") > MAX_DEPTH:  # an alias within its own anchor
-            self._fault(node, f"{short(path)}: is nested more than {MAX_DEPTH} deep")
+            self._fault(node, f"{shortened(path)}: is nested more than {MAX_DEPTH} deep")
             return
         if path == "defaults":
             self._defaults(node)
@@ -217,11 +218,6 @@ class _Walk:
 
     def _fault(self, node: yaml.Node, text: str, *, is_fatal: bool = True) -> None:
         self.user_file.faults.append(FileFault(_place(self.file, node.start_mark), text, is_fatal))
-
-
-def short(text: str) -> str:
-    """The text, cut for a message."""
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def marks_under(marks: Mapping[str, Mark], package: str) -> dict[str, Mark]:

@@ -10,6 +10,7 @@ from typing import Any
 from xp.composition.faults import Fault, all_paths
 from xp.composition.native_names import hint
 from xp.errors import nearest
+from xp.lib.text import shortened
 from xp.spec.section import FORMS
 
 BRANCH = re.compile(r"(?:dict|list|tuple|function-\w+)\[.*\]|constrained-\w+")
@@ -90,7 +91,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return f"<{type(value).__name__} of {len(value)}>"
     text = "null" if value is None else repr(value) if isinstance(value, str) and _is_number(value) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(text)
 
 
 def user_path(loc: Sequence[int | str], *, is_mix: bool) -> str:

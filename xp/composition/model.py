@@ -15,6 +15,7 @@ from xp.composition.faults import Fault
 from xp.errors import nearest
 from xp.lib.data_files import HUB, path_in
 from xp.lib.names import is_name
+from xp.lib.text import first_of
 from xp.models.clock import CLOCK, TODAY, asks_clock
 from xp.models.files import HUB_ID, commit_of, config_of, local_directory, missing_parts
 from xp.models.network import context_of, mismatches, network_of, not_causal
@@ -186,8 +187,7 @@ def _same_network(model: Mapping[str, Any], option: Mapping[str, Any], config: A
 
 
 def _other_network(key: str, path: str, name: Any, lines: Sequence[str], fix: str) -> Fault:
-    rest = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-    return _fault(key, path, f"not the network of model={name}: {'; '.join(lines[:3])}{rest}; {fix}")
+    return _fault(key, path, f"not the network of model={name}: {first_of(lines, 3, '; ')}; {fix}")
 
 
 def _fill(

@@ -28,6 +28,7 @@ from xp.composition.origins import file_history, give_way, settle_files, with_va
 from xp.composition.overrides import apply, choices_of, is_group, parse
 from xp.composition.values import resolve_values
 from xp.errors import ExitCode, XpError
+from xp.lib.text import first_of
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -187,8 +188,7 @@ def faults_of_points(faults: Mapping[str, Sequence[str]], num_points: int) -> li
 def _places(names: Sequence[str], num_points: int) -> str:
     if not any(names) or (len(names) == num_points > 1):
         return ""
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return f" (sweep {'point' if len(names) == 1 else 'points'} {', '.join(names[:MAX_NAMES])}{more})"
+    return f" (sweep {'point' if len(names) == 1 else 'points'} {first_of(names, MAX_NAMES)})"
 
 
 def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point | list[str]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from xp.composition.faults import Fault, all_paths
-from xp.composition.files import interpolation_fault, short
+from xp.composition.files import interpolation_fault
 from xp.errors import nearest
+from xp.lib.text import shortened
 
 MISSING = "???"
 ESCAPED_MISSING = "????"
@@ -46,7 +47,7 @@ def resolve_values(container: dict[str, Any]) -> list[Fault]:
                 target = text.partition("${")[2].partition("}")[0].lstrip(".")
                 reason = "has no value: it refers to no key, to one without a value, or to itself"
                 guess = "" if target in paths else nearest(target, paths)
-                faults.append(Fault(path, f"{path}: {short(text)!r} {reason}{guess}"))
+                faults.append(Fault(path, f"{path}: {shortened(text)!r} {reason}{guess}"))
     return faults
 
 

@@ -18,7 +18,7 @@ from xp.envs.target import is_loopback
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import digest_of
 from xp.lib.reading import is_count
-from xp.lib.text import counted, valid_text, valid_value
+from xp.lib.text import counted, shortened, valid_text, valid_value
 from xp.secrets.redaction import Redactor
 from xp.spec.judge import Endpoint
 
@@ -262,8 +262,7 @@ class Api:
             text = str(error["message"] if isinstance(error, dict) else error)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             text = reply.decode("utf-8", "replace")
-        text = self._redactor.redact(" ".join(valid_text(text).split()))
-        return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+        return shortened(self._redactor.redact(" ".join(valid_text(text).split())), SHOWN)
 
     def _answer(self, reply: bytes) -> Answer:
         try:

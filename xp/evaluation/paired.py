@@ -11,7 +11,7 @@ from typing import Final
 from xp.episode.clusters import is_rounding, reward_limits
 from xp.errors import ExitCode, XpError
 from xp.evaluation.statistics import CONFIDENCE, Rewards
-from xp.lib.text import counted
+from xp.lib.text import counted, first_of
 
 POWER: Final = 0.8
 """Power of the test for the smallest detectable difference."""
@@ -174,8 +174,7 @@ def _check_same(names: tuple[str, str], first: Rewards, second: Rewards) -> None
     lines = []
     for name, rewards, other in ((names[0], first, second), (names[1], second, first)):
         if only := sorted(set(rewards) - set(other)):
-            more = f" and {len(only) - SHOWN} more" if len(only) > SHOWN else ""
-            lines.append(f"  only in {name}: {', '.join(only[:SHOWN])}{more}")
+            lines.append(f"  only in {name}: {first_of(only, SHOWN)}")
     if lines:
         raise XpError(
             f"{names[0]} and {names[1]} were not evaluated on the same tasks, so that nothing is paired:\n"

@@ -14,8 +14,8 @@ from xp.evaluation.paired import PairedComparison, compare, holm, verdict
 from xp.evaluation.results import compare_all
 from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import CONFIDENCE, interval
-from xp.lib.text import counted
-from xp.run_records.leaderboard import RunRow, brief, text
+from xp.lib.text import counted, shortened
+from xp.run_records.leaderboard import MAX_SHOWN, RunRow, text
 
 OPTIONS: Final = ("model", "algorithm", "backend")
 
@@ -65,7 +65,7 @@ def settings_of(rows: Sequence[RunRow]) -> list[SeedGroup]:
         for row in runs:
             change = fmean(before) - (row.before or 0.0) if is_adjusted else 0.0
             rewards.setdefault(row.seed or 0, []).append((row.after or 0.0) + change)
-        ranked.append(SeedGroup(brief(words) or runs[0].run, tuple(runs), rewards))
+        ranked.append(SeedGroup(shortened(words, MAX_SHOWN) or runs[0].run, tuple(runs), rewards))
     return sorted(ranked, key=lambda one: -one.mean)
 
 

@@ -11,7 +11,7 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.paired import SHOWN, PairedComparison, compare, holm
 from xp.evaluation.records import evaluation_place
 from xp.evaluation.statistics import Rewards
-from xp.lib.text import counted
+from xp.lib.text import counted, first_of
 from xp.run_records.held_out import ScoreChoice, evaluation_files, read_evaluation, scoring_differences
 from xp.run_records.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
 
@@ -118,12 +118,11 @@ def check_content(first: NamedResult, other: NamedResult) -> None:
     tasks = first.rewards.keys() & other.rewards.keys()
     changed = sorted(task for task in tasks if first.hashes.get(task) != other.hashes.get(task))
     if changed:
-        more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         runs = ",".join(one.of_run for one in (first, other) if one.of_run is not None)
         again = f"\npython -m xp eval run={runs} plays the tasks as they are now" if runs else ""
         raise XpError(
             f"{first.name} and {other.name}: {counted(len(changed), 'task')} have another content under the same name,"
-            f" so that nothing is paired: {', '.join(changed[:SHOWN])}{more}\n"
+            f" so that nothing is paired: {first_of(changed, SHOWN)}\n"
             f"the environment changed between the two; evaluate both on one version of it, and compare these"
             f" evaluations{again}",
             ExitCode.PLAN,

@@ -1,7 +1,8 @@
-"""Replaces lone surrogates, which JSON allows, but UTF-8, Parquet and tokenizers do not."""
+"""Texts for files and messages, without lone surrogates: JSON allows them, but UTF-8, Parquet and tokenizers do not."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -32,3 +33,14 @@ def counted(number: int, noun: str, plural: str = "") -> str:
         plural: where it is more than an added `s`.
     """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """The text with at most this number of characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def first_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first texts of a list and the number of the others, such as `a, b and 3 more`."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more

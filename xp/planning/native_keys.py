@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from xp.planning.rows import Native, Pin
+from xp.planning.rows import Native, Pin, Refusal
 from xp.spec import EngineName, Placement, RunSpec, Strategy
 
 
@@ -100,6 +100,20 @@ class NativeKeys:
         needs = (need for file in self.files for name, need in _tables(file)[1] if _matches(key, name))
         lacking = next((need for need in needs if key not in self.owners and not NEEDS[need](spec)), None)
         return lacking and f"no effect without {lacking}; set that too, or leave this out"
+
+    def refusals(
+        self, spec: RunSpec, overrides: Mapping[str, Any], own_fault: Callable[[str, Any], str | None]
+    ) -> Iterator[Refusal]:
+        """Refusals of the user's own keys.
+
+        Args:
+            spec: the spec.
+            overrides: the keys with their values, as the trainer has them.
+            own_fault: returns why the trainer itself would not take a key with a value; None if it would.
+        """
+        for key, value in overrides.items():
+            if (fault := own_fault(key, value) or self.fault(key, spec)) is not None:
+                yield Refusal(f"{self.place}.{key.removeprefix('--')}", fault)
 
     def warnings(self, keys: Iterable[str]) -> list[str]:
         """Warnings of the user's own keys: one line for each property that no longer holds."""

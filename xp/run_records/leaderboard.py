@@ -15,6 +15,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.nested import leaves
 from xp.lib.reading import json_of
 from xp.lib.terminal import csv_cell, markdown_cell
+from xp.lib.text import shortened
 from xp.run_records.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
 from xp.run_records.named import named_runs
 from xp.run_records.notes import listed_notes
@@ -135,7 +136,7 @@ def as_markdown(lines: Sequence[RunRow]) -> str:
 def readable(line: RunRow, names: Sequence[str]) -> list[str]:
     """Cells of a row under these columns, rounded and cut."""
     return [
-        "-" if value is None else f"{value:.3f}" if isinstance(value, float) else brief(str(value))
+        "-" if value is None else f"{value:.3f}" if isinstance(value, float) else shortened(str(value), MAX_SHOWN)
         for value in _values(line, names)
     ]
 
@@ -250,11 +251,6 @@ def differing(specs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 MAX_SHOWN: Final = 200
 """Largest number of a value's characters in a table."""
-
-
-def brief(value: str) -> str:
-    """A value as a table shows it: a long one is cut."""
-    return value if len(value) <= MAX_SHOWN else f"{value[: MAX_SHOWN - 3]}..."
 
 
 def text(value: Any) -> str:

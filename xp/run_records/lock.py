@@ -20,6 +20,7 @@ from xp.lib.loaded_code import FILE as LOADED
 from xp.lib.loaded_code import loaded
 from xp.lib.nested import leaves
 from xp.lib.reading import config_of, json_of
+from xp.lib.text import first_of
 from xp.run_records.record import number_of
 from xp.run_records.run_directory import xp_command
 from xp.worker.facts import FILE as FACTS
@@ -157,8 +158,7 @@ def differences(first: tuple[Facts, LockInputs], second: tuple[Facts, LockInputs
             before, after = (one.files(name.removeprefix(_CODE)) for one in (first[1], second[1]))
             if before is not None and after is not None:
                 details = sorted(file for file in {*before, *after} if before.get(file) != after.get(file))
-        more = f" and {len(details) - MOST_NAMED} more" if len(details) > MOST_NAMED else ""
-        lines.append(f"{name}: {', '.join(details[:MOST_NAMED])}{more}" if details else line)
+        lines.append(f"{name}: {first_of(details, MOST_NAMED)}" if details else line)
     return lines
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.names import is_name
+from xp.lib.text import first_of
 from xp.run_records.record import FILE
 from xp.run_records.run_directory import xp_command
 
@@ -63,8 +64,7 @@ def chosen(
     else:
         matches = [word] if word in known else [name for name in known if word and name.startswith(word)]
     if len(matches) > 1 and not is_pattern and not takes_several:
-        more = f" and {len(matches) - MAX_LISTED} more" if len(matches) > MAX_LISTED else ""
-        names = f"{', '.join(matches[:MAX_LISTED])}{more}"
+        names = first_of(matches, MAX_LISTED)
         raise XpError(f"{word} is the beginning of {len(matches)} names: {names}; write one of them", ExitCode.RUN_DIR)
     if not matches:
         what = " or ".join(room.removesuffix("s") for room in rooms)

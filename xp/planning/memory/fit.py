@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from xp.lib.nested import set_at
 from xp.models.network import COUNTED
 from xp.planning.memory.estimate import (
     BY_LENGTH,
@@ -278,11 +279,7 @@ def _room_with(
 
     container = spec.model_dump(mode="json")
     for path, value in changes.items():
-        *parents, last = path.split(".")
-        node = container
-        for part in parents:
-            node = node[part]
-        node[last] = value
+        set_at(container, path, value)
     try:
         changed = RunSpec.model_validate_json(json.dumps(container))
     except ValidationError:

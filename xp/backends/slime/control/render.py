@@ -8,8 +8,8 @@ from typing import Any
 
 from xp.backends.slime.control.architecture import architecture_flags, architecture_refusals, family_refusal
 from xp.backends.slime.control.constraints import CONSTRAINTS
-from xp.backends.slime.control.flags import Flags, catalog, flags_of, override_flags, words
-from xp.backends.slime.control.overrides import ANSWERS, SFT_ANSWERS, override_refusals, with_aliases
+from xp.backends.slime.control.flags import Flags, catalog, fault, flags_of, override_flags, words
+from xp.backends.slime.control.overrides import ANSWERS, SFT_ANSWERS, with_aliases
 from xp.backends.slime.control.rows import ROWS
 from xp.backends.slime.control.rows.model import PINS
 from xp.backends.slime.control.rows.sft import SFT
@@ -260,8 +260,8 @@ def check(spec: RunSpec) -> list[Refusal]:
     # The batch shape and the flags have a meaning only for a supported layout.
     return layout_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec, NOT_MEGATRON)),
-        *override_refusals(spec, native_keys(spec), spec.backend.overrides),
-        *override_refusals(spec, sft_keys(spec), spec.sft.overrides),
+        *native_keys(spec).refusals(spec, override_flags(spec.backend.overrides), fault),
+        *sft_keys(spec).refusals(spec, override_flags(spec.sft.overrides), fault),
     ]
 
 

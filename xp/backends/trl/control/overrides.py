@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from xp.errors import nearest
-from xp.planning.native_keys import NativeKeys
-from xp.planning.rows import Refusal
-from xp.spec import RunSpec
 
 ANSWERS = (Path(__file__).with_name("native_keys.toml"),)
 SFT_ANSWERS = (Path(__file__).with_name("sft_keys.toml"), *ANSWERS)
@@ -24,19 +21,11 @@ def catalog(name: str = "catalog.json") -> Mapping[str, Any]:
     return fields
 
 
-def override_refusals(
-    spec: RunSpec, keys: NativeKeys, overrides: Mapping[str, Any], known: Mapping[str, Any], owner: str
-) -> Iterator[Refusal]:
-    """Faults of the user's own keys.
+def class_fault(name: str, known: Mapping[str, Any]) -> Callable[[str, Any], str | None]:
+    """Function that returns the fault of a key that a class lacks.
 
     Args:
-        spec: the spec.
-        keys: what the stage's keys mean.
-        overrides: the user's own.
-        known: catalog of the class.
-        owner: name of the class.
+        name: name of the class.
+        known: its catalog.
     """
-    for key in overrides:
-        fault = keys.fault(key, spec) if key in known else f"{owner} has no such field{nearest(key, known)}"
-        if fault is not None:
-            yield Refusal(f"{keys.place}.{key}", fault)
+    return lambda key, _: None if key in known else f"{name} has no such field{nearest(key, known)}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends.trl.control.constraints import CONSTRAINTS, is_sharded, node_size, world_size
-from xp.backends.trl.control.overrides import ANSWERS, SFT_ANSWERS, catalog, override_refusals
+from xp.backends.trl.control.overrides import ANSWERS, SFT_ANSWERS, catalog, class_fault
 from xp.backends.trl.control.processes import accelerate_config
 from xp.backends.trl.control.rows import ROWS
 from xp.backends.trl.control.rows.algorithm import has_native_correction
@@ -164,8 +164,8 @@ def check(spec: RunSpec) -> list[Refusal]:
     # The batch shape and the keys have a meaning only for a supported layout.
     return row_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec)),
-        *override_refusals(spec, native_keys(spec), spec.backend.overrides, catalog(), "GRPOConfig"),
-        *override_refusals(spec, sft_keys(spec), spec.sft.overrides, catalog("sft_catalog.json"), "SFTConfig"),
+        *native_keys(spec).refusals(spec, spec.backend.overrides, class_fault("GRPOConfig", catalog())),
+        *sft_keys(spec).refusals(spec, spec.sft.overrides, class_fault("SFTConfig", catalog("sft_catalog.json"))),
     ]
 
 
