@@ -80,7 +80,7 @@ def load(name: str, outputs: Path | str = OUTPUTS) -> Run:
 
 
 def runs(*names: str, outputs: Path | str = OUTPUTS) -> Any:
-    """A row for each run (those with these names or beginnings; none: all), by environment, best first.
+    """A row for each run, by environment, best first: those with these names or beginnings, or all runs without a name.
 
     Returns:
         A pandas.DataFrame; without pandas a list of mappings. Columns: those of `xp runs compare`, and the keys in
@@ -122,7 +122,7 @@ def compare(
         first: a run, or the name of a run (`RUN@0`: before training) or of an evaluation.
         second: likewise.
         outputs: the outputs root.
-        margin: largest difference of the mean reward that counts as equivalent; None: `eval.margin`.
+        margin: largest difference of the mean reward that counts as equivalent. None means `eval.margin`.
 
     Raises:
         XpError: PLAN if tasks or rewards differ.
@@ -179,7 +179,7 @@ class Run:
 
     @property
     def held_out(self) -> dict[str, HeldOutResult]:
-        """`before` and `after` training -> result; empty: not evaluated."""
+        """`before` and `after` training -> result. Empty means that it was not evaluated."""
         from xp.run_records.held_out import held_out
 
         return held_out(self.directory)

@@ -102,7 +102,8 @@ def cards() -> Mapping[str, Card]:
 
 
 def machine_of(word: str) -> Machine | None:
-    """The machines that a word names (`8xB200`, `h100x4`, `2x8xH100`, `rtx4090`); None: the word has another form.
+    """The machines that a word names (`8xB200`, `h100x4`, `2x8xH100`, `rtx4090`). None means that the word has another
+    form.
 
     Raises:
         XpError: the card is unknown, or no trainer runs on it.
@@ -131,8 +132,8 @@ def machine_of(word: str) -> Machine | None:
 
 
 def this_machine() -> Machine | None:
-    """The GPUs that a job may use here, with this machine's cores and memory, or those of its Slurm allocation; None:
-    nvidia-smi shows no GPU.
+    """The GPUs that a job may use here, with this machine's cores and memory, or those of its Slurm allocation. None
+    means that nvidia-smi shows no GPU.
 
     Raises:
         XpError: the GPUs differ.
@@ -181,7 +182,7 @@ def _card_here(name: str, memory_mib: str, capability: str) -> Card:
 
 
 def card_named(name: str, memory_gb: float) -> Card | None:
-    """The card of a name that nvidia-smi shows, such as `NVIDIA A100-SXM4-80GB`; None: the table has none.
+    """The card of a name that nvidia-smi shows, such as `NVIDIA A100-SXM4-80GB`. None means that the table has none.
 
     Args:
         memory_gb: its memory, which tells cards of one name apart.

@@ -40,7 +40,7 @@ class Runtime:
     packages: tuple[str, ...] = ()
     """Modules that must be importable there, checked before the start."""
     install: str | None = None
-    """Command that makes such a Python, as text; None: `pip install` with the modules' names."""
+    """Command that makes such a Python, as text. None means `pip install` with the modules' names."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Stage:
     needs: tuple[str, ...] = ()
     done: str | None = None
     """Path of a manifest whose presence means that this stage's result exists, content-addressed unless `made_in` is
-    set; None: always run."""
+    set. None means that it always runs."""
     made_in: str | None = None
     """Earlier stage of the same attempt that usually makes this stage's result too; then this stage is skipped."""
 

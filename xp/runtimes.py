@@ -69,7 +69,7 @@ def locks() -> dict[str, RuntimeLock]:
 
 
 def lock_with(key: str) -> RuntimeLock | None:
-    """The lock of a key; None: the key is from another version."""
+    """The lock of a key. None means that the key is from another version."""
     variants = (replace(lock, has_flash=flash) for lock in locks().values() for flash in (True, False))
     return next((lock for lock in variants if lock.key == key), None)
 

@@ -59,7 +59,7 @@ def ready(
     """Makes a grader of the comparison of an answer with one right answer.
 
     Args:
-        as_answer: from a right answer to an answer that must get 1; None: it is only read.
+        as_answer: from a right answer to an answer that must get 1. None means that it is only read.
         limit_s: seconds after which an answer counts 0, for a comparison that may not end (xp.envs.graded).
     """
 

@@ -37,8 +37,8 @@ def compare(outputs: Path, names: Sequence[str], form: str | None) -> None:
 
     Args:
         outputs: the outputs root.
-        names: names of runs, beginnings of names, or patterns; none: all runs.
-        form: csv, markdown or json; None: a table for each environment.
+        names: names of runs, beginnings of names, or patterns. Empty means all runs.
+        form: csv, markdown or json. None means a table for each environment.
     """
     lines = leaderboard(outputs, names)
     if form == "json":

@@ -236,7 +236,7 @@ def _logged_command(args: Namespace) -> int:
 
 
 def rates_of(result: Mapping[str, Any]) -> dict[str, float | None]:
-    """Task -> share of its episodes that passed; None: every episode was void."""
+    """Task -> share of its episodes that passed. None means that every episode was void."""
     threshold = result["playing"]["pass_threshold"]
     return {task: pass_share(one["rewards"], threshold) for task, one in result["tasks"].items()}
 

@@ -52,7 +52,7 @@ def install(spec: RunSpec, python: str | None = None) -> Path | None:
 
     Args:
         spec: the run, which determines the lock.
-        python: interpreter to build on; None: one of the lock's versions, which uv finds or downloads.
+        python: interpreter to build on. None means one of the lock's versions, which uv finds or downloads.
 
     Returns:
         The environment's interpreter; None if the spec names its own, or runs in xp's.
@@ -85,7 +85,8 @@ def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
 
 @contextmanager
 def _unfinished(key: str) -> Iterator[Path | None]:
-    """Locks and empties the directory of a key, and marks it as whole at the end; None: it is whole already."""
+    """Locks and empties the directory of a key, and marks it as whole at the end. None means that it is whole
+    already."""
     from filelock import FileLock
 
     place = directory() / key
@@ -118,7 +119,7 @@ def why_not(spec: RunSpec) -> str:
 
 
 def cannot_run_here(spec: RunSpec) -> str | None:
-    """Reason why a run of this spec does not use this machine's environments; None: it uses them."""
+    """Reason why a run of this spec does not use this machine's environments. None means that it uses them."""
     from xp.hardware import visible_gpus
 
     if isinstance(spec.launcher.name, LauncherName) and spec.launcher.name.is_elsewhere:
@@ -193,7 +194,7 @@ def interpreter_for(spec: RunSpec, python: str | None) -> Path:
 
     Args:
         spec: the run.
-        python: the user's interpreter; None: the first on PATH that has the trainer's packages.
+        python: the user's interpreter. None means the first on PATH that has the trainer's packages.
 
     Raises:
         XpError: RUNTIME if it lacks a package, or no Python on PATH has all of them.

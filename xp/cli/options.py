@@ -86,7 +86,7 @@ class InstalledEnvironment:
     needs: Sequence[str]
     """Keys, programs, packages and addresses that a run needs."""
     splits: Mapping[str, int] | None = None
-    """Split -> number of tasks; None: the environment was not opened."""
+    """Split -> number of tasks. None means that the environment was not opened."""
     tools: Sequence[str] | None = None
     fault: str | None = None
     """Reason why the environment could not be opened."""

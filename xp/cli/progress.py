@@ -47,7 +47,7 @@ def curves(progress: RunProgress) -> list[str]:
 
 
 def last_problem(run: Path, record: RunRecord) -> str | None:
-    """Last line of a failed stage's log, or the most severe symptom; None: neither exists."""
+    """Last line of a failed stage's log, or the most severe symptom. None means that neither exists."""
     stages = record.attempts[-1].stages if record.attempts else ()
     failed = next((stage for stage in stages if stage.status is RunStatus.FAILED), None)
     if failed is not None:

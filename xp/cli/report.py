@@ -78,7 +78,7 @@ def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, 
     Args:
         runs: directories of the runs.
         target: path of the file, which is written atomically.
-        episodes: `none`, `chosen` or `all`; None: depends on the number of runs.
+        episodes: `none`, `chosen` or `all`. None means that it depends on the number of runs.
         tokens: whether the page has the tokens of these episodes.
 
     Raises:
@@ -109,7 +109,7 @@ def _target(outputs: Path, runs: Sequence[Path]) -> Path:
 
 
 def episodes_line(run: Path) -> str | None:
-    """Directory of the last attempt's trajectories, with the command that shows one; None: there are none."""
+    """Directory of the last attempt's trajectories, with the command that shows one. None means that there are none."""
     stages = [place.parents[1] for place in run.glob("attempt_*/*/trajectories")]
     if not stages:
         return None

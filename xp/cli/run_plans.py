@@ -41,7 +41,7 @@ def run_plans(
         names: overrides that distinguish each point of a sweep; empty for a single run.
         is_whole: whether each plan ends with an evaluation, which is shown.
         has_panel: whether a terminal shows a panel instead of the stages' output.
-        resume: command that continues all of them, for messages; None: `resume=RUN`.
+        resume: command that continues all of them, for messages. None means `resume=RUN`.
     """
     together, sweeps = _grouped(plans)
     try:
@@ -115,8 +115,8 @@ def run_plan(
         one: the plan.
         is_whole: whether the plan ends with an evaluation, which is shown.
         has_panel: whether a terminal shows a panel instead of the stages' output.
-        launcher: launcher that a sweep's runs share; None: a new one.
-        resume: command that continues the plan, for messages; None: `resume=RUN`.
+        launcher: launcher that a sweep's runs share. None means a new one.
+        resume: command that continues the plan, for messages. None means `resume=RUN`.
     """
     from xp.cli.display import console, headed, notice_lines, show_summary, title
     from xp.cli.progress import screen

@@ -54,7 +54,8 @@ def explain_unknown_key(
 
 
 def keys_below(section: str) -> list[str]:
-    """Names of the keys that a section has which may be null, such as `model.lora`; none: there is no such section."""
+    """Names of the keys that a section has which may be null, such as `model.lora`. Empty means that there is no such
+    section."""
     return [path.rpartition(".")[2] for path in every_key() if path.rpartition(".")[0] == section]
 
 
@@ -64,7 +65,7 @@ def nearest_key(path: str, everything: Iterable[str], legal: Iterable[str] = ())
     Args:
         path: the key that does not exist.
         everything: every key path of the spec.
-        legal: names among which a close one is looked for; empty: all.
+        legal: names among which a close one is looked for. Empty means all.
     """
     paths = list(dict.fromkeys(everything))
     if not path.startswith("sft."):
@@ -79,7 +80,8 @@ def _without_twins(paths: Sequence[str]) -> list[str]:
 
 
 def same_key(path: str, everything: Iterable[str]) -> str | None:
-    """The only key of this name in any section, or the only one that the name abbreviates; None: none, or several."""
+    """The only key of this name in any section, or the only one that the name abbreviates. None means that there is
+    none, or that there are several."""
     parent, _, word = path.rpartition(".")
     abbreviated = [one for one in everything if _initials(one) == word and len(word) > 1]
     for matches in (

@@ -137,7 +137,7 @@ def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...])
 
 
 def machine_option(word: str, legal: Sequence[str]) -> str | None:
-    """The option of a word for a machine: a file's if one has its name; None: the word has another form.
+    """The option of a word for a machine: a file's if one has its name. None means that the word has another form.
 
     Raises:
         XpError: an unknown card, or `auto` on a machine with different GPUs.

@@ -167,7 +167,7 @@ def _is_local(container: Mapping[str, Any]) -> bool:
 
 
 def _resolved(path: str, outputs: Path) -> str | None:
-    """A directory of the user's as an absolute one, since stages run elsewhere; None: it is not there."""
+    """A directory of the user's as an absolute one, since stages run elsewhere. None means that it is not there."""
     place = Path(path).expanduser()
     if (place / "config.json").is_file():
         return str(place.absolute())

@@ -21,7 +21,7 @@ class Origin:
     """Source of one value."""
 
     override: str | None
-    """The override that set it, as it was typed; None: a file did."""
+    """The override that set it, as it was typed. None means that a file did."""
     marks: tuple[Mark, ...]
     """Every place in a file that says it, the one that counts last."""
 

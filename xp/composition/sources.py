@@ -142,7 +142,7 @@ def _is_mix(config_path: str) -> bool:
 
 
 def _word(config_path: str) -> str | None:
-    """The name of an option of the hardware group; None: the path is of another group."""
+    """The name of an option of the hardware group. None means that the path is of another group."""
     path = Path(config_path)
     return path.name.removesuffix(".yaml") if path.parent.name == "hardware" else None
 

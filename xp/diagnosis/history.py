@@ -41,7 +41,7 @@ class Facts:
 
     @property
     def num_updates(self) -> int | None:
-        """Optimizer updates of the whole run; None: its epochs' steps are not known."""
+        """Optimizer updates of the whole run. None means that its epochs' steps are not known."""
         steps = self.training.num_steps
         return None if steps is None else steps * self.updates_per_rollout
 
@@ -56,9 +56,9 @@ class ToolUse:
     calls: Mapping[str, int]
     """Tool -> number of its calls."""
     waiting_share: float | None
-    """Share of the episodes' time that the environment took; None: not recorded."""
+    """Share of the episodes' time that the environment took. None means that it is not recorded."""
     malformed: str | None = None
-    """A turn of the model whose call could not be read; None: all could."""
+    """A turn of the model whose call could not be read. None means that all could be read."""
 
     @property
     def num_calls(self) -> int:
@@ -76,11 +76,11 @@ class History:
     evaluations: Sequence[Mapping[str, Any]] = ()
     """Evaluations while training, by step."""
     tools: ToolUse | None = None
-    """Use of tools; None: the trajectories were not read."""
+    """Use of tools. None means that the trajectories were not read."""
 
     @property
     def last_step(self) -> int:
-        """The last step with metrics; 0: none has any."""
+        """The last step with metrics. 0 means that none has any."""
         return int(self.lines[-1]["step"]) if self.lines else 0
 
     def series(self, name: str) -> Points:
@@ -112,7 +112,7 @@ class Change:
 
 
 def change(points: Points) -> Change | None:
-    """Means over the first and the last third; None: too few steps."""
+    """Means over the first and the last third. None means too few steps."""
     if len(points) < FEWEST:
         return None
     size = len(points) // EARLY
@@ -121,7 +121,7 @@ def change(points: Points) -> Change | None:
 
 
 def latest(points: Points, number: int = FEWEST) -> float | None:
-    """Mean of the last `number` values; None: there are fewer."""
+    """Mean of the last `number` values. None means that there are fewer."""
     return fmean(value for _, value in points[-number:]) if len(points) >= number else None
 
 

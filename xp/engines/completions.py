@@ -30,7 +30,7 @@ class CompletionClient:
         sampling: temperature, top-p and top-k.
         end_ids: tokens that end a turn.
         log: the server's log, for messages about faults.
-        key: the server's key; None: it has none.
+        key: the server's key. None means that it has none.
     """
 
     engine: ClassVar[str] = "vLLM"

@@ -31,7 +31,7 @@ class EvaluateConfig(StageConfig):
     models: Mapping[str, str]
     """`before` and `after` -> Hugging Face id or directory, in the order of play."""
     server: VLLMServer | None
-    """Arguments of vLLM's or SGLang's server, on the first accelerators of the machine; None: transformers."""
+    """Arguments of vLLM's or SGLang's server, on the first accelerators of the machine. None means transformers."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class JudgeServer(JsonFile):
     is_sglang: bool
     """True if SGLang serves it; otherwise vLLM does."""
     server: VLLMServer
-    """Arguments of either engine, and accelerators: the last ones of the machine; 0: it runs on the CPU."""
+    """Arguments of either engine, and accelerators: the last ones of the machine. 0 means that it runs on the CPU."""
     trainer_accelerators: int
     """Accelerators of the stage's program."""
     log: str

@@ -86,7 +86,7 @@ class SlotCache:
         self.lengths = torch.zeros(count, dtype=torch.long)
         """Tokens in each slot."""
         self.rows: torch.Tensor | None = None
-        """Slots of this forward pass; None: the first `num_rows` ones, whose buffers are read in place."""
+        """Slots of this forward pass. None means the first `num_rows` ones, whose buffers are read in place."""
         self.num_rows, self.width = 0, 0
         """Number of slots of this forward pass, and of columns for attention."""
         self.columns = torch.zeros(0, 0, dtype=torch.long)
@@ -96,7 +96,7 @@ class SlotCache:
         """Sets the slots of the next forward pass; returns the position of each new token, [rows, new].
 
         Args:
-            rows: slots; None: the first `num_rows`.
+            rows: slots. None means the first `num_rows`.
             num_rows: number of rows.
             new: number of tokens per row, with padding.
         """

@@ -32,7 +32,7 @@ def local_engine(
 
     Args:
         name: the engine.
-        settings: arguments of its server; None: transformers in this process.
+        settings: arguments of its server. None means transformers in this process.
         model: Hugging Face id or directory, with or without adapters.
         chat: its tokenizer.
         spec: the run's or the evaluation's.

@@ -65,9 +65,9 @@ def play_each(
     Args:
         numbered: each row with the number of its sample.
         begun: receives the loop before it runs, so that another thread can end it.
-        places: largest number of concurrent episodes; None: the limit of open sessions.
+        places: largest number of concurrent episodes. None means the limit of open sessions.
         group_size: each so many rows, in their order, are one group, whose rewards are settled when all have ended.
-        overlong: penalty for length; None: none.
+        overlong: penalty for length. None means that there is none.
     """
     most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
     if not numbered:
@@ -98,7 +98,7 @@ class EpisodeOpened(NamedTuple):
 
     number: int
     prompt: list[int] | None
-    """Token ids; None: the episode is void."""
+    """Token ids. None means that the episode is void."""
 
 
 class TurnAnswered(NamedTuple):

@@ -62,7 +62,7 @@ def running(arguments: Sequence[str], model: str, devices: str, log: Path, pytho
     Args:
         arguments: the server's, without model, address and port.
         model: Hugging Face id or directory.
-        devices: the server's CUDA_VISIBLE_DEVICES; empty: it runs on the CPU.
+        devices: the server's CUDA_VISIBLE_DEVICES. Empty means that it runs on the CPU.
         log: file for its output.
         python: the interpreter with SGLang.
 

@@ -224,7 +224,7 @@ class TransformersEngine(EpisodeEngine):
         Args:
             slots: slots that get tokens.
             ids: tokens, a row for each of these slots.
-            lengths: number of tokens of each row without padding; None: one.
+            lengths: number of tokens of each row without padding. None means one.
             is_padded: whether the rows are those of all slots up to the last.
         """
         count = len(ids)
@@ -321,7 +321,7 @@ def draw(
         logits: [rows, vocabulary].
         sampling: temperature, top-p, top-k, min-p and the repetition penalty.
         randoms: one generator per row, of which one number is used.
-        contexts: tokens of each row's conversation, for the penalty; empty: there is none.
+        contexts: tokens of each row's conversation, for the penalty. Empty means that there is none.
     """
     scale = sampling.temperature or 1.0
     logprobs = candidates = torch.log_softmax(logits / scale, -1)

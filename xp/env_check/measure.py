@@ -100,7 +100,7 @@ class Measured:
     split: str = ""
     """Name of the split that was played."""
     right_answers: str | None = None
-    """Line about the right answers, which were scored themselves; None: they are not known."""
+    """Line about the right answers, which were scored themselves. None means that they are not known."""
     visits: tuple[Visit, ...] = ()
     """Two for each task."""
     visits_after_restart: tuple[Visit, ...] = ()
@@ -108,9 +108,10 @@ class Measured:
     random: Plays = Plays()
     scripted: Plays = Plays()
     slots: Slots | None = None
-    """Sessions that its server holds and opens at once; None: not measured."""
+    """Sessions that its server holds and opens at once. None means that it is not measured."""
     stopped: str | None = None
-    """The measurement that was running when the time limit was reached; None: all measurements are complete."""
+    """The measurement that was running when the time limit was reached. None means that all measurements are
+    complete."""
 
     @property
     def faults(self) -> list[str]:
@@ -162,7 +163,8 @@ class Measured:
 
     @property
     def is_repeatable(self) -> bool | None:
-        """True if two episodes of the scripted policy on a task get the same answers; None: no two could be played."""
+        """True if two episodes of the scripted policy on a task get the same answers. None means that no two could be
+        played."""
         pairs = [group for group in self.scripted.groups if len(group) == 2]
         pairs = [pair for pair in pairs if all(outcome.status is not EpisodeStatus.VOID for outcome in pair)]
         return all(one == other for one, other in pairs) if pairs else None
@@ -193,7 +195,8 @@ def measure(
         group_size: episodes of the random policy on each.
         environ: variables of a second process with the environment.
         watch: receives the current phase; nothing new begins after its time.
-        num_slots: number of sessions that are opened on one task, to measure the server; None: not measured.
+        num_slots: number of sessions that are opened on one task, to measure the server. None means that it is not
+            measured.
 
     Yields:
         All measurements so far, after each session and each episode.

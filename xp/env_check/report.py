@@ -32,7 +32,7 @@ class EnvReport:
     """Reasons why the environment cannot be trained on."""
     warnings: tuple[str, ...]
     stopped: str | None = None
-    """Reason why some measurements are missing; None: all are complete."""
+    """Reason why some measurements are missing. None means that all are complete."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -49,8 +49,8 @@ def report(
     """Makes the report of one environment.
 
     Args:
-        count_tokens: counts the tokens of a prompt with its tools, by the model's tokenizer; None: there is no
-            tokenizer.
+        count_tokens: counts the tokens of a prompt with its tools, by the model's tokenizer. None means that there is
+            no tokenizer.
     """
     schemas, prompts = measured.schemas(rules.dialect), measured.prompts.values()
     lengths = [count_tokens(prompt, schemas) for prompt in prompts] if count_tokens else []

@@ -19,7 +19,7 @@ class Watch:
 
     Args:
         name: name of the environment, printed before each line.
-        ends: end of the time, on the monotonic clock; None: no limit.
+        ends: end of the time, on the monotonic clock. None means no limit.
     """
 
     def __init__(self, name: str, ends: float | None = None) -> None:

@@ -59,7 +59,7 @@ class ToolResult:
 
     text: str
     reward: float | None = None
-    """Reward of this step; None: the environment did not score it."""
+    """Reward of this step. None means that the environment did not score it."""
     finished: bool = False
     is_call_error: bool = False
     """True if the model's call was wrong (unknown tool, bad arguments); `text` is the message for the model."""
@@ -153,7 +153,8 @@ class Lister(Protocol):
     """A provider whose environment may list all tasks of a split in one call."""
 
     def listed(self, split: str) -> list[Task] | None:
-        """All tasks with their specs, in order; None: the environment only counts its tasks. Raises EnvFault."""
+        """All tasks with their specs, in order. None means that the environment only counts its tasks. Raises
+        EnvFault."""
 
 
 @runtime_checkable
@@ -184,7 +185,7 @@ class EnvFault(Exception):
     """Failure of infrastructure, not of the model: the episode is void and is never scored 0."""
 
     retry_after_s: float | None = None
-    """Seconds to wait, from the server's Retry-After; None: not given."""
+    """Seconds to wait, from the server's Retry-After. None means that it is not given."""
 
 
 class EnvUnavailable(EnvFault):

@@ -63,7 +63,7 @@ class Answer:
     """The API's message; its `content` is a string or None."""
     prompt_tokens: int | None
     completion_tokens: int | None
-    """Generated tokens; None: the API does not count them."""
+    """Generated tokens. None means that the API does not count them."""
     is_cut: bool
     """True if `model.max_tokens` or the model's context cut the message."""
 
@@ -74,7 +74,7 @@ class Api:
     Args:
         endpoint: address and settings.
         name: name of the model.
-        key: value of its API key; None: no key.
+        key: value of its API key. None means no key.
         sleep: function that waits for a number of seconds.
         section: path of the settings, for messages.
         max_attempts: tries of a request that meets 429, 5xx or a broken connection.

@@ -124,7 +124,7 @@ class ImageServer:
     Args:
         image: name of the image for `docker run`.
         start_s: seconds until it must answer `/health`.
-        memory_gb: memory of the container; None: no limit.
+        memory_gb: memory of the container. None means no limit.
     """
 
     def __init__(self, image: str, start_s: float, memory_gb: float | None = None) -> None:

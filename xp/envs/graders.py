@@ -96,7 +96,7 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
 
     Args:
         name: name of the rows.
-        grade: the grader in another process; None: it is called here.
+        grade: the grader in another process. None means that it is called here.
 
     Raises:
         XpError: a row has none, or one that does not get 1.

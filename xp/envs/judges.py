@@ -35,7 +35,7 @@ class JudgeCall:
     read: int
     written: int
     cost_usd: float | None = None
-    """Cost in US dollars from its endpoint; None: not reported, so that a price is needed."""
+    """Cost in US dollars from its endpoint. None means that it is not reported, so that a price is needed."""
 
 
 def usage_of_judges(calls: Sequence[JudgeCall], prices: Mapping[str, Sequence[float]]) -> dict[str, float]:

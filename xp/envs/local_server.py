@@ -37,11 +37,11 @@ class LocalServer:
     Args:
         serve: `module:Class` of an environment of the openreward SDK.
         environ: variables, of which the child gets those in `xp.secrets.environment`.
-        log: file for the child's output; None: it is dropped.
+        log: file for the child's output. None means that it is dropped.
         kind: protocol of `serve`: `openreward` or `openenv`.
-        python: the server's interpreter, with uvicorn and the environment's packages; None: this one, or, if it lacks
-            a package, the one that `xp.envs.pythons` names.
-        memory_gb: memory limit of the child and of each process that it starts; None: no limit.
+        python: the server's interpreter, with uvicorn and the environment's packages. None means this one, or, if it
+            lacks a package, the one that `xp.envs.pythons` names.
+        memory_gb: memory limit of the child and of each process that it starts. None means no limit.
         overrides: further variables of the child.
     """
 
@@ -68,7 +68,7 @@ class LocalServer:
         self._process: subprocess.Popen[bytes] | None = None
         """The guard of the server."""
         self.pid: int | None = None
-        """Process id of the server; None: there is none."""
+        """Process id of the server. None means that there is none."""
         self._owner = os.getpid()
         self._turn = threading.Lock()
         self._is_ending = threading.Event()
@@ -101,7 +101,7 @@ class LocalServer:
                 self._start(int(self.url.rpartition(":")[2]))
 
     def _start(self, port: int) -> None:
-        """Starts the child on this port; 0: any port."""
+        """Starts the child on this port. 0 means any port."""
         report: dict[str, Any] = {}
         for python in self._pythons:
             report = self._start_by(python, port)

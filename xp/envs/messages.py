@@ -23,7 +23,7 @@ ROLES: Final = {
 
 
 def role_of(message: Any) -> str | None:
-    """Role of a message in the words of chat completions; None: it has none of them."""
+    """Role of a message in the words of chat completions. None means that it has none of them."""
     role = message.get("role") if isinstance(message, Mapping) else None
     return ROLES.get(role.lower()) if isinstance(role, str) else None
 

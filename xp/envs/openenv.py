@@ -174,7 +174,7 @@ class Socket:
         self._connection = connection
         self._what = what
         self._answer: asyncio.Future[str | None] | None = None
-        """The answer to the latest request; None in it: the connection has ended."""
+        """The answer to the latest request. None means that the connection has ended."""
         self._lost: str | None = None
         self._reader = asyncio.get_running_loop().create_task(self._read())
 

@@ -103,7 +103,7 @@ class ProcessBoundProvider(ABC, Generic[C]):
     Args:
         config: the environment.
         environ: variables with the key and the secrets; variables of a server that is started here.
-        target: the server; None: it is started on demand.
+        target: the server. None means that it is started on demand.
     """
 
     kind: ClassVar[str] = "openreward"

@@ -65,7 +65,7 @@ class RetryRule:
     def wait_s(
         self, fault: EnvFault, attempt: int, left_s: float, jitter: Callable[[], float] = random.random
     ) -> float | None:
-        """Seconds to wait before the next attempt; None: no further attempt.
+        """Seconds to wait before the next attempt. None means no further attempt.
 
         Args:
             fault: exception of the last attempt.

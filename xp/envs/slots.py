@@ -33,7 +33,7 @@ class Slots:
     per_s: float
     """Sessions opened in a second at this rate."""
     fault: str | None
-    """Reason why no more sessions were opened; None: the measurement wanted no more."""
+    """Reason why no more sessions were opened. None means that the measurement wanted no more."""
 
     def __str__(self) -> str:
         more = f"; no more: {self.fault}" if self.fault else ", which was the most that was tried"
@@ -52,8 +52,8 @@ def slot_limits(limits: EnvLimits, num_slots: int) -> EnvLimits:
 
 
 def num_slots_of(env: EnvConfig, requested: int | None) -> int | None:
-    """Number of sessions to try; None: nothing is measured. A server that the run does not start is another's, so it is
-    measured by request only."""
+    """Number of sessions to try. None means that nothing is measured. A server that the run does not start is
+    another's, so it is measured by request only."""
     if requested is not None:
         return requested if (env.target or env.serve or env.image) is not None else None
     return min(NUM_SLOTS, env.limits.max_sessions) if env.serve is not None or env.image is not None else None

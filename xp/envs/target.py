@@ -29,7 +29,7 @@ class Target:
     url: str
     """Scheme, host, port and path prefix, without a trailing slash."""
     deployment: str | None
-    """`Org/Name` in the catalog, whose server needs a session for every request; None: another server."""
+    """`Org/Name` in the catalog, whose server needs a session for every request. None means another server."""
     headers: Mapping[str, str] = field(repr=False)
     """Headers of every request."""
     secrets: Mapping[str, str] = field(repr=False)

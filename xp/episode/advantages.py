@@ -46,7 +46,7 @@ def without_variance(rewards: Sequence[float | None], groups: Sequence[str]) -> 
     """Returns for each episode whether its group's valid episodes, two or more, all have the same reward.
 
     Args:
-        rewards: of all episodes; None: void.
+        rewards: of all episodes. None means void.
         groups: name of each episode's group.
     """
     flat = {group for group, valid in of_groups(rewards, groups).items() if len(valid) > 1 and not differ(valid)}

@@ -22,7 +22,7 @@ class Data:
     begin: str
     """Regular expression of the beginning, without capturing groups."""
     end: Callable[[str, re.Match[str]], int | None]
-    """Returns the position after the data; None: the text only begins like data."""
+    """Returns the position after the data. None means that the text only begins like data."""
 
 
 class Tags:
@@ -31,7 +31,7 @@ class Tags:
     Args:
         text: one turn.
         tags: regular expression of the tags, without capturing groups.
-        data: the form of data; None: the text has none.
+        data: the form of data. None means that the text has none.
     """
 
     def __init__(self, text: str, tags: str, data: Data | None) -> None:

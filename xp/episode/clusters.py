@@ -21,14 +21,14 @@ def is_rounding(spread: float, rewards: Iterable[float]) -> bool:
 
 
 Limits = tuple[float | None, float | None]
-"""Smallest and largest possible reward; None: unknown."""
+"""Smallest and largest possible reward. None means unknown."""
 
 
 def reward_limits(rewards: Iterable[float | None], rule: Limits = (None, None)) -> Limits:
     """Limits of an environment's rewards: those of its rule, else 0 and 1 if all observed rewards are within them.
 
     Args:
-        rewards: observed rewards; None: void.
+        rewards: observed rewards. None means void.
         rule: limits that the reward rule sets.
     """
     values = [one for one in rewards if one is not None]
@@ -44,7 +44,8 @@ def within(value: float, limits: Limits) -> float:
 
 
 def clustered_stderr(groups: Sequence[Sequence[float]]) -> float | None:
-    """Standard error of the mean over all values, clustered by group; None: fewer than two groups have values.
+    """Standard error of the mean over all values, clustered by group. None means that fewer than two groups have
+    values.
 
     This is the sandwich estimator of a regression on a constant with the correction G / (G - 1) (CR1). A spread that is
     only rounding is 0.

@@ -32,9 +32,10 @@ class Episode:
         task: the task.
         open_session: opens a new session on it; called again for each retry.
         rules: rules of turns, limits and rewards.
-        rewards: steps of the reward; None: those of the rules' `reward` alone.
-        prepared: the prepared first messages of the dialogue; none: they are the session's.
-        describe: fetches the environment's own description of the task, for reward functions; None: not needed.
+        rewards: steps of the reward. None means those of the rules' `reward` alone.
+        prepared: the prepared first messages of the dialogue. Empty means that they are the session's.
+        describe: fetches the environment's own description of the task, for reward functions. None means that it is not
+            needed.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Episode:
 
         Args:
             count: whoever plays it knows the tokens; None of it: there are no counts.
-            overlong: in a training; None: no penalty.
+            overlong: in a training. None means no penalty.
         """
         self._count, self._overlong = count, overlong
 
@@ -110,7 +111,7 @@ class Episode:
 
         Args:
             text: the turn.
-            calls: its calls, if an API gave them apart from the text; None: they are in the text.
+            calls: its calls, if an API gave them apart from the text. None means that they are in the text.
             is_cut: whether a token limit cut it. An episode that ends with a cut turn is truncated, unless a complete
                 call in it finished the episode. Its reward is that of the same text uncut.
         """

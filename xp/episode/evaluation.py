@@ -32,7 +32,7 @@ def evaluation_record(
         hashes: task -> digest of its content.
         scoring: environment -> what decides its rewards (xp.tasks.request).
         num_asked: number of all episodes.
-        stopped: reason of an early stop; None: all episodes were played.
+        stopped: reason of an early stop. None means that all episodes were played.
     """
     threshold, tasks = about["playing"]["pass_threshold"], rewards_of(played)
     envs = {name: figures([one for one in played if one.env == name], threshold) for name in scoring}
@@ -59,7 +59,7 @@ def evaluation_record(
 
 
 def rewards_of(played: Sequence[EpisodeFacts]) -> dict[str, list[float | None]]:
-    """Task -> the rewards of its episodes, in the order of play; None: void."""
+    """Task -> the rewards of its episodes, in the order of play. None means void."""
     tasks: dict[str, list[float | None]] = {}
     for one in played:
         tasks.setdefault(one.task_id, []).append(one.outcome.reward)

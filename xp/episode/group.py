@@ -40,7 +40,7 @@ class GroupSource:
     name: str
     """Name in messages."""
     weight: float | None
-    """Factor of its value, which is added to the reward; None: its value replaces the reward."""
+    """Factor of its value, which is added to the reward. None means that its value replaces the reward."""
     score: Callable[[Task, Sequence[GroupEpisode]], GroupScores]
     """Raises any exception if it cannot score."""
 

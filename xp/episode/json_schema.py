@@ -49,7 +49,7 @@ def required(root: Schema) -> list[str]:
 
 
 def allowed_values(branch: Schema) -> list[Any] | None:
-    """The values of `const` or `enum`; None: the branch does not list its values."""
+    """The values of `const` or `enum`. None means that the branch does not list its values."""
     return [branch["const"]] if "const" in branch else _listed(branch.get("enum")) or None
 
 
@@ -90,7 +90,8 @@ def _branches(schema: Any, root: Schema, budget: Iterator[int]) -> list[Schema]:
 
 
 def _merged(first: Schema, other: Schema) -> Schema | None:
-    """A branch that satisfies both; None: no value does. An annotation such as `default` is `first`'s if it has one."""
+    """A branch that satisfies both. None means that no value does. An annotation such as `default` is `first`'s if it
+    has one."""
     both = {**other, **first}
     if "properties" in first and "properties" in other:
         one, further = _mapping(first["properties"]), _mapping(other["properties"])
@@ -117,7 +118,7 @@ def _is_of(kind: str, kinds: Set[str]) -> bool:
 
 
 def _target(reference: Any, root: Schema) -> Any:
-    """The schema that a local reference names; None: it names none of this tool's."""
+    """The schema that a local reference names. None means that it names none of this tool's."""
     first, *parts = str(reference).split("/")
     target: Any = root if first == "#" else None
     for part in parts:

@@ -63,7 +63,7 @@ class JudgeLog:
     """Requests of judges and their answers, on record and as a cache.
 
     Args:
-        directory: gets one file of this process; None: nothing is recorded.
+        directory: gets one file of this process. None means that nothing is recorded.
         earlier: files of other processes and attempts.
     """
 

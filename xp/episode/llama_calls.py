@@ -143,7 +143,7 @@ def read_calls(text: str, start: int = 0) -> tuple[list[tuple[str, dict[str, Any
 
 
 def calls_end(text: str, start: int) -> int | None:
-    """The position after the list that begins at `start`; None: it does not end."""
+    """The position after the list that begins at `start`. None means that it does not end."""
     try:
         return _source(text, start)[2]
     except NotPythonic:

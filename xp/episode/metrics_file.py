@@ -82,7 +82,7 @@ def metrics_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _line(text: bytes) -> dict[str, Any] | None:
-    """Parses one line; None: incomplete, or not metrics."""
+    """Parses one line. None means incomplete, or not metrics."""
     try:
         line = json.loads(text)
     except ValueError:

@@ -81,17 +81,18 @@ class EpisodeResult:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics that the user's reward function returned in addition to the reward."""
     unshaped: float | None = None
-    """Reward before the user's reward functions; None: there are none, or the episode is void."""
+    """Reward before the user's reward functions. None means that there are none, or the episode is void."""
     judges: Mapping[str, float] = field(default_factory=dict)
     """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""
     grader: Mapping[str, float] = field(default_factory=dict)
     """Metrics that the environment's grader returned in addition to the reward."""
     ungrouped: float | None = None
-    """Reward before the judge and the group's rewards; None: neither scored the episode."""
+    """Reward before the judge and the group's rewards. None means that neither scored the episode."""
     group: Mapping[str, float] = field(default_factory=dict)
     """Scores of the judge and the group, by source and before their weights, and a group function's other numbers."""
     unpenalized: float | None = None
-    """Reward before the penalty for length of a training; None: there is no penalty, or the episode is void."""
+    """Reward before the penalty for length of a training. None means that there is no penalty, or the episode is
+    void."""
     reward_steps: Mapping[str, float] = field(default_factory=dict)
     """Reward after each step of its computation (xp.episode.rewards.RewardStep), in order; a void episode has those
     before the fault."""

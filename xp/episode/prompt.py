@@ -86,7 +86,8 @@ def session_messages(template: str | None, session: Session) -> list[Message]:
 
 
 def first_difference(expected: Sequence[Mapping[str, object]], actual: Sequence[Mapping[str, object]]) -> str | None:
-    """Describes the first place where two dialogues differ; None: they are equal. A key without a value is no key."""
+    """Describes the first place where two dialogues differ. None means that they are equal. A key without a value is no
+    key."""
     for number, (one, other) in enumerate(zip(expected, actual, strict=False), start=1):
         for key in {**one, **other}:
             if one.get(key) != other.get(key):

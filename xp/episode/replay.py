@@ -56,7 +56,8 @@ class Attempt:
         open_session: opens a new session.
         retries: largest number of retries of the whole episode.
         system_prompt: system message before each session's own prompt.
-        prepared: first messages of the dialogue, which every session must repeat; None: they are the first session's.
+        prepared: first messages of the dialogue, which every session must repeat. None means that they are the first
+            session's.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Attempt:
         self._open_session = open_session
         self._system_prompt, self._is_live = system_prompt, prepared is None
         self.opening = prepared
-        """First messages of the dialogue; None: they are those of a session that is not open yet."""
+        """First messages of the dialogue. None means that they are those of a session that is not open yet."""
         self._retries_left = retries
         self._num_retries = 0
         self._session: Session | None = None
@@ -84,7 +85,7 @@ class Attempt:
         return result
 
     def leave(self, deadline: float) -> ToolResult | None:
-        """The score of the episode's final state; None: the environment does not score states."""
+        """The score of the episode's final state. None means that the environment does not score states."""
         return self._persist(_leave, deadline)
 
     def takes_messages(self) -> bool:

@@ -150,7 +150,7 @@ def reward_steps(
     """The reward steps of an environment's episodes.
 
     Args:
-        provider: the environment's provider; None: an environment without group scores of its own.
+        provider: the environment's provider. None means an environment without group scores of its own.
         describe: for functions with a parameter `task`.
         judge: the judge of `config.judge`.
 
@@ -220,7 +220,7 @@ class Overlong:
 
     @staticmethod
     def of(spec: RunSpec) -> Overlong | None:
-        """The penalty for length of the training's episodes; None: there is none."""
+        """The penalty for length of the training's episodes. None means that there is none."""
         rule = spec.algorithm.overlong
         return None if rule is None else Overlong(rule, spec.training.max_response_tokens)
 

@@ -27,7 +27,7 @@ class Shape:
     """`package.module:function`, for records and messages."""
     call: Callable[..., Any]
     parameters: tuple[str, ...] | None
-    """Names of its keyword arguments; None: its only argument is the EpisodeResult, by position."""
+    """Names of its keyword arguments. None means that its only argument is the EpisodeResult, by position."""
     weight: float = 1.0
     """Factor of its value in the episode's reward."""
 

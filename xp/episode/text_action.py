@@ -35,7 +35,7 @@ def parse_action(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
 
 
 def _last_body(text: str) -> str | None:
-    """Text of the last action, whose closing tag may be missing; None: there is no action."""
+    """Text of the last action, whose closing tag may be missing. None means that there is no action."""
     tags = Tags(text, f"{_OPEN}|{_CLOSE}", _DATA)
     body: str | None = None
     start: int | None = None

@@ -48,7 +48,7 @@ class ChatTokens:
     Args:
         tokenizer: a Hugging Face tokenizer. If its chat template changes earlier turns (Qwen3's removes thinking from
             them), the policy still gets them unchanged.
-        model: arguments of the template, and the source of the tools' text; None: a template without arguments.
+        model: arguments of the template, and the source of the tools' text. None means a template without arguments.
         keeps_prompts: whether `prompt_text` returns prompts.
     """
 

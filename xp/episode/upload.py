@@ -172,7 +172,7 @@ class Recorder:
     Args:
         path: the stage's file of trajectories.
         mix: the mixture, for the environments' names in the catalog.
-        upload_as: run name on OpenReward; None: nothing is uploaded.
+        upload_as: run name on OpenReward. None means that nothing is uploaded.
         environ: variables with the API key.
     """
 

@@ -37,8 +37,8 @@ class Allowance:
     """Limit on the cost of all episodes of a command.
 
     Args:
-        budget_usd: limit in US dollars; None: no limit.
-        max_tokens: limit of input and output tokens together; None: no limit.
+        budget_usd: limit in US dollars. None means no limit.
+        max_tokens: limit of input and output tokens together. None means no limit.
     """
 
     budget_usd: float | None = None
@@ -59,7 +59,7 @@ class Allowance:
             self.cost_usd += (read * price_in + written * price_out) / 1e6
 
     def spent(self) -> str | None:
-        """Description of the limit that is reached; None: none is."""
+        """Description of the limit that is reached. None means that none is."""
         if self.budget_usd is not None and self.cost_usd >= self.budget_usd:
             return f"--budget-usd {self.budget_usd:g} is spent ({self.cost_usd:.4f})"
         if self.max_tokens is not None and self.tokens >= self.max_tokens:
@@ -162,7 +162,7 @@ def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int,
     """Plays in batches of `size`; a partly recorded batch is played completely, and its missing episodes are recorded.
 
     Returns:
-        Reason of an early stop; None: all episodes were played.
+        Reason of an early stop. None means that all episodes were played.
     """
     for start in range(0, len(todo), size):
         batch = todo[start : start + size]
@@ -202,7 +202,7 @@ class EndpointPlay:
         self._stage, self._tools, self._sampling, self._spend = stage, tools, (temperature, top_p), spend
         self._halt = threading.Event()
         self._enough: str | None = None
-        """Description of the reached limit of cost or of void episodes; None: no limit is reached."""
+        """Description of the reached limit of cost or of void episodes. None means that no limit is reached."""
         self._api = connect(self._pause)
         self._slots = threading.Semaphore(0)
         """Number of requests that may still be sent."""

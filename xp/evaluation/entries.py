@@ -39,7 +39,7 @@ class Entry:
     model: Mapping[str, Any]
     """Identity of the model, for records."""
     directory: str | None = None
-    """Hugging Face directory or id; None: the model is behind an endpoint."""
+    """Hugging Face directory or id. None means that the model is behind an endpoint."""
     run: str | None = None
 
 

@@ -30,7 +30,7 @@ def logged_rates(spec: RunSpec, model: str | None) -> tuple[str, LoggedRates]:
 
     Args:
         spec: the environment, in the OpenReward catalog.
-        model: name of the model whose rollouts count; None: all rollouts.
+        model: name of the model whose rollouts count. None means all rollouts.
 
     Returns:
         The name for `env.train.profile`, and the rates.

@@ -231,7 +231,7 @@ def rules_of(config: EnvConfig) -> dict[str, Any]:
 
 
 def _finished(place: Path) -> dict[str, Any] | None:
-    """Result of an evaluation; None: it is not finished, or does not exist."""
+    """Result of an evaluation. None means that it is not finished, or does not exist."""
     summary = place / RECORD
     result = dict(read_evaluation(summary)) if summary.exists() else {}
     return result if result.get("status") == "finished" else None

@@ -49,13 +49,13 @@ class PairedComparison:
     low: float | None
     high: float | None
     p_value: float | None
-    """P value of the two-sided paired t test; None: there is only one task."""
+    """P value of the two-sided paired t test. None means that there is only one task."""
     p_holm: float | None
     """The same, with Holm's adjustment for all comparisons of the command."""
     passes: Passes
     smallest: float | None
-    """Smallest difference that this number of tasks shows with a power of 80 %; None: the tasks' differences are
-    equal."""
+    """Smallest difference that this number of tasks shows with a power of 80 %. None means that the tasks' differences
+    are equal."""
     margin: float
     """Largest difference that counts as equivalent."""
     p_equivalent: float | None

@@ -50,7 +50,7 @@ class Usage:
         self.completion_tokens += answer.completion_tokens
 
     def tokens(self) -> Tokens | None:
-        """Counts for the trajectory; None: the API did not count tokens."""
+        """Counts for the trajectory. None means that the API did not count tokens."""
         if not self.is_counted:
             return None
         observed = max(0, self.last_prompt - self.first_prompt - self.before_last)
@@ -99,7 +99,7 @@ class Dialogue:
         return "\n".join(parts)
 
     def native_calls(self, message: Mapping[str, Any]) -> tuple[ParsedCall, ...] | None:
-        """The API's own calls, for the Episode; None: calls are read from the text."""
+        """The API's own calls, for the Episode. None means that calls are read from the text."""
         calls = [call["function"] for call in self._calls(message)] if self.is_native else []
         bodies = (
             json.dumps({**call, "arguments": _arguments(call["arguments"])}, ensure_ascii=False) for call in calls

@@ -41,7 +41,7 @@ class SeedGroup:
 
     @property
     def stderr(self) -> float | None:
-        """Standard error over seeds; None: there is one seed."""
+        """Standard error over seeds. None means that there is one seed."""
         return clustered_stderr([[one] for one in self.seeds])
 
 
@@ -70,7 +70,7 @@ def settings_of(rows: Sequence[RunRow]) -> list[SeedGroup]:
 
 
 def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
-    """Compares runs on one environment; None: fewer than two have a held-out reward.
+    """Compares runs on one environment. None means that fewer than two have a held-out reward.
 
     Args:
         outputs: the outputs root.

@@ -43,7 +43,7 @@ class EvaluationIdentity:
     model: Mapping[str, Any]
     """Kind, name, and identity of its weights or its endpoint."""
     run: str | None
-    """Run under which it is listed; None: it belongs to no run."""
+    """Run under which it is listed. None means that it belongs to no run."""
     tasks: str
     """Key of the task set."""
     rules: str
@@ -134,7 +134,7 @@ def recorded_usage(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def evaluation_place(outputs: Path, name: str) -> Path | None:
-    """Directory of an evaluation by name or path; None: there is none."""
+    """Directory of an evaluation by name or path. None means that there is none."""
     place = Path(name) if "/" in name else outputs / ROOM / name
     return place if is_name(place.name) and (place / REQUEST).is_file() else None
 
@@ -145,9 +145,9 @@ class ListedEvaluation:
 
     place: Path
     summary: Mapping[str, Any] | None
-    """Content of its eval.json; None: it does not exist yet, or is unreadable."""
+    """Content of its eval.json. None means that it does not exist yet, or is unreadable."""
     fault: str = ""
-    """Reason why its eval.json cannot be read; empty: it is readable or absent."""
+    """Reason why its eval.json cannot be read. Empty means that it is readable or absent."""
 
 
 def summaries(outputs: Path) -> list[ListedEvaluation]:

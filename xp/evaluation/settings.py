@@ -49,7 +49,7 @@ class Eval(Section):
     concurrency: Count
     engine: EngineName
     python: str | None
-    """Interpreter with the engine; None: this one."""
+    """Interpreter with the engine. None means this one."""
     margin: Annotated[float, Field(gt=0)]
     """Largest difference of the mean reward that counts as equivalent."""
 

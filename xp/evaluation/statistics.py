@@ -11,7 +11,7 @@ from typing import Final
 from xp.episode.clusters import Limits, clustered_stderr, reward_limits, within
 
 Rewards = Mapping[str, Sequence[float | None]]
-"""Task -> the rewards of its episodes; None: void."""
+"""Task -> the rewards of its episodes. None means void."""
 
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 2000
@@ -27,10 +27,10 @@ class Estimate:
 
     value: float
     stderr: float | None
-    """Standard error, clustered by task; None: there is only one task."""
+    """Standard error, clustered by task. None means that there is only one task."""
     low: float | None
     high: float | None
-    """Bounds of the interval; None: there is only one task, or all tasks have the same value."""
+    """Bounds of the interval. None means that there is only one task, or all tasks have the same value."""
     method: str
     """`t` (Student's, tasks - 1 degrees of freedom) or `exact` (Clopper-Pearson, if all tasks or none pass)."""
     num_tasks: int
@@ -54,9 +54,10 @@ class Summary:
     num_episodes: int
     num_void: int
     reward: Estimate | None
-    """Mean reward; None: every episode is void."""
+    """Mean reward. None means that every episode is void."""
     bootstrap: tuple[float, float] | None
-    """Bootstrap interval of the mean reward, by resampling tasks (BCa); None: all tasks have the same mean."""
+    """Bootstrap interval of the mean reward, by resampling tasks (BCa). None means that all tasks have the same
+    mean."""
     passes: Estimate | None
     """Share of episodes with a reward of at least `pass_threshold`."""
     pass_threshold: float
@@ -67,7 +68,7 @@ class Summary:
     pass_hat_k: Mapping[int, Estimate]
     """k -> unbiased probability that all of k episodes pass (pass^k)."""
     void_bounds: Bounds | None
-    """Bounds of the mean reward with void episodes; None: no episode is void, or all are."""
+    """Bounds of the mean reward with void episodes. None means that no episode is void, or all are."""
 
     @property
     def bootstrap_differs(self) -> bool:
@@ -86,7 +87,7 @@ def summarize(
     Args:
         rewards: rewards of all played episodes.
         pass_threshold: smallest reward that is a pass.
-        limits: smallest and largest reward that the rule permits; None: no limit.
+        limits: smallest and largest reward that the rule permits. None means no limit.
     """
     scored = [[one for one in task if one is not None] for task in rewards.values()]
     scored = [task for task in scored if task]
@@ -108,7 +109,7 @@ def summarize(
 
 
 def mean(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate | None:
-    """Mean over episodes with Student's interval, clustered by task; None: there are no episodes."""
+    """Mean over episodes with Student's interval, clustered by task. None means that there are no episodes."""
     values = [one for task in tasks for one in task]
     if not values:
         return None
@@ -153,7 +154,8 @@ def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> E
 
 
 def bootstrap(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """Interval of the mean by resampling whole tasks (bias-corrected and accelerated); None: all tasks are equal."""
+    """Interval of the mean by resampling whole tasks (bias-corrected and accelerated). None means that all tasks are
+    equal."""
     filled = [task for task in tasks if task]
     if len(filled) < 2 or not clustered_stderr(filled):
         return None

@@ -35,7 +35,7 @@ def summary_of(
     Args:
         episodes: all episodes of the evaluation.
         records: records of the played episodes.
-        stopped: reason of an early stop; None: all episodes were played.
+        stopped: reason of an early stop. None means that all episodes were played.
         prices: US dollars per million input tokens, and per million output tokens.
         name: name of the evaluation.
     """

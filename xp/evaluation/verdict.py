@@ -63,7 +63,7 @@ def diagnose(run: Path, record: RunRecord, tools: ToolUse | None = None) -> Diag
     Args:
         run: the run's directory.
         record: its record.
-        tools: use of tools, if the trajectories were read already; None: they are read.
+        tools: use of tools, if the trajectories were read already. None means that they are read.
     """
     history = replace(metrics_history(run, record), tools=tools or tool_use(run))
     observed = symptoms(history)

@@ -23,7 +23,7 @@ class EvalRequest:
     runs: tuple[str, ...]
     """Values of `run=`."""
     envs: tuple[str, ...]
-    """Values of `env=`; empty: the default, or each run's own."""
+    """Values of `env=`. Empty means the default, or each run's own."""
     overrides: tuple[str, ...]
     """Overrides of the spec."""
     settings: Settings

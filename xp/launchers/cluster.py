@@ -46,7 +46,8 @@ def place_job_spec(
         spec: the launcher's section.
         extra: secrets that are passed without a declaration (`HF_TOKEN`, variables in `XP_PASS_ENV`).
         prints: whether the job's standard output is read.
-        spread: start of the program on several nodes, or in a container; None: directly, on one node.
+        spread: start of the program on several nodes, or in a container. None means that it starts directly, on one
+            node.
     """
     write_files(stage.job.files, context.outputs)
     if spread is not None and spread.is_contained:  # the image has the packages instead of the lock
@@ -76,12 +77,12 @@ def spread_of(
     container: Sequence[str] = (),
     is_apart: bool = False,
 ) -> Spread | None:
-    """Start of a job's program on its nodes; None: directly, on its one node.
+    """Start of a job's program on its nodes. None means that it starts directly, on its one node.
 
     Args:
         job: the job to run.
         by: `srun` or `ray`.
-        ray_token: file with the token of the Ray cluster that it needs; None: it needs no Ray.
+        ray_token: file with the token of the Ray cluster that it needs. None means that it needs no Ray.
         srun: options of srun for a container.
         container: command prefix for a container.
         is_apart: whether a program on one node needs a reservation of its own too.
@@ -94,7 +95,7 @@ def spread_of(
 
 
 def read_launches(directory: Path) -> list[Launch] | None:
-    """Submissions recorded in a directory; None: there are none."""
+    """Submissions recorded in a directory. None means that there are none."""
     file = directory / SUBMITTED
     if not file.exists():
         return None
@@ -145,7 +146,7 @@ def ask(
 
     Args:
         timeout_s: seconds that it may take.
-        environ: its environment; None: that of this process.
+        environ: its environment. None means that of this process.
         codes: exit codes with which the output is an answer.
 
     Raises:

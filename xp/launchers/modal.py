@@ -161,7 +161,7 @@ class ModalLauncher(ServiceLauncher):
         return native_id
 
     def _find(self, name: str) -> str | None:
-        """Id of a running or recent app of this name; None: there is none."""
+        """Id of a running or recent app of this name. None means that there is none."""
         return next((app.get("app_id") for app in self._apps() if app.get("description") == name), None)
 
     def _apps(self) -> list[dict[str, str]]:

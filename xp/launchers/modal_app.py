@@ -161,7 +161,7 @@ def accelerator_limit(resources: Resources) -> str | None:
 
 
 def gpu_string(resources: Resources) -> str | None:
-    """Modal's name of a stage's accelerators, which have no `accelerator_limit`; None: it needs none."""
+    """Modal's name of a stage's accelerators, which have no `accelerator_limit`. None means that it needs none."""
     if resources.accelerator == "cpu" or not resources.num_accelerators:
         return None
     return f"{GPUS[resources.accelerator]}:{resources.num_accelerators}"

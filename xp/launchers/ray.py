@@ -280,7 +280,7 @@ make_launcher = RayLauncher
 
 
 def _info(client: Any, native_id: str) -> Any | None:
-    """Ray's information about a job; None: it has no such job."""
+    """Ray's information about a job. None means that it has no such job."""
     try:
         return client.get_job_info(native_id)
     except RuntimeError as error:

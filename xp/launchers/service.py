@@ -83,7 +83,7 @@ class ServiceLauncher:
         return identity(stage, context)
 
     def _find(self, name: str) -> str | None:
-        """Id of the job of this name; None: there is none."""
+        """Id of the job of this name. None means that there is none."""
         raise NotImplementedError
 
     def _hand_in(self, file: Path, name: str, stages: Sequence[StageContext]) -> str:

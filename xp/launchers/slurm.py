@@ -207,7 +207,7 @@ class SlurmLauncher(ClusterLauncher):
         ]
 
     def _spread(self, stage: Stage, context: Context, *, has_token: bool = True) -> Spread | None:
-        """Start of the program on the job's nodes; None: directly, on its one node.
+        """Start of the program on the job's nodes. None means that it starts directly, on its one node.
 
         Args:
             stage: the stage to run.
@@ -251,7 +251,7 @@ def assumed_code(native_id: str) -> int | None:
 
 
 def _find(name: str, times: int = 1) -> str | None:
-    """Id of the newest job of this name, also shortly after its end; None: there is none."""
+    """Id of the newest job of this name, also shortly after its end. None means that there is none."""
     for turn in range(times):
         if turn:
             time.sleep(1.0)

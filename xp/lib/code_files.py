@@ -31,7 +31,7 @@ def find_module(module: str, path: Sequence[str] | None = None) -> ModuleSpec | 
 
     Args:
         module: its name.
-        path: directories to search; None: `sys.path`.
+        path: directories to search. None means `sys.path`.
     """
     where = None if path is None else list(path)
     spec = None
@@ -63,7 +63,7 @@ def with_imports(places: Iterable[Path], path: Sequence[str] | None = None) -> l
 
     Args:
         places: directories of packages, and files of modules.
-        path: directories that are searched for modules; None: `sys.path`.
+        path: directories that are searched for modules. None means `sys.path`.
     """
     counted = list(dict.fromkeys(places))
     known = {place.resolve() for place in counted}

@@ -42,12 +42,12 @@ def is_data(name: str) -> bool:
 
 
 def path_in(name: str) -> str | None:
-    """Path in the name of a file or of a data set's directory (`DIR:CONFIG`); None: it is neither."""
+    """Path in the name of a file or of a data set's directory (`DIR:CONFIG`). None means that it is neither."""
     return name.partition(":")[0] if is_data(name) and not name.startswith(HUB) else None
 
 
 def place_of(name: str) -> Path | None:
-    """Place of a file or of a data set's directory, in the run's copy if there is one; None: it is neither.
+    """Place of a file or of a data set's directory, in the run's copy if there is one. None means that it is neither.
 
     Raises:
         XpError: a file `package:file.jsonl` has no package.

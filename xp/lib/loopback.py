@@ -46,7 +46,7 @@ def free_ports(count: int, address: str = "") -> list[int]:
 
     Args:
         count: number of ports; two calls may return the same port.
-        address: IPv4 address; empty: all of this machine.
+        address: IPv4 address. Empty means all of this machine.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((address, 0))) for _ in range(count)]

@@ -17,7 +17,7 @@ def make(kind: str, parent: Path | None = None) -> Path:
 
     Args:
         kind: what it is for; a part of its name.
-        parent: where; None: the system's directory for temporary files.
+        parent: where. None means the system's directory for temporary files.
     """
     directory, process = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{kind}-", dir=parent)), os.getpid()
     atexit.register(lambda: remove(directory) if os.getpid() == process else None)

@@ -31,7 +31,7 @@ def opened(file: Path, code: ExitCode, *, below: Path | None = None) -> BinaryIO
     Args:
         file: to be read; no pipe and no device, which could be read for ever.
         code: exit code of the XpError.
-        below: directory that the file must be in, links resolved; None: it may be anywhere.
+        below: directory that the file must be in, links resolved. None means that it may be anywhere.
 
     Raises:
         XpError: it is absent, not readable, no regular file or not below that directory.

@@ -39,7 +39,7 @@ class Signals:
 
     def __init__(self, run_id: str = "", resume: str = "") -> None:
         self.number: int | None = None
-        """The first signal; None: there was none."""
+        """The first signal. None means that there was none."""
         self._run_id, self._resume = run_id, resume
         self._received = 0.0
         self._cancel: Callable[[bool], None] | None = None

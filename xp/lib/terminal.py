@@ -109,7 +109,7 @@ class Screen:
     def __init__(self, stream: TextIO | None) -> None:
         self.stream = _devnull() if stream is None else stream
         self.fault: OSError | ValueError | None = None
-        """Error of the first write that failed; None: the whole output was written."""
+        """Error of the first write that failed. None means that the whole output was written."""
         self._is_coloured = False
 
     def write(self, text: str) -> int:

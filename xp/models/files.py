@@ -94,7 +94,7 @@ def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, 
     Args:
         name: a directory, or a hub's id.
         outputs: the outputs root.
-        commit: of the hub's model; None: the newest.
+        commit: of the hub's model. None means the newest.
     """
     directory = local_directory(name if commit is None else pinned_place(name, commit), outputs)
     if directory is None:

@@ -282,7 +282,7 @@ def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _scaling(rope: Mapping[str, Any]) -> str | None:
-    """`llama3 x 8.0`, or the name of another scaling of the rotary embedding; None: there is none."""
+    """`llama3 x 8.0`, or the name of another scaling of the rotary embedding. None means that there is none."""
     kind, factor = rope.get("rope_type", rope.get("type")), rope.get("factor")
     if kind in (None, "default"):
         return None

@@ -42,7 +42,7 @@ class MemoryUse:
     copies_linear_attention: bool = False
     """True if tensor parallelism does not divide layers of linear attention."""
     splits_experts: bool = False
-    """True if tensor parallelism splits each expert; False: whole experts are distributed."""
+    """True if tensor parallelism splits each expert. False means that whole experts are distributed."""
     logit_bytes: float = 8.0
     """Bytes per logit of a micro-batch at the peak of an update: value, copies and gradient. xp's own backends have
     measured values (`make bench ARGS=memory`); the default is a bfloat16, a float32 and a gradient in bfloat16."""

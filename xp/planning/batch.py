@@ -38,7 +38,7 @@ class BatchShape:
     engine_tensor: int
     """Accelerators per engine."""
     engine_accelerators: int | None
-    """Accelerators reserved for the engines; None: they share the accelerators with training."""
+    """Accelerators reserved for the engines. None means that they share the accelerators with training."""
     num_nodes: int
     per_node: int
     """Accelerators per machine; 1 for a CPU."""

@@ -63,11 +63,11 @@ class Duration:
 
 
 def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
-    """The duration of a step; None: nothing is known of the card, the network or such runs.
+    """The duration of a step. None means that nothing is known of the card, the network or such runs.
 
     Args:
         spec: the run.
-        outputs: the outputs root with earlier runs; None: none is looked up.
+        outputs: the outputs root with earlier runs. None means that none is looked up.
     """
     if outputs is not None and (measured := _of_earlier_run(spec, outputs)) is not None:
         return measured

@@ -21,8 +21,8 @@ GLOO = "xp.worker.gloo_transfer.Extension"
 
 
 def evaluation_server(spec: RunSpec, name: EngineName) -> VLLMServer | None:
-    """The server of an evaluation's engine, with the sizes of `backend.engine`, on all accelerators of one machine;
-    None: transformers, which needs none."""
+    """The server of an evaluation's engine, with the sizes of `backend.engine`, on all accelerators of one machine.
+    None means transformers, which needs none."""
     num_accelerators = 0 if spec.hardware.accelerator == "cpu" else spec.trainer_accelerators
     if name is EngineName.VLLM:
         return vllm_server(spec, num_accelerators, takes_weights=False)

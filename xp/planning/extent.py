@@ -29,7 +29,7 @@ from xp.tasks.training_length import too_few
 
 @dataclass(frozen=True)
 class NumTasks:
-    """Numbers of tasks of the whole mixture; None: unknown before the tasks are fetched."""
+    """Numbers of tasks of the whole mixture. None means that they are unknown before the tasks are fetched."""
 
     train: int | None
     held_out: int | None
@@ -47,7 +47,7 @@ def num_tasks(spec: RunSpec) -> NumTasks:
 
 
 def num_steps(spec: RunSpec) -> int | None:
-    """Rollout steps of the run; None: they follow from epochs, and the number of tasks is unknown."""
+    """Rollout steps of the run. None means that they follow from epochs, and the number of tasks is unknown."""
     training = spec.training
     if training.epochs is None:
         return training.num_steps

@@ -79,7 +79,7 @@ class NativeKeys:
     """Tables of answers; the first one with an answer has it."""
     pins: Mapping[str, Pin]
     owners: Mapping[str, str]
-    """Native key -> its field, by the rows; empty: the key is the same for every run."""
+    """Native key -> its field, by the rows. Empty means that the key is the same for every run."""
 
     def answer(self, key: str) -> tuple[AnswerKind, str] | None:
         """Kind and text of the answer to a key; a longer pattern comes before a shorter one."""

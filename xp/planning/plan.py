@@ -84,7 +84,7 @@ class SweepPlans(Sequence[Plan]):
 
     Args:
         points: spec, run id, attempt and command of each; all of them were planned once, so that none is refused later.
-        names: overrides that distinguish each point; empty: the points have no names.
+        names: overrides that distinguish each point. Empty means that the points have no names.
     """
 
     def __init__(self, points: Sequence[tuple[RunSpec, str, int, tuple[str, ...]]], names: Sequence[str] = ()) -> None:
@@ -117,7 +117,7 @@ def build_again(spec: RunSpec, run_id: str, attempt: int, stages: Collection[str
     """Plans another attempt of a run, which is a training, a fine-tuning or a preparation.
 
     Args:
-        stages: names of the stages in earlier attempts; empty: the run never started.
+        stages: names of the stages in earlier attempts. Empty means that the run never started.
     """
     if stages and not {"train", "sft"} & {*stages}:
         return build_preparation(spec, run_id, attempt)

@@ -106,7 +106,7 @@ def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str |
 
     Args:
         spec: the spec.
-        reason: why the trainer itself cannot do it; None: it can.
+        reason: why the trainer itself cannot do it. None means that it can.
         is_colocated: whether engines and trainer share accelerators.
     """
     if spec.training.max_staleness == 0:
@@ -161,7 +161,8 @@ def longest_in_engine(spec: RunSpec) -> int:
 
 
 def network_fields(spec: RunSpec) -> Mapping[str, Any]:
-    """The fields of model.architecture: the spec's, or those that config.json states; empty: neither is known."""
+    """The fields of model.architecture: the spec's, or those that config.json states. Empty means that neither is
+    known."""
     model = spec.model
     if model.architecture is not None:
         return model.architecture.model_dump()

@@ -17,7 +17,8 @@ engine, whose batches have the episodes that wait for a turn at that time; token
 
 
 def first_metric(before: Path, after: Path) -> tuple[int, str | None]:
-    """Number of values that were compared, and the first one that differs, with its step; None: all are equal bits."""
+    """Number of values that were compared, and the first one that differs, with its step. None means that all have
+    equal bits."""
     count = 0
     for stage in STAGES:
         first, second = ({line["step"]: line for line in read_metrics(file, stage)} for file in (before, after))
@@ -36,7 +37,8 @@ def first_metric(before: Path, after: Path) -> tuple[int, str | None]:
 
 
 def first_tensor(before: Path, after: Path) -> str | None:
-    """The first tensor of the trained weights whose bytes differ; None: all are equal, or one side is not here."""
+    """The first tensor of the trained weights whose bytes differ. None means that all are equal, or one side is not
+    here."""
     if not all((place / DIGESTS).is_file() for place in (before, after)):
         return None
     from safetensors import deserialize  # the whole list, without torch

@@ -126,7 +126,7 @@ def card(run: Path, spec: RunSpec) -> str:
 
 
 def _hubs_model(spec: RunSpec) -> str | None:
-    """Hub's id of the model; None: it is a directory, or comes with xp."""
+    """Hub's id of the model. None means that it is a directory, or comes with xp."""
     path = spec.model.path
     return None if Path(path).is_absolute() or path.startswith(("models/", "runs/")) else path
 
@@ -135,7 +135,7 @@ def licence_of(model: Path | None) -> dict[str, str]:
     """Keys of a card for the licence of a base model, which holds for what is trained from it.
 
     Args:
-        model: its directory, whose README.md may have a card's head; None: it is not on this machine.
+        model: its directory, whose README.md may have a card's head. None means that it is not on this machine.
     """
     with suppress(AttributeError, IndexError, OSError, XpError, yaml.YAMLError):
         head = yaml.safe_load(text_of(model / CARD, ExitCode.RUN_DIR).split("---\n")[1]) if model else {}

@@ -35,7 +35,7 @@ BUNDLES: Final = "bundles"
 
 
 def recorded_file(words: Sequence[str]) -> Path | None:
-    """File of a recorded run that the first word of a command line names; None: it is an override."""
+    """File of a recorded run that the first word of a command line names. None means that it is an override."""
     if not words or "=" in words[0] or not words[0].endswith((".yaml", ".yml", ".zip")):
         return None
     if not (file := Path(words[0])).is_file():
@@ -50,7 +50,7 @@ class RecordedRun:
     source: Path
     """The file or directory that was named."""
     directory: Path | None
-    """Directory with the records, as in a run; None: only a spec."""
+    """Directory with the records, as in a run. None means only a spec."""
     spec: RunSpec
     """The spec for a new run, with values of the command line."""
     moved: Mapping[str, str]

@@ -59,11 +59,11 @@ class Rescored:
 
 @dataclass(frozen=True)
 class RescoredStep:
-    """Means of the episodes of one phase and step, as recorded and by the other rule; None: all are void."""
+    """Means of the episodes of one phase and step, as recorded and by the other rule. None means that all are void."""
 
     phase: str
     step: int
-    """Rollout step, from 1; 0: the evaluation before training."""
+    """Rollout step, from 1. 0 means the evaluation before training."""
     episodes: int
     recorded: float | None
     rescored: float | None
@@ -80,7 +80,7 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[Rescored]:
     Args:
         run: directory of the run.
         rule: `env.reward_fn`, `env.group_reward_fn`, `env.reward.KEY`, or the same of one member
-            (`env.members.NAME.reward_fn`) -> value; empty: the rule of the run.
+            (`env.members.NAME.reward_fn`) -> value. Empty means the rule of the run.
 
     Raises:
         XpError: (CONFIG) a key or value is wrong, or a function cannot be loaded; (RUN_DIR) a file cannot be read;

@@ -66,7 +66,8 @@ class RunPage:
 
         Args:
             rows_from: number of the first episode to include.
-            chunk_of: number of an episode -> chunk with its text; None: the page requests texts from the server.
+            chunk_of: number of an episode -> chunk with its text. None means that the page requests texts from the
+                server.
         """
         record = read_record(self.run)
         spec, lines = self.spec, curves(self.run)
@@ -191,7 +192,7 @@ def report(
 
     Args:
         runs: directories of the runs.
-        episodes: an `Extent`; None: depends on the number of runs.
+        episodes: an `Extent`. None means that it depends on the number of runs.
         tokens: whether the episodes with text also have tokens; raises XpError if that is impossible.
     """
     extent = Extent(episodes) if episodes else Extent.CHOSEN if len(runs) <= MOST_WITH_EPISODES else Extent.NONE

@@ -17,7 +17,7 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
 
     Args:
         record: a line of a file of trajectories.
-        most: largest number of characters of one message; None: all.
+        most: largest number of characters of one message. None means all.
     """
     messages, outcome = [_message(one, most) for one in record["messages"]], record["outcome"]
     for turn, place in enumerate(own_turns(record)):

@@ -36,7 +36,7 @@ class EpisodeRow(NamedTuple):
     calls: int
     malformed: int
     generated: int | None
-    """Tokens that the policy generated; None: not counted."""
+    """Tokens that the policy generated. None means that they are not counted."""
     seconds: float
 
     @property

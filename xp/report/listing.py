@@ -69,7 +69,7 @@ class Listing:
         Args:
             seconds: time for reading. The newest rows are read first, then the verdicts are made; `left` is the number
                 of those that a later call reads.
-            since: version of the caller's rows; 0: it has none.
+            since: version of the caller's rows. 0 means that it has none.
             words: conditions, as of `is_match`.
         """
         with self._lock:

@@ -32,7 +32,8 @@ def results(run: Path) -> dict[str, Any]:
 
 
 def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:
-    """Bounds of the 95 % interval of a mean reward, clustered by task; None: one task, or all rewards are equal."""
+    """Bounds of the 95 % interval of a mean reward, clustered by task. None means that there is one task, or that all
+    rewards are equal."""
     if not result.reward_stderr or result.num_tasks < 2:
         return None, None
     low, high = interval(result.reward_mean, result.reward_stderr, result.num_tasks)

@@ -44,7 +44,7 @@ class View:
 
     Args:
         outputs: the outputs root.
-        runs: directories of the runs of the page at `/`; none: the start page of all runs is there.
+        runs: directories of the runs of the page at `/`. Empty means that the start page of all runs is there.
         token: token of this server only.
     """
 
@@ -199,8 +199,8 @@ def serve(outputs: Path, runs: Sequence[Path], port: int, say: Callable[[str], N
 
     Args:
         outputs: the outputs root.
-        runs: directories of the runs of the page; none: all runs have a start page.
-        port: port of 127.0.0.1; 0: a free one.
+        runs: directories of the runs of the page. Empty means that all runs have a start page.
+        port: port of 127.0.0.1. 0 means a free one.
         say: receives lines for the user.
     """
     import uvicorn

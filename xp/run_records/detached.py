@@ -109,7 +109,8 @@ def fetch_results(run: Path, record: RunRecord, *, with_checkpoints: bool) -> li
     """Copy the model, the trajectories and optionally the checkpoints to this machine.
 
     Returns:
-        The directories that were copied; None: the run's files are here already, or its launcher may not be called.
+        The directories that were copied. None means that the run's files are here already, or its launcher may not be
+            called.
     """
     launcher = detachable(run, record)
     if not isinstance(launcher, RemoteLauncher):

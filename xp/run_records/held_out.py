@@ -33,7 +33,7 @@ class HeldOutResult:
 
     reward_mean: float
     reward_stderr: float | None
-    """Standard error; None: there is one task only."""
+    """Standard error. None means that there is one task only."""
     num_scored: int
     num_void: int
     pass_share: float
@@ -144,7 +144,7 @@ def read_evaluation(file: Path) -> Mapping[str, Any]:
 
 
 def _result(value: Mapping[str, Any]) -> HeldOutResult | None:
-    """The result in a record; None: every episode is void."""
+    """The result in a record. None means that every episode is void."""
     figures, overlaps = value["summary"], value.get("held_out", {}).values()
     if figures["reward"] is None or figures["passes"] is None:
         return None
@@ -192,7 +192,7 @@ def scoring_differences(records: Sequence[ScoreChoice | None]) -> dict[str, str]
     """Parts of several evaluations' scoring that are not the same in all: key -> the key with its values.
 
     Args:
-        records: scoring of each evaluation; None: not recorded, which is no difference.
+        records: scoring of each evaluation. None means that it is not recorded, which is no difference.
     """
     known = [one for one in records if one is not None]
     differences = {}

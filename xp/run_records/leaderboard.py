@@ -33,9 +33,9 @@ class RunRow:
     backend: str = ""
     seed: int | None = None
     steps: int | None = None
-    """Rollout steps; None: they follow from the epochs, and the run ended before it computed them."""
+    """Rollout steps. None means that they follow from the epochs, and the run ended before it computed them."""
     before: float | None = None
-    """Held-out reward of the untrained model; None: not evaluated."""
+    """Held-out reward of the untrained model. None means that it was not evaluated."""
     after: float | None = None
     stderr: float | None = None
     """Standard error of `after`."""
@@ -51,9 +51,9 @@ class RunRow:
     ranked_by: str = "reward"
     """`reward`; `passes`, if only `env.reward_fn` differs among the runs of an environment; else `nothing`."""
     incomparable: str = ""
-    """Reason why the rewards of these runs are not on one scale; empty: they are."""
+    """Reason why the rewards of these runs are not on one scale. Empty means that they are."""
     result: HeldOutResult | None = None
-    """Result of the trained model; None: it was not evaluated."""
+    """Result of the trained model. None means that it was not evaluated."""
     untrained: HeldOutResult | None = None
     """Result of the untrained model."""
     differs: Mapping[str, Any] = field(default_factory=dict)

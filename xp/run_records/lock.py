@@ -70,7 +70,7 @@ class LockInputs:
     """Module -> its directory or file."""
 
     def files(self, module: str) -> dict[str, str] | None:
-        """File -> sha256 of a module's code; None: it is not here."""
+        """File -> sha256 of a module's code. None means that it is not here."""
         place = self.places.get(module)
         return None if place is None else _files(place)
 

@@ -52,7 +52,7 @@ def change_notes(directory: Path, tags: Sequence[str], *, removes: bool = False,
         directory: directory of a run or an evaluation.
         tags: the tags.
         removes: whether these tags are removed.
-        note: new note, empty for none; None: it stays.
+        note: new note, empty for none. None means that it stays.
 
     Raises:
         XpError: CONFIG for an illegal tag or a long note, or a tag to remove that is not there; RESOURCE if the file

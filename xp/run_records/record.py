@@ -61,11 +61,11 @@ class Provenance:
     xp: str
     python: str
     commit: str | None
-    """Commit of the checkout that xp was imported from; None: not a checkout."""
+    """Commit of the checkout that xp was imported from. None means that it is no checkout."""
     is_dirty: bool | None
     """True if tracked files of that checkout were changed."""
     versions: Mapping[str, str | None]
-    """Pinned packages -> what the job's interpreter has; None: not installed."""
+    """Pinned packages -> what the job's interpreter has. None means that it is not installed."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ class AttemptRecord:
     provenance: Provenance
     stages: tuple[StageRecord, ...]
     supervisor: int | None = None
-    """Process id of whoever follows it, true only while the run is held; None: nobody does, the launcher was left."""
+    """Process id of whoever follows it, true only while the run is held. None means that nobody does, the launcher was
+    left."""
     host: str | None = None
     """The machine of that process."""
     training: SettledLength | None = None
@@ -131,7 +132,8 @@ class RunRecord(JsonFile):
     directory: str = ""
     """Absolute path of the run's directory, without links: a copy of the directory has another one."""
     command: tuple[str, ...] = ()
-    """Words of the command line that began it, then the changes by later attempts; empty: it was begun from Python."""
+    """Words of the command line that began it, then the changes by later attempts. Empty means that it was begun from
+    Python."""
     format: Literal[1] = 1
     """Version of this record's form."""
 
@@ -142,7 +144,7 @@ class RunRecord(JsonFile):
 
     @property
     def num_steps(self) -> int | None:
-        """Rollout steps of the last training, as its stage settled them; None: none has begun."""
+        """Rollout steps of the last training, as its stage settled them. None means that none has begun."""
         return next((one.training.num_steps for one in reversed(self.attempts) if one.training), None)
 
 

@@ -115,7 +115,8 @@ def _check_length(spec: RunSpec, run: Path, num_tasks: int | None) -> None:
     Args:
         spec: spec with the new length.
         run: the run's directory.
-        num_tasks: training tasks of its last training, by which epochs are steps; None: no training has begun.
+        num_tasks: training tasks of its last training, by which epochs are steps. None means that no training has
+            begun.
     """
     from xp.episode.metrics_file import last_step
     from xp.tasks.training_length import steps_of

@@ -51,9 +51,9 @@ def dispatch(
         outputs: the outputs root.
         echo: receives the jobs' output for the screen.
         modules: top-level modules of the user that the jobs import; copied beside xp's package.
-        replan: makes the same plan for another attempt, for restarts; None: `xp.planning.plan.build_again`.
+        replan: makes the same plan for another attempt, for restarts. None means `xp.planning.plan.build_again`.
         restart_delay_s: seconds before the first restart; doubles with each.
-        resume: command that continues the plan, for messages; None: `resume=RUN`.
+        resume: command that continues the plan, for messages. None means `resume=RUN`.
 
     Raises:
         XpError: preflight failed (nothing was created), a stage failed, or the run was stopped by a signal.

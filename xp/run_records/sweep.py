@@ -82,7 +82,7 @@ class OpenPoint:
 
     spec: RunSpec
     run_id: str | None
-    """Run to be resumed; None: a new run."""
+    """Run to be resumed. None means a new run."""
     attempt: int
     number: int
     """Index among the specs of the sweep."""

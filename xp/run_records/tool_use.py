@@ -50,7 +50,7 @@ class ToolCount:
         return calls
 
     def result(self) -> ToolUse | None:
-        """The counts so far; None: no episode was counted."""
+        """The counts so far. None means that no episode was counted."""
         if not self._num_episodes:
             return None
         names = frozenset(name for place, digest in self._offered for name in _tools(place, digest))
@@ -59,7 +59,8 @@ class ToolCount:
 
 
 def tool_use(run: Path) -> ToolUse | None:
-    """Use of tools in all trajectories of a run's training; None: there are none. Raises XpError as `lines_of` does."""
+    """Use of tools in all trajectories of a run's training. None means that there are none. Raises XpError as
+    `lines_of` does."""
     count = ToolCount()
     for file in sorted(run.glob(f"attempt_*/{STAGE}/trajectories/*.jsonl")):
         for record in _records(file, run):

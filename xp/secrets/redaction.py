@@ -37,7 +37,7 @@ def resolve(
 
     Args:
         names: names of the variables.
-        environ: the environment; None: this process's.
+        environ: the environment. None means this process's.
         dotenv: path of the `.env` file; values are read literally, nothing is expanded.
 
     Raises:

@@ -132,7 +132,7 @@ class RunSpec(Section):
 
     @property
     def served_judge(self) -> JudgeModel | None:
-        """The judge that the stages serve; None: there is none."""
+        """The judge that the stages serve. None means that there is none."""
         return next(iter(self.served_judges.values()), None)
 
     @property

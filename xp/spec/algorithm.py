@@ -153,7 +153,7 @@ class Distill(Section):
     revision: Commit | None
     """Commit of a hub's model; xp looks it up for a branch or tag. None: the newest when the model is loaded."""
     url: Url | None
-    """Address of a vLLM server with the teacher, up to `/v1`; None: the trainer loads the teacher."""
+    """Address of a vLLM server with the teacher, up to `/v1`. None means that the trainer loads the teacher."""
     key: KeyName | None
     """Name of the variable with that server's key; never the key."""
     coef: Positive
@@ -173,7 +173,7 @@ class Algorithm(Section):
     critic: Critic | None
     """Value network; only with `estimator: gae`."""
     distill: Distill | None
-    """Distillation from a teacher, with any estimator but `gae`; None: none."""
+    """Distillation from a teacher, with any estimator but `gae`. None means that there is none."""
     advantage_scale: AdvantageScale
     policy_loss: PolicyLoss
     sapo: Sapo | None
@@ -184,7 +184,7 @@ class Algorithm(Section):
     clip_high: NotNegative
     dual_clip: Annotated[float | None, Field(gt=1, le=LARGEST)]
     """Largest probability ratio that counts of a token with a negative advantage, which clip_high does not bound
-    (dual-clip PPO, arXiv:1912.09729), at least 1 + clip_high; None: no bound."""
+    (dual-clip PPO, arXiv:1912.09729), at least 1 + clip_high. None means no bound."""
     loss_aggregation: LossAggregation
     kl_estimator: KlEstimator
     """Form of the penalty whose size is training.kl_coef."""
@@ -193,7 +193,7 @@ class Algorithm(Section):
     loss."""
     importance_correction: ImportanceCorrection
     importance_lower: Fraction
-    """Lower bound of the correction's ratio, inclusive; 0: none."""
+    """Lower bound of the correction's ratio, inclusive. 0 means that there is none."""
     importance_upper: Annotated[float, Field(ge=1, le=1e8)]
     """Upper bound of the correction's ratio, inclusive."""
     ratio_from: RatioFrom
@@ -201,8 +201,8 @@ class Algorithm(Section):
     """Leaves truncated episodes out of the loss: those that a limit of turns or tokens ended,
     `training.max_tokens_per_turn` included."""
     overlong: OverlongSpec | None
-    """Penalty that is added to the reward of the training's episodes, never of evaluations; None: none. Their length
-    includes tools' results, like training.max_response_tokens."""
+    """Penalty that is added to the reward of the training's episodes, never of evaluations. None means that there is
+    none. Their length includes tools' results, like training.max_response_tokens."""
     dynamic_sampling: bool
     """Replaces groups without variance by groups of the next tasks (DAPO, arXiv:2503.14476); a step that 30 batches of
     `training.prompts_per_step` tasks do not fill ends the run (exit code 16)."""

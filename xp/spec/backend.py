@@ -35,7 +35,7 @@ class RuntimeSpec(Section):
     project_env: EnvVarName | None
     """Name of the variable that holds the path of a checkout."""
     image: ImagePlace | None
-    """Container image that holds the trainer, for launchers that take one; None: it is made from the lock."""
+    """Container image that holds the trainer, for launchers that take one. None means that it is made from the lock."""
     image_checkouts: dict[EnvVarName, str]
     """Variable that names a checkout -> where the image has it."""
 

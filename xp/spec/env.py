@@ -184,9 +184,9 @@ class EnvLimits(Section):
     retries_per_episode: CountOrZero
     """Whole-episode retries on a fresh session before an episode is void."""
     memory_gb: Annotated[float | None, Field(ge=0.25, le=MOST_COUNT)]
-    """Memory of each process that the run starts for the environment: `serve`, `image`, or a grader; None: no bound.
-    The stacks of its threads count, 8 MB each; those of a server's blocking calls take up to half of it, and further
-    calls wait."""
+    """Memory of each process that the run starts for the environment: `serve`, `image`, or a grader. None means no
+    bound. The stacks of its threads count, 8 MB each; those of a server's blocking calls take up to half of it, and
+    further calls wait."""
 
 
 class SecretSource(Section):
@@ -210,7 +210,8 @@ class EnvMember(Section):
     image: ImageName | None
     """Docker image of an OpenEnv server, started on this machine's loopback."""
     python: LocalPath | None
-    """Interpreter that runs `serve`, or the provider's package; None: the stage's own, or xp's (launcher=local)."""
+    """Interpreter that runs `serve`, or the provider's package. None means the stage's own, or xp's
+    (launcher=local)."""
     sandbox: Annotated[SandboxKind | None, Field(strict=False)]
     """providers harbor and harness: sandbox of the model's commands, or of the program; `none` runs them on this
     machine, without isolation, as you."""
@@ -232,13 +233,13 @@ class EnvMember(Section):
     num_seeds: Count
     """provider openenv: reset seeds for each row; a task is a row with one of them."""
     variant: str | None
-    """Name of the environment within the server; None: its first."""
+    """Name of the environment within the server. None means its first."""
     toolset: Name | None
     """provider openreward: a toolset of the server's SDK (codex, claude-code, hermes, ...) that each session has. Its
     tools replace the environment's tools of the same names."""
     overrides: dict[EnvVarName, str | SecretSource | None]
     """Variables of the environment's server (`serve`) or of its container in the catalog, such as OPENAI_BASE_URL of an
-    environment's own model. A secret is `{from_env: VARIABLE}`; null: the variable of the same name."""
+    environment's own model. A secret is `{from_env: VARIABLE}`. null means the variable of the same name."""
     train: SelectionSpec
     held_out: HeldOutSpec | None
     """None: nothing is held out, and nothing is evaluated here."""
@@ -259,15 +260,15 @@ class EnvMember(Section):
     on_malformed_call: OnMalformedCall
     tool_calls_per_turn: ToolCallsPerTurn
     dialect: DialectName | None
-    """Form of tool calls in this environment; None: the model's."""
+    """Form of tool calls in this environment. None means the model's."""
     system_prompt: str | None
-    """System message before the environment's own prompt; None: no system message."""
+    """System message before the environment's own prompt. None means no system message."""
     prompt: PromptSource
     """Prompt that the model reads: `prepared` is the task set's, which each session must repeat; `live` is that of the
     episode's own session, for environments that draw it anew."""
     limits: EnvLimits
     secrets: dict[EnvVarName, SecretSource | None]
-    """Secrets of each session, by name; null: the variable of the same name (in upper case)."""
+    """Secrets of each session, by name. null means the variable of the same name (in upper case)."""
     allowed_origins: tuple[str, ...]
     """Origins beside the catalog's that may receive the API key and the secrets."""
 

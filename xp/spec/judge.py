@@ -90,7 +90,7 @@ class JudgeModel(Endpoint):
 
     name: Annotated[str, Field(min_length=1)]
     serve: LocalPath | None
-    """Hugging Face id or directory of the model to serve; None: `url` is its API."""
+    """Hugging Face id or directory of the model to serve. None means that `url` is its API."""
     accelerators: Size
     """Accelerators of the machine that the served model has for itself; on a CPU without meaning."""
     temperature: NotNegative

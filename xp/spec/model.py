@@ -105,7 +105,7 @@ class Architecture(Section):
     """Part of an attention head's width that is rotated."""
     rope_scaling: str | None
     """Scaling of the rotary embedding: `llama3 x FACTOR` with Llama 3's own bands, `yarn x FACTOR` with DeepSeek-V3's
-    (`, beta_fast N` where that is another), or another's name; None: none."""
+    (`, beta_fast N` where that is another), or another's name. None means none."""
     norm_eps: Positive
     """Epsilon of RMSNorm."""
     tied_embeddings: bool
@@ -117,21 +117,21 @@ class Architecture(Section):
     recurrent_layers: bool
     """True if a layer carries a state from token to token: Mamba, linear attention, short convolutions."""
     num_experts: Count | None
-    """Number of experts per layer; None: a dense model."""
+    """Number of experts per layer. None means a dense model."""
     experts_per_token: Count | None
-    """Number of experts that a token uses; None: a dense model."""
+    """Number of experts that a token uses. None means a dense model."""
     expert_intermediate_size: Count | None
-    """Width of an expert; None: a dense model."""
+    """Width of an expert. None means a dense model."""
     shared_intermediate_size: Count | None
-    """Width of the experts that every token uses, together; None: there are none."""
+    """Width of the experts that every token uses, together. None means that there are none."""
     dense_layers: CountOrZero
     """Number of first layers that have a dense feed-forward layer in place of experts."""
     router: Router | None
-    """Choice of a token's experts; None: a dense model."""
+    """Choice of a token's experts. None means a dense model."""
     latent_attention: LatentAttention | None
-    """Attention with a latent of keys and values; None: keys and values of `head_dim`."""
+    """Attention with a latent of keys and values. None means keys and values of `head_dim`."""
     linear_attention: LinearAttention | None
-    """Layers of linear attention; None: all layers have full attention."""
+    """Layers of linear attention. None means that all layers have full attention."""
 
     def faults(self) -> Iterator[str]:
         experts = (self.num_experts, self.experts_per_token, self.expert_intermediate_size, self.router)
@@ -147,7 +147,7 @@ class LoraSpec(Section):
     """The adapter's output is scaled by alpha / rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)]
     target_modules: tuple[str, ...] | None
-    """Names of the layers that get an adapter; None: every linear layer but the head."""
+    """Names of the layers that get an adapter. None means every linear layer but the head."""
 
 
 class Model(Section):
@@ -165,8 +165,8 @@ class Model(Section):
     max_context_tokens: Count
     """Longest sequence, in tokens, that the model can take."""
     chat_template: dict[str, bool | int | float | str | None]
-    """Arguments of the chat template, such as enable_thinking; null: not given. `strftime_now` is the date, YYYY-MM-DD,
-    for a template that asks for it."""
+    """Arguments of the chat template, such as enable_thinking. null means that it is not given. `strftime_now` is the
+    date, YYYY-MM-DD, for a template that asks for it."""
     tools_prompt: ToolsPrompt
     """Writer of the tools in the prompt: the chat template, or xp (`system`) where the template leaves them out."""
     lora: LoraSpec | None

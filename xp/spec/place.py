@@ -44,7 +44,7 @@ class Hardware(Section):
     memory_gb: Annotated[float, Field(gt=0, le=MOST_COUNT)]
     """Memory of the host per node, in GB."""
     usd_per_hour: Annotated[float, Field(gt=0, le=MOST_COUNT)] | None
-    """Price of all nodes together for an hour, for the plan; None: no price is shown."""
+    """Price of all nodes together for an hour, for the plan. None means that no price is shown."""
 
 
 class LauncherName(StrEnum):
@@ -85,18 +85,18 @@ class LauncherSpec(Section):
     detach: bool
     """True submits all stages and exits; `python -m xp runs` then follows the run. Not for local."""
     secrets_file: LocalPath | None
-    """Ray, Slurm: JSON file (variable -> value, mode 0600) that is on the nodes already; None: xp writes one per stage
-    below ~/.xp/secrets, which the nodes must see, and deletes it after the run."""
+    """Ray, Slurm: JSON file (variable -> value, mode 0600) that is on the nodes already. None means that xp writes one
+    per stage below ~/.xp/secrets, which the nodes must see, and deletes it after the run."""
     address: str | None
-    """Ray: the dashboard's URL; None: this machine's, http://127.0.0.1:8265, or the one that start_head starts."""
+    """Ray: the dashboard's URL. None means this machine's, http://127.0.0.1:8265, or the one that start_head starts."""
     start_head: bool | None
     """Ray: start a cluster of this machine for the run, on 127.0.0.1 alone, and stop it at the end."""
     partition: str | None
-    """Slurm; None: the cluster's default."""
+    """Slurm. None means the cluster's default."""
     account: str | None
-    """Slurm: account that is charged; None: the user's default."""
+    """Slurm: account that is charged. None means the user's default."""
     time_limit_s: Annotated[int, Field(ge=60, le=MOST_COUNT)] | None
-    """Slurm: time limit of one stage's job, in seconds; None: the partition's."""
+    """Slurm: time limit of one stage's job, in seconds. None means the partition's."""
     gres: str | None
     """Slurm: name of a GPU in --gres: `gpu`, `gpu:a100`."""
     requeue: bool | None
@@ -104,9 +104,10 @@ class LauncherSpec(Section):
     array: bool | None
     """Slurm: a sweep that is left to the cluster is a job array, one task per run."""
     array_at_once: Count | None
-    """Slurm: largest number of an array's tasks that run at the same time; None: no limit."""
+    """Slurm: largest number of an array's tasks that run at the same time. None means no limit."""
     container: Container | None
-    """Slurm: program that starts a stage in `backend.runtime.image`; None: stages run in the nodes' own Python."""
+    """Slurm: program that starts a stage in `backend.runtime.image`. None means that stages run in the nodes' own
+    Python."""
     sbatch: dict[str, str] | None
     """Slurm: further long options of sbatch, without dashes (`qos: high`)."""
     app: Name | None

@@ -152,12 +152,14 @@ def check_http_url(name: str, url: str, instead: str = "") -> None:
 
 
 def user_in_url(value: Any) -> str | None:
-    """The path of the first text below a value with a URL that has a user or a password; None: there is none."""
+    """The path of the first text below a value with a URL that has a user or a password. None means that there is
+    none."""
     return _first_text(value, lambda text: bool(USER_IN_URL.search(text)))
 
 
 def secret_below(value: Any) -> str | None:
-    """Describes, with its path, the first text below a value that holds a secret by its shape; None: there is none."""
+    """Describes, with its path, the first text below a value that holds a secret by its shape. None means that there is
+    none."""
     for reason, place in ((WITHOUT_USER, user_in_url(value)), (WITHOUT_TOKEN, _first_text(value, holds_token))):
         if place is not None:
             return f"{place}: {reason}" if place else reason
@@ -187,7 +189,7 @@ def _first_text(value: Any, is_match: Callable[[str], bool]) -> str | None:
 
 
 def _first_leaf(value: Any, is_match: Callable[[Any], bool], place: str = "") -> str | None:
-    """The path of the first value or key below mappings and lists that matches; None: there is none."""
+    """The path of the first value or key below mappings and lists that matches. None means that there is none."""
     if isinstance(value, Mapping):
         if any(map(is_match, value)):
             return place
@@ -225,7 +227,7 @@ def schema_fields(section: type[Section], path: str = "") -> Iterator[tuple[str,
 
     Args:
         section: where to begin.
-        path: of the section, with a dot at its end; empty: the whole spec.
+        path: of the section, with a dot at its end. Empty means the whole spec.
     """
     for name, field in section.model_fields.items():
         yield f"{path}{name}", field

@@ -44,24 +44,24 @@ class Sft(Section):
     """Supervised fine-tuning; the defaults come with the model. Optimizer settings that it lacks are training's."""
 
     data: Annotated[str, AfterValidator(_source)] | None
-    """Source of the episodes; None: there is no fine-tuning."""
+    """Source of the episodes. None means that there is no fine-tuning."""
     min_reward: Number | None
-    """Smallest reward of an episode that is trained on; None: `evaluation.pass_threshold`."""
+    """Smallest reward of an episode that is trained on. None means `evaluation.pass_threshold`."""
     per_task: Count | None
-    """Largest number of episodes of a task, those with the highest reward; None: all."""
+    """Largest number of episodes of a task, those with the highest reward. None means all."""
     num_episodes: Count | None
     """Largest number of episodes, drawn by `seed`; for `solve` the number of tasks that are played. None: all."""
     thinking: Thinking
     epochs: Count | None
-    """Passes over the episodes; None: `num_updates` are given."""
+    """Passes over the episodes. None means that `num_updates` are given."""
     num_updates: Count | None
-    """Optimizer updates; None: as many as `epochs` makes."""
+    """Optimizer updates. None means as many as `epochs` makes."""
     batch_size: Size
     """Episodes per optimizer update."""
     micro_batch_size: Size
     """Episodes per accelerator in one forward-backward."""
     max_tokens_per_micro_batch: Count | None
-    """Token budget per accelerator to which episodes are packed, instead of `micro_batch_size`; None: off."""
+    """Token budget per accelerator to which episodes are packed, instead of `micro_batch_size`. None means off."""
     learning_rate: Positive
     lr_schedule: LrSchedule
     warmup_updates: CountOrZero

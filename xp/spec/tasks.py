@@ -45,7 +45,7 @@ class SelectionSpec(Section):
     """The environment's own split, or a list of several: one set, with the split as a column. Empty: the environment is
     only evaluated on, and no training starts with it alone."""
     num_tasks: Count | None
-    """Number of tasks; None: all that are not held out."""
+    """Number of tasks. None means all that are not held out."""
     indices: Indices
     """Exactly these positions within the one split; excludes num_tasks."""
     shuffle: bool
@@ -95,7 +95,7 @@ class HeldOutSpec(Section):
     fraction: Annotated[float, Field(gt=0, lt=1)]
     """Share of the training split, chosen by a hash of each task; not used with a split of its own."""
     num_tasks: Count | None
-    """Number of tasks: at most this many of a share, exactly this many of a split of its own; None: all."""
+    """Number of tasks: at most this many of a share, exactly this many of a split of its own. None means all."""
     indices: Indices
     """Exactly these positions within `split`; excludes num_tasks."""
     shuffle: bool

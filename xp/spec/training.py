@@ -56,9 +56,9 @@ class Sampling(Section):
     temperature: Positive
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count | None
-    """Number of the likeliest tokens to sample from; None: off."""
+    """Number of the likeliest tokens to sample from. None means off."""
     min_p: Fraction
-    """Tokens below this share of the likeliest one's probability are not sampled (arXiv:2407.01082); 0: off."""
+    """Tokens below this share of the likeliest one's probability are not sampled (arXiv:2407.01082). 0 means off."""
     repetition_penalty: Annotated[float, Field(gt=0, le=2)]
     """Logits of tokens that the conversation has are divided by it, negative ones multiplied (arXiv:1909.05858); 1:
     off."""
@@ -86,9 +86,9 @@ class Training(Sampling):
     """Hugging Face directory with the initial weights and tokenizer, of the same architecture; the KL penalty stays
     relative to the model. None: the model's own weights."""
     num_steps: Count | None
-    """Rollout steps: batches of fresh episodes; None: as many as `epochs` makes."""
+    """Rollout steps: batches of fresh episodes. None means as many as `epochs` makes."""
     epochs: Count | None
-    """Passes over the training tasks, each of whole steps; None: `num_steps` are given."""
+    """Passes over the training tasks, each of whole steps. None means that `num_steps` are given."""
     prompts_per_step: Size
     """Distinct tasks per rollout step."""
     group_size: Annotated[int, Field(ge=2, le=MOST_SIZE)]
@@ -103,10 +103,10 @@ class Training(Sampling):
     micro_batch_size: Size
     """Episodes per accelerator in one forward-backward."""
     max_tokens_per_micro_batch: Count | None
-    """Episodes are packed up to so many tokens per accelerator, instead of micro_batch_size; None: off."""
+    """Episodes are packed up to so many tokens per accelerator, instead of micro_batch_size. None means off."""
     learning_rate: Positive
     critic_learning_rate: Positive | None
-    """Peak learning rate of algorithm.critic, with the same schedule; None: the policy's."""
+    """Peak learning rate of algorithm.critic, with the same schedule. None means the policy's."""
     lr_schedule: LrSchedule
     warmup_updates: CountOrZero
     """Optimizer updates of linear warm-up, N: update k has k/N of the learning rate, so that the first is not 0."""
@@ -116,14 +116,15 @@ class Training(Sampling):
     adam_eps: Positive
     max_grad_norm: Positive
     kl_coef: NotNegative
-    """Weight of the KL penalty to `reference` (not to initial_checkpoint); 0: no reference model is loaded."""
+    """Weight of the KL penalty to `reference` (not to initial_checkpoint). 0 means that no reference model is
+    loaded."""
     reference: Reference
     """Model of the KL penalty: the initial one, or the fine-tuned one of `sft.data`."""
     reference_every: Count | None
-    """Rollout steps between copies of the policy into the reference of the KL penalty; None: it stays the model. A
-    resumed run has the model again until the next copy."""
+    """Rollout steps between copies of the policy into the reference of the KL penalty. None means that it stays the
+    model. A resumed run has the model again until the next copy."""
     entropy_coef: NotNegative
-    """Weight of the entropy bonus; 0: off."""
+    """Weight of the entropy bonus. 0 means off."""
     max_hours: Positive | None
     """Largest time of the training, all attempts together; it ends after the last checkpoint before (exit code 15).
     None: no limit."""
@@ -170,25 +171,25 @@ class Evaluation(Section):
     """Held-out episodes, the same before and after training."""
 
     num_tasks: Count | None
-    """Number of held-out tasks, chosen by a hash of their names; None: all of them."""
+    """Number of held-out tasks, chosen by a hash of their names. None means all of them."""
     samples_per_task: Count
     """Episodes of each of these tasks."""
     temperature: NotNegative
     """0: greedy."""
     top_p: Annotated[float, Field(gt=0, le=1)]
     top_k: Count | None
-    """Number of the likeliest tokens to sample from; None: off."""
+    """Number of the likeliest tokens to sample from. None means off."""
     max_tokens_per_turn: Count | None
     """None: training's."""
     max_response_tokens: Count | None
     """Tokens of all turns of an episode together; may be more than training's. None: training's."""
     before_training: bool
     every: Count | None
-    """Rollout steps between evaluations during training; None: only before and after it."""
+    """Rollout steps between evaluations during training. None means only before and after it."""
     keep_best: bool
     """Keeps the model of the best evaluation while training as `checkpoints/best`."""
     patience: Count | None
-    """Number of consecutive evaluations without a new best after which training stops; None: no early stop."""
+    """Number of consecutive evaluations without a new best after which training stops. None means no early stop."""
     batch_size: Count
     """Episodes played at the same time."""
     pass_threshold: Number

@@ -24,9 +24,10 @@ class MemberConfig:
 
     env: EnvConfig
     chosen: tuple[int, ...] | None = None
-    """Positions of the training tasks that a profile selected; None: no profile selects them."""
+    """Positions of the training tasks that a profile selected. None means no profile selects them."""
     source: str | None = None
-    """Digest of the local code of the tasks (`xp.tasks.request.source_digest`); None: there is no local code."""
+    """Digest of the local code of the tasks (`xp.tasks.request.source_digest`). None means that there is no local
+    code."""
 
     @property
     def train(self) -> SelectionSpec:

@@ -38,13 +38,13 @@ class HeldOutRecord:
     splits: tuple[str, ...] = ()
     """Splits of the held-out tasks."""
     train_splits: tuple[str, ...] = ()
-    """Splits of the training tasks; empty: the environment has only splits for evaluation."""
+    """Splits of the training tasks. Empty means that the environment has only splits for evaluation."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Split -> number of its tasks, for requested splits."""
     num_held_out: int = 0
     num_train: int = 0
     identity: Identity | None = None
-    """Source of the hash for a share; None: there is no share."""
+    """Source of the hash for a share. None means that there is no share."""
     num_trained_on: int = 0
     """Number of held-out tasks that are trained on as well."""
     unused: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ def evaluation_only(record: HeldOutRecord | None) -> str:
     """Message about an environment without training tasks, with remedies.
 
     Args:
-        record: record of any task set of the environment; None: its splits are not known yet.
+        record: record of any task set of the environment. None means that its splits are not known yet.
     """
     what = "the environment is" if record is None else f"the environment has only {named(record.splits)}, which is"
     split = record.splits[0] if record is not None and record.splits else "NAME"

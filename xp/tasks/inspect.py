@@ -34,7 +34,8 @@ class StoreEntry:
 
     path: Path
     manifest: Manifest | None
-    """The manifest; None: the directory is work in progress, set aside, damaged, or not of xp (see `state`)."""
+    """The manifest. None means that the directory is work in progress, set aside, damaged, or not of xp (see
+    `state`)."""
     state: str
     """State of the directory; `whole` is about the manifest only, `verify` also reads the files."""
     num_bytes: int

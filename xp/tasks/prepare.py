@@ -33,7 +33,7 @@ def prepare(
         config: the request.
         environ: environment with the providers' secrets.
         root: outputs root; `config.store` is relative to it.
-        reader: model for prompt lengths in the table; None: lengths are in characters.
+        reader: model for prompt lengths in the table. None means that lengths are in characters.
 
     Raises:
         XpError: see docs/exit-codes.md; no incomplete set is left.

@@ -59,7 +59,7 @@ class LoggedRates(JsonFile):
     variant: str | None
     split: str
     model: str | None
-    """Model of the rollouts; None: any."""
+    """Model of the rollouts. None means any."""
     fetched: str
     """Date and time."""
     rates: Mapping[str, float]
@@ -147,6 +147,6 @@ def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) ->
 
 
 def pass_share(rewards: Sequence[float | None], threshold: float) -> float | None:
-    """Share of a task's scored episodes with at least this reward; None: all episodes are void."""
+    """Share of a task's scored episodes with at least this reward. None means that all episodes are void."""
     scored = [reward for reward in rewards if reward is not None]
     return sum(reward >= threshold for reward in scored) / len(scored) if scored else None

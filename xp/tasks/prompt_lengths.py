@@ -33,7 +33,7 @@ class Lengths:
 
     @staticmethod
     def of(numbers: Sequence[int | None], limit: int) -> Lengths:
-        """Figures of these lengths; None: far above the limit, not counted."""
+        """Figures of these lengths. None means far above the limit, not counted."""
         known = [number for number in numbers if number is not None]
         longest = str(max(known)) if len(known) == len(numbers) else f"over {2 * limit}"
         too_long = sum(number is None or number > limit for number in numbers) / len(numbers)

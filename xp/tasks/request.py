@@ -144,7 +144,7 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
 
     Args:
         env: the environment.
-        path: directories that are searched for modules; None: `sys.path`.
+        path: directories that are searched for modules. None means `sys.path`.
     """
     named, own = _named(env, path), None
     if env.provider in CONTRIB[Kind.PROVIDER]:

@@ -21,7 +21,7 @@ class Tracker(Protocol):
     """Receives metrics; called from one thread."""
 
     last_time: float
-    """Time of the last line that earlier attempts sent to the same curve; 0: none."""
+    """Time of the last line that earlier attempts sent to the same curve. 0 means that there is none."""
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None: ...
 

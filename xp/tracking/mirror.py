@@ -116,7 +116,8 @@ class Mirror:
         self._trackers[name] = opener(self._run)
 
     def _send_earlier(self, first: MetricsLine | None = None) -> None:
-        """Sends the lines of earlier attempts: of the stage of the first new line the steps before it; None: of all."""
+        """Sends the lines of earlier attempts: of the stage of the first new line the steps before it. None means of
+        all."""
         for key, line in list(self._earlier.items()):
             if first is not None and line.stage != first.stage:
                 continue

@@ -27,7 +27,8 @@ ENGINE_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 def adapters_of(directory: str | Path) -> Path | None:
-    """Directory of a model's adapters: of a checkpoint itself, or in that of a merged model; None: it has none."""
+    """Directory of a model's adapters: of a checkpoint itself, or in that of a merged model. None means that it has
+    none."""
     places = (Path(directory), Path(directory, ADAPTER))
     return next((place.absolute() for place in places if (place / CONFIG).is_file()), None)
 

@@ -62,12 +62,12 @@ class BestKeeper:
 
     @staticmethod
     def of(config: StageConfig, root: Path = Path()) -> BestKeeper | None:
-        """The keeper of a training's best model; None: the spec has no rule for it."""
+        """The keeper of a training's best model. None means that the spec has no rule for it."""
         rule = config.spec.evaluation
         return BestKeeper(rule, config.places, root) if rule.keep_best or rule.patience is not None else None
 
     def best(self) -> BestEvaluation | None:
-        """The recorded best evaluation; None: there is none yet."""
+        """The recorded best evaluation. None means that there is none yet."""
         if self._former.exists() and not self._place.exists():
             self._former.rename(self._place)  # a process was killed during `finish`
         try:
@@ -98,7 +98,7 @@ class BestKeeper:
         shutil.rmtree(self._former, ignore_errors=True)
 
     def stop(self, step: int) -> EarlyStop | None:
-        """Returns the reason to stop after this step, whose evaluation is in metrics.jsonl; None: training
+        """Returns the reason to stop after this step, whose evaluation is in metrics.jsonl. None means that training
         continues."""
         best, patience = self.best(), self.rule.patience
         if best is None or patience is None or not self._metrics.is_file():

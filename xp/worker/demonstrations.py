@@ -266,7 +266,8 @@ def rendered(
 
 
 def special_token_in(one: Demonstration, chat: ChatTokens) -> str | None:
-    """A special token that the text of a message spells, and which would begin or end a turn; None: there is none.
+    """A special token that the text of a message spells, and which would begin or end a turn. None means that there is
+    none.
 
     A turn of the policy may have others, as those of gpt-oss' channels.
     """
@@ -280,7 +281,7 @@ def special_token_in(one: Demonstration, chat: ChatTokens) -> str | None:
 def example_of(
     one: Demonstration, chat: ChatTokens, syntax: Syntax, budget: Sampling, *, thinking: bool = True
 ) -> Example | None:
-    """The tokens of one episode as a rollout has them; None: a part is longer than the budget.
+    """The tokens of one episode as a rollout has them. None means that a part is longer than the budget.
 
     Raises:
         TemplateFault: the chat template does not render it.

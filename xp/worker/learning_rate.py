@@ -22,7 +22,7 @@ def learning_rate_factor(schedule: str, warmup_updates: int, num_updates: int, u
 
     Args:
         schedule: one of SCHEDULES.
-        warmup_updates: N, in optimizer updates; 0: no warm-up.
+        warmup_updates: N, in optimizer updates. 0 means no warm-up.
         num_updates: number of updates of the whole run; not used by `constant`.
         update: index of the update, from 0.
     """

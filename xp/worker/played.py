@@ -84,7 +84,8 @@ def with_group_rewards(
 
 
 def live_prompt(episode: Episode, tools: str, chat: ChatTokens, max_tokens: int) -> list[int] | None:
-    """Opens an episode's session and returns its prompt as token ids; None: the episode is void, and is not played.
+    """Opens an episode's session and returns its prompt as token ids. None means that the episode is void, and is not
+    played.
 
     Args:
         episode: one with `prompt: live`.

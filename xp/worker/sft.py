@@ -164,7 +164,8 @@ class Updates:
         self._last: dict[str, float] = {}
         self._start = "before"
         self.start_loss: float | None = None
-        """Loss of the held-out episodes before the first update of this process; None: it is not measured yet."""
+        """Loss of the held-out episodes before the first update of this process. None means that it is not measured
+        yet."""
 
     def begin(self, update: int, held_out_loss: float) -> None:
         """Takes the held-out loss before an update; that before the first one of all is a line of its own."""
@@ -195,7 +196,7 @@ class Updates:
             self._metrics.write(update, values)
 
     def finish(self, update: int, held_out_loss: float | None) -> None:
-        """Writes the last update, with the held-out loss after it; None: nothing is held out."""
+        """Writes the last update, with the held-out loss after it. None means that nothing is held out."""
         if held_out_loss is not None:
             self._last[HELD_OUT_LOSS] = held_out_loss
             before = f"{math.nan if self.start_loss is None else self.start_loss:.4f} {self._start}"

@@ -55,7 +55,7 @@ class StageConfig(JsonFile):
 
     @property
     def upload_as(self) -> str | None:
-        """Run name under which trajectories are uploaded to OpenReward; None: they are not."""
+        """Run name under which trajectories are uploaded to OpenReward. None means that they are not."""
         return self.places.run.removeprefix("runs/") if self.spec.upload_rollouts else None
 
 
@@ -64,7 +64,7 @@ class TrainConfig(StageConfig):
     """Input of a training program."""
 
     steps: int | None
-    """Rollout steps; None: the epochs' steps are not computed yet."""
+    """Rollout steps. None means that the epochs' steps are not computed yet."""
 
     @property
     def num_steps(self) -> int:
@@ -84,5 +84,5 @@ class TrainConfig(StageConfig):
 
     @property
     def evaluation(self) -> str | None:
-        """The evaluate stage's config, whose held-out tasks this stage plays; None: nothing is held out."""
+        """The evaluate stage's config, whose held-out tasks this stage plays. None means that nothing is held out."""
         return f"{self.places.stage('evaluate')}/config.json" if self.spec.env.is_held_out else None

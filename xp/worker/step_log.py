@@ -46,7 +46,7 @@ class StepLog:
         config: input of the training.
         file: metrics file; None in a process that does not write it.
         root: the outputs root.
-        num_steps: number of steps, for the progress bar; None: no bar.
+        num_steps: number of steps, for the progress bar. None means no bar.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class StepLog:
         self._metrics = root / config.places.metrics
         self._watch = SymptomWatch(config.spec, self._metrics)
         self._tokens: float | None = None
-        """Tokens of all steps that are written; None: no step of this attempt is."""
+        """Tokens of all steps that are written. None means that no step of this attempt is."""
         self.gpus = GpuWatch()
         self._num_updates = 0
         self._num_steps = num_steps
@@ -134,7 +134,7 @@ def check_gap(step: int, gap: float, limit: float | None) -> None:
     Args:
         step: rollout step, from 1.
         gap: mean difference, over the step's tokens, between the engine's and the trainer's log-probabilities.
-        limit: `training.max_logprob_gap`; None: no limit.
+        limit: `training.max_logprob_gap`. None means no limit.
 
     Raises:
         XpError: (DIVERGED) the gap is larger.

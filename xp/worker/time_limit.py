@@ -26,7 +26,7 @@ class TimeLimit:
 
     @staticmethod
     def of(spec: RunSpec) -> TimeLimit | None:
-        """The stricter of the limits of time and of money; None: there is none."""
+        """The stricter of the limits of time and of money. None means that there is none."""
         training, price = spec.training, spec.hardware.usd_per_hour
         limits = []
         if training.max_hours is not None:

@@ -26,7 +26,7 @@ def check_trained(
         requested: steps, or updates of a fine-tuning.
         start: directory or id of the model with which it began.
         model: directory of the model that it published.
-        keeper: by its rule the training may end early; None: it may not.
+        keeper: by its rule the training may end early. None means that it may not.
 
     Raises:
         XpError: (NOT_TRAINED) it made fewer steps than requested, none of its updates had a gradient, or its model is

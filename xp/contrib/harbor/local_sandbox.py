@@ -29,7 +29,7 @@ class LocalSandbox:
     """One directory with `app`, `tests` and `logs`, of a xp.contrib.harbor.keeper.
 
     Args:
-        files: folder that is copied to the working directory, without its Dockerfile; None: none.
+        files: folder that is copied to the working directory, without its Dockerfile. None means that there is none.
         config: the environment, with the memory limit of each process.
         environ: this process's variables, of which commands get `PASSED`.
     """

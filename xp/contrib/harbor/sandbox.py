@@ -19,7 +19,7 @@ class Ran:
     """Result of a command."""
 
     code: int | None
-    """Exit code; None: it was killed."""
+    """Exit code. None means that it was killed."""
     output: str
     """Both output streams, without the middle if they are long."""
     killed: str = ""
@@ -41,7 +41,7 @@ class CommandSandbox(Protocol):
         """Empties the verifier's logs and copies `folder` to `/tests`; returns the path of the tests in the sandbox."""
 
     def read(self, name: str) -> str | None:
-        """Text of a file in the verifier's logs; None: there is no such file."""
+        """Text of a file in the verifier's logs. None means that there is no such file."""
 
     def close(self) -> None:
         """Ends all processes and removes all files; idempotent, never raises."""

@@ -41,7 +41,7 @@ class HarborTask:
     folder: Path
     instruction: str
     image: str | None
-    """Name of a published image; None: it is built from `environment/Dockerfile`."""
+    """Name of a published image. None means that it is built from `environment/Dockerfile`."""
     build_timeout_s: float = 600.0
     cpus: float | None = None
     memory_mb: int | None = None
@@ -50,7 +50,7 @@ class HarborTask:
     environ: Mapping[str, str] = field(default_factory=dict)
     """Variables of every command; `${NAME}` stands for a declared secret."""
     agent_timeout_s: float | None = None
-    """Time limit of all commands of the model together; None: no limit."""
+    """Time limit of all commands of the model together. None means no limit."""
     agent_user: str | None = None
     verifier_timeout_s: float = 600.0
     verifier_environ: Mapping[str, str] = field(default_factory=dict)

@@ -24,9 +24,9 @@ class InspectRole(BaseModel):
     model: Annotated[str, Field(min_length=1)]
     """Name in inspect_ai: `openai-api/mine/NAME` for an endpoint with OpenAI's API."""
     base_url: str | None = None
-    """URL of its endpoint; None: the vendor's."""
+    """URL of its endpoint. None means the vendor's."""
     api_key_var: str | None = None
-    """Name of the variable with its key, which `env.secrets` declares; None: no key."""
+    """Name of the variable with its key, which `env.secrets` declares. None means no key."""
 
 
 class InspectOptions(BaseModel):
@@ -35,7 +35,7 @@ class InspectOptions(BaseModel):
     arguments: dict[str, Any]
     """Arguments of the task's function."""
     score: str | None
-    """Scorer whose score is the reward, or `SCORER.KEY` for a score with several values; None: the only scorer."""
+    """Scorer whose score is the reward, or `SCORER.KEY` for a score with several values. None means the only scorer."""
     roles: dict[str, InspectRole]
     """Models by role; an episode is void if its scorer calls a role without a model here."""
     prices: Prices
@@ -51,7 +51,8 @@ class InspectProvider(HostedProvider):
 
     @staticmethod
     def source_digest(config: EnvConfig) -> str | None:
-        """Digest of the task's file and the user's modules that it imports; None: the task is in an installed package.
+        """Digest of the task's file and the user's modules that it imports. None means that the task is in an installed
+        package.
 
         Raises:
             XpError: (CONFIG) the file cannot be read.

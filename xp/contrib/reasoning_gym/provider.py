@@ -34,7 +34,7 @@ class Options(BaseModel):
     weights: dict[str, Annotated[float, Field(gt=0)]]
     """Share of each dataset in the mixture, relative to the others; 1 if not given."""
     level: Annotated[int, Field(ge=0)] | None
-    """Level of every attribute in each dataset's curriculum; None: the datasets' defaults."""
+    """Level of every attribute in each dataset's curriculum. None means the datasets' defaults."""
     config: dict[str, dict[str, Any]]
     """Fields of datasets' own configurations, by the datasets' names; they override `level`."""
     num_train: Annotated[int, Field(ge=1, le=MOST_TASKS)]
@@ -42,7 +42,7 @@ class Options(BaseModel):
     seed: Annotated[int, Field(ge=0, le=MOST_TASKS)]
     """Seed of the training tasks; their seeds never overlap those of the split `test`."""
     prompt: str | None
-    """Name of a system prompt of the package (`default`, `simple`, `direct`, ...); None: only the question."""
+    """Name of a system prompt of the package (`default`, `simple`, `direct`, ...). None means only the question."""
     answer: AnswerPlace
 
     @model_validator(mode="after")

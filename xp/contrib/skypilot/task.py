@@ -47,7 +47,8 @@ class SkypilotOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     infra: str | None = None
-    """Cloud, region or Kubernetes context (`aws`, `gcp/us-central1`, `k8s/my-context`); None: SkyPilot chooses."""
+    """Cloud, region or Kubernetes context (`aws`, `gcp/us-central1`, `k8s/my-context`). None means that SkyPilot
+    chooses."""
     bucket: str | None = None
     """Object store with the outputs root: a name, or a URL (`s3://name`)."""
     volume: str | None = None
@@ -55,7 +56,7 @@ class SkypilotOptions(BaseModel):
     spot: bool = False
     """True uses cheaper machines that may be preempted; the job resumes from its last checkpoint on another one."""
     image: str | None = None
-    """Base container image for a lock's packages; None: the cloud's default."""
+    """Base container image for a lock's packages. None means the cloud's default."""
 
     @model_validator(mode="after")
     def _one_outputs_root(self) -> SkypilotOptions:

@@ -14,7 +14,7 @@ class VerifiersOptions(BaseModel):
     """`env.options` of `provider: verifiers`; conf/env/verifiers.yaml has the defaults."""
 
     environment: str | None
-    """Environment of verifiers that plays the tasks (`user-sim`, another package); None: the package's own."""
+    """Environment of verifiers that plays the tasks (`user-sim`, another package). None means the package's own."""
     config: dict[str, Any]
     """Fields of the environment's own configuration, such as its number of attempts."""
     taskset: dict[str, Any]
@@ -22,9 +22,9 @@ class VerifiersOptions(BaseModel):
     seats: dict[str, dict[str, Any]]
     """Fields of seats' configurations, by the seats' names: model and endpoint of a simulated user, for example."""
     seat: str | None
-    """Seat of the trained or evaluated model; None: the only seat without its own model."""
+    """Seat of the trained or evaluated model. None means the only seat without its own model."""
     num_tasks: Annotated[int, Field(ge=1)] | None
-    """Largest number of tasks; None: all tasks, not possible for an endless package."""
+    """Largest number of tasks. None means all tasks, not possible for an endless package."""
     prices: Prices
     """Prices of judges and of other seats' models, by model name."""
 

@@ -41,8 +41,8 @@ class Spread:
     container: tuple[str, ...] = ()
     """Command prefix that starts the node's Python inside a container."""
     ray_token: str | None = None
-    """File with the token of a Ray cluster of the nodes, for the program on the main node; None: no Ray, and the
-    program runs on every node."""
+    """File with the token of a Ray cluster of the nodes, for the program on the main node. None means that there is no
+    Ray, and that the program runs on every node."""
 
     @property
     def is_contained(self) -> bool:
@@ -70,11 +70,11 @@ class JobSpec:
     """Names of the variables with secrets, for the redactor."""
     grace_s: float
     tracking: NodeTracking | None
-    """Trackers that the node opens; None: none, or another process opens them."""
+    """Trackers that the node opens. None means that there are none, or that another process opens them."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Path -> text of files that the node writes; empty if they exist already."""
     secrets_file: str | None = None
-    """JSON file of mode 0600, variable -> value; None: the variables are in the environment already."""
+    """JSON file of mode 0600, variable -> value. None means that the variables are in the environment already."""
     forgets_secrets: bool = False
     """True if the node removes the secrets file after the stage, since the run has no supervisor."""
     prints: bool = False
@@ -184,7 +184,7 @@ def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, Sta
 
 
 State = tuple[int, int, int] | None
-"""Inode, time of change and size of a file; None: there is no file."""
+"""Inode, time of change and size of a file. None means that there is no file."""
 
 
 def states(root: Path, names: Sequence[str]) -> dict[str, State]:

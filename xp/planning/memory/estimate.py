@@ -91,8 +91,8 @@ def shape_of(spec: RunSpec) -> Architecture | None:
 
 
 def teacher_shape(spec: RunSpec) -> Architecture | None:
-    """The network of the teacher that a trainer keeps on its accelerators; None: there is none, or its config.json is
-    neither on this machine nor available from the hub."""
+    """The network of the teacher that a trainer keeps on its accelerators. None means that there is none, or its
+    config.json is neither on this machine nor available from the hub."""
     distill = spec.algorithm.distill
     # Megatron's teacher stays in the host's memory, as its reference.
     if distill is None or distill.url is not None or spec.backend.parallel.strategy is Strategy.MEGATRON:
@@ -102,8 +102,8 @@ def teacher_shape(spec: RunSpec) -> Architecture | None:
 
 
 def judge_bytes(spec: RunSpec) -> float | None:
-    """Bytes of the weights of the judge that the stages serve, in bfloat16; None: there is none, or its config.json is
-    neither on this machine nor available from the hub."""
+    """Bytes of the weights of the judge that the stages serve, in bfloat16. None means that there is none, or its
+    config.json is neither on this machine nor available from the hub."""
     judge = spec.served_judge
     network = None if judge is None or judge.serve is None else _network(judge.serve, spec.outputs, None)
     return None if network is None else 2.0 * weights_of(Architecture(**network)).total
@@ -132,7 +132,7 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
 
     Args:
         spec: the run.
-        lengths: lengths of its episodes; None: all are at their limit.
+        lengths: lengths of its episodes. None means that all are at their limit.
     """
     shape = shape_of(spec)
     assert shape is not None
@@ -247,7 +247,8 @@ def _engine_weights(spec: RunSpec, weights: Weights, batch: BatchShape) -> float
 
 
 def draft_shape(spec: RunSpec) -> Architecture | None:
-    """The network of the model that guesses tokens; None: there is none, or its config.json is not available."""
+    """The network of the model that guesses tokens. None means that there is none, or its config.json is not
+    available."""
     speculative = spec.backend.engine.speculative
     if speculative is None or speculative.model is None:
         return None

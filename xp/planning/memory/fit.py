@@ -140,7 +140,7 @@ def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) 
 
     Args:
         spec: the run.
-        outputs: the outputs root, whose task sets and earlier runs show lengths; None: they are assumed.
+        outputs: the outputs root, whose task sets and earlier runs show lengths. None means that they are assumed.
         work: the stage that is checked.
     """
     lengths, capacity = expected(spec, outputs), capacity_of(spec)
@@ -152,7 +152,8 @@ def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) 
 
 
 def impossible_by(estimate: MemoryEstimate, capacity: float) -> tuple[str, float] | None:
-    """Returns the part that exceeds the memory for all lengths of episodes, and by how many bytes; None: none does.
+    """Returns the part that exceeds the memory for all lengths of episodes, and by how many bytes. None means that none
+    does.
 
     The assumed `OVERHEAD` is not counted.
     """
@@ -304,7 +305,7 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
 
     Args:
         spec: the run.
-        outputs: the outputs root, whose task sets and earlier runs show lengths; None: they are assumed.
+        outputs: the outputs root, whose task sets and earlier runs show lengths. None means that they are assumed.
     """
     if not _has_accelerators(spec):
         return []

@@ -57,7 +57,7 @@ def expected(spec: RunSpec, outputs: Path | None) -> EpisodeLengths:
 
     Args:
         spec: the run.
-        outputs: the outputs root, with task sets and earlier runs; None: nothing is looked up.
+        outputs: the outputs root, with task sets and earlier runs. None means that nothing is looked up.
     """
     limits, most = spec.training, at_limit(spec).longest
     if outputs is not None and (played := _of_earlier_run(spec, outputs)) is not None:

@@ -87,7 +87,8 @@ def _faults(spec: RunSpec, keys: NativeKeys, key: str, value: Any, known: Mappin
 
 
 def known_name(key: str, known: Mapping[str, Any]) -> str | None:
-    """The key if it is known, else the mapping that it is below, of which no names are known; None: there is none."""
+    """The key if it is known, else the mapping that it is below, of which no names are known. None means that there is
+    none."""
     above = key
     while above and above not in known:
         above = above.rpartition(".")[0]

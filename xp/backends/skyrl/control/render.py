@@ -65,7 +65,8 @@ POLICY_PATH, CRITIC_PATH = "trainer.policy.model.path", "trainer.critic.model.pa
 
 
 def _install(spec: RunSpec) -> str | None:
-    """Command that installs SkyRL, whose pins differ from those of xp's environments; None: its lock or checkout."""
+    """Command that installs SkyRL, whose pins differ from those of xp's environments. None means its lock or
+    checkout."""
     if is_rehearsal(spec) and not IS_CLONE:
         return "the steps for hardware=cpu: python -m xp install backend=skyrl hardware=cpu"
     if is_rehearsal(spec) and not has_stub(spec):

@@ -51,7 +51,7 @@ def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *
         cfg: SkyRLTrainConfig.
         task: a function of an importable module.
         arguments: arguments without secrets.
-        num_workers: number of pretended accelerators in a rehearsal; None: no rehearsal.
+        num_workers: number of pretended accelerators in a rehearsal. None means no rehearsal.
 
     Raises:
         XpError: the task's XpError; ENGINE if an engine or another process was lost; STAGE_FAILED with SkyRL's own

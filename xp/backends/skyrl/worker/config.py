@@ -47,7 +47,7 @@ class SkyRLStageConfig(StageConfig):
         Args:
             model: a Hugging Face id, or a directory (absolute, or relative to `root`).
             root: the outputs root.
-            reference: the KL penalty's model, in the same form; None: nothing is trained.
+            reference: the KL penalty's model, in the same form. None means that nothing is trained.
         """
         models = dict.fromkeys(self.model_keys, model) | ({} if reference is None else {REFERENCE_KEY: reference})
         values: dict[str, Any] = {key: str(root / path) for key, path in self.paths.items()}
@@ -63,7 +63,7 @@ class SkyRLTrainStageConfig(SkyRLStageConfig, TrainConfig):
     updates_per_rollout: int
     """Optimizer updates per rollout step, all passes together."""
     importance: Importance | None
-    """Importance correction; None: none."""
+    """Importance correction. None means that there is none."""
 
     def with_steps(self, steps: int) -> SkyRLTrainStageConfig:
         """Returns a copy with this number of rollout steps."""

@@ -47,7 +47,7 @@ class EngineWatch:
         self._file = directory / FILE
         self._is_over = threading.Event()
         self.fault = ""
-        """Message about a lost engine; empty: none is lost."""
+        """Message about a lost engine. Empty means that none is lost."""
 
     def __enter__(self) -> Self:
         self._file.unlink(missing_ok=True)

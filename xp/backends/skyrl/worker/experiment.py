@@ -84,7 +84,7 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         config: xp's.
         mix: the environments.
         log: takes metrics and trajectories.
-        evaluation: takes the evaluations before and after the training; None: nothing is held out.
+        evaluation: takes the evaluations before and after the training. None means that nothing is held out.
     """
 
     def __init__(

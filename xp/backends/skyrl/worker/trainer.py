@@ -42,12 +42,12 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
     Args:
         rule: computes advantages from a step's rewards; None if SkyRL's own estimator or a critic does.
-        keeper: keeps the best model; None: no best model, and training does not stop early.
-        evaluation: records the evaluations before and after the training; None: nothing is held out.
-        importance: importance correction; None: none.
+        keeper: keeps the best model. None means that there is no best model, and that training does not stop early.
+        evaluation: records the evaluations before and after the training. None means that nothing is held out.
+        importance: importance correction. None means that there is none.
         ratio_from: source of the old log-probabilities, a spec's `algorithm.ratio_from`.
-        overlong: penalty for length; None: none.
-        distill: on-policy distillation, whose teacher is SkyRL's reference model; None: none.
+        overlong: penalty for length. None means that there is none.
+        distill: on-policy distillation, whose teacher is SkyRL's reference model. None means that there is none.
         parts: SkyRL's own arguments.
     """
 
@@ -310,6 +310,6 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
 
 def _totals(generator_output: Any) -> list[float | None]:
-    """Reward of each episode; None: void."""
+    """Reward of each episode. None means void."""
     episodes = zip(generator_output["rewards"], generator_output["stop_reasons"], strict=True)
     return [None if reason == VOID else sum(rewards) for rewards, reason in episodes]

@@ -72,7 +72,7 @@ MODEL_FLAGS = ("--hf-checkpoint", "--ref-load")
 
 
 def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
-    """Slime's complete command line for training; None: the flag is omitted."""
+    """Slime's complete command line for training. None means that the flag is omitted."""
     here = places.stage("train")
     return {
         **flags_of(rows.render(ROWS, spec)),
@@ -172,7 +172,7 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
 
 
 def _teacher(spec: RunSpec) -> str | None:
-    """The teacher that Slime loads; None: there is none, or it is on a server."""
+    """The teacher that Slime loads. None means that there is none, or it is on a server."""
     distill = spec.algorithm.distill
     return None if distill is None or distill.url is not None else teacher_place(distill)
 

@@ -69,7 +69,8 @@ class SlimeStageConfig(StageConfig):
 
     @property
     def critic_checkpoints(self) -> str | None:
-        """Directory of the critic's checkpoints, which by default would overwrite the policy's; None: no critic."""
+        """Directory of the critic's checkpoints, which by default would overwrite the policy's. None means no
+        critic."""
         is_trained = self.stage == "train" and self.spec.algorithm.critic is not None
         return f"{self.places.run}/critic" if is_trained else None
 

@@ -48,8 +48,8 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
 
 
 def _gap(args: Any, rollout_data: Mapping[str, Any]) -> float | None:
-    """Mean of the policy's gap to the teacher over the step's trained tokens; None: there is no teacher, or another
-    pipeline stage has the gap."""
+    """Mean of the policy's gap to the teacher over the step's trained tokens. None means that there is no teacher, or
+    another pipeline stage has the gap."""
     import torch
     from megatron.core import mpu
     from slime.backends.megatron_utils.cp_utils import slice_log_prob_with_cp

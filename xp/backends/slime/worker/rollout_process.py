@@ -85,7 +85,7 @@ class Worker:
 
     @cached_property
     def evaluation(self) -> RunEvaluation | None:
-        """The evaluation before and after the training; None: nothing is held out."""
+        """The evaluation before and after the training. None means that nothing is held out."""
         if self.config.evaluation is None:
             return None
         config = config_of(self.path(self.config.evaluation), EvaluateConfig.from_json)
@@ -98,12 +98,13 @@ class Worker:
 
     @cached_property
     def teacher(self) -> TeacherApi | None:
-        """Client of the teacher's server; None: there is no teacher, or Slime loads it."""
+        """Client of the teacher's server. None means that there is no teacher, or Slime loads it."""
         distill = self.config.spec.algorithm.distill
         return None if distill is None or distill.url is None else TeacherApi(distill, environment())
 
     def due(self, rollout_id: int) -> str | None:
-        """Returns the evaluation that Slime plays after this rollout, or before the first one; None: none is due."""
+        """Returns the evaluation that Slime plays after this rollout, or before the first one. None means that none is
+        due."""
         evaluation = self.evaluation
         if not self.num_steps_played and rollout_id == 0:
             return BEFORE if evaluation is not None and evaluation.is_due(BEFORE) else None

@@ -32,7 +32,7 @@ from xp.worker.tasks import policy_chat
 from xp.worker.trained import check_trained
 
 EXAMPLE: Final = "example"
-"""Key of a line's metadata: index of the episode; null: a filler without a trained token."""
+"""Key of a line's metadata: index of the episode. null means a filler without a trained token."""
 
 
 def main(argv: Sequence[str]) -> None:

@@ -46,7 +46,7 @@ def rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Fal
 
 
 def log_rollout(rollout_id: int, args: Any, samples: Any, extra_metrics: Any, rollout_time: float) -> bool:
-    """Slime's custom rollout log function; True: Slime logs nothing of its own. Removes old checkpoints."""
+    """Slime's custom rollout log function. True means that Slime logs nothing of its own. Removes old checkpoints."""
     del rollout_id, samples, extra_metrics, rollout_time
     config = _config(getattr(args, WORKER_ATTRIBUTE))
     checkpoints, exports = Path(config.root, config.checkpoints), Path(config.root, config.exports)

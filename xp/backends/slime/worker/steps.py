@@ -27,7 +27,7 @@ from xp.worker.stage import BEFORE
 def log_rollout(
     rollout_id: int, args: Any, samples: Sequence[Any], extra_metrics: Mapping[str, Any] | None, rollout_time: float
 ) -> bool:
-    """Slime's custom rollout log function; True: Slime logs nothing of its own.
+    """Slime's custom rollout log function. True means that Slime logs nothing of its own.
 
     Raises:
         XpError: (UNHEALTHY) too many of the step's episodes are void; it stops before anything is trained on them.

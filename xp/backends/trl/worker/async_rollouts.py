@@ -48,7 +48,7 @@ class RolloutThread(Generic[S]):
         self._next = 0
         """First step that has not begun."""
         self._last: int | None = None
-        """Last step that may begin for now; None: no limit."""
+        """Last step that may begin for now. None means no limit."""
         self._is_playing = self._is_closed = False
         self._fault: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -162,7 +162,7 @@ class AsyncRollouts(Rollouts):
     Args:
         process: this process's parts.
         order: tasks of all rollout steps.
-        held_out: evaluations before, during and after training; None: nothing is held out.
+        held_out: evaluations before, during and after training. None means that nothing is held out.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ class TRLStageConfig(StageConfig):
 
     threads_per_process: int
     server: VLLMServer | None
-    """Server that generates; None: the training processes."""
+    """Server that generates. None means the training processes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class TRLTrainConfig(TRLStageConfig, TrainConfig):
     num_processes: int
     updates_per_rollout: int
     importance: Importance | None
-    """Importance correction; None: none."""
+    """Importance correction. None means that there is none."""
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, without the address of a server and, with epochs, `max_steps`."""
 

@@ -34,9 +34,9 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     Args:
         log: log of the run; raises if the run must stop.
-        importance: importance correction; None: none.
+        importance: importance correction. None means that there is none.
         ratio_from: source of the old log-probabilities, a spec's `algorithm.ratio_from`.
-        teacher: teacher of on-policy distillation; None: none.
+        teacher: teacher of on-policy distillation. None means that there is none.
         parts: GRPOTrainer's own arguments.
     """
 

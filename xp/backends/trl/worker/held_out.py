@@ -59,7 +59,7 @@ class HeldOutEvaluation:
         return math.ceil(len(self._numbered) / wave_size) * wave_s
 
     def is_due(self, step: int) -> bool:
-        """Returns whether the policy is evaluated after this rollout step; 0: before the training."""
+        """Returns whether the policy is evaluated after this rollout step. 0 means before the training."""
         every = self._process.config.spec.evaluation.every
         return BEFORE in self._due if step == 0 else every is not None and step % every == 0
 

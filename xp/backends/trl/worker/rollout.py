@@ -49,7 +49,7 @@ class Rollouts:
     Args:
         process: this process's parts.
         order: tasks of all rollout steps.
-        held_out: evaluations before, during and after training; None: nothing is held out.
+        held_out: evaluations before, during and after training. None means that nothing is held out.
     """
 
     def __init__(

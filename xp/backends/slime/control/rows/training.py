@@ -37,7 +37,7 @@ CUT = "Tokens are drawn from these; log-probabilities, SGLang's and the trainer'
 
 
 def packing(most: int | None) -> dict[str, Any]:
-    """Flags that pack episodes to at most this number of tokens; None: they are counted."""
+    """Flags that pack episodes to at most this number of tokens. None means that they are counted."""
     return {
         "--use-dynamic-batch-size": most is not None,
         "--max-tokens-per-gpu": most,
@@ -272,7 +272,8 @@ def _evaluated(name: str, flag: str, value: Callable[[RunSpec], Any]) -> Row:
 
 
 def _without_export(spec: RunSpec) -> str | None:
-    """Returns why an evaluation's step may have no model, since Slime exports only with checkpoints; None: it has."""
+    """Returns why an evaluation's step may have no model, since Slime exports only with checkpoints. None means that it
+    has."""
     every, checkpoint = spec.evaluation.every, spec.training.checkpoint_every
     if every is None or every % checkpoint == 0:
         return None
