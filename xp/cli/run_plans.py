@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,24 +43,34 @@ def run_plans(
         has_panel: whether a terminal shows a panel instead of the stages' output.
         resume: command that continues all of them, for messages. None means `resume=RUN`.
     """
-    together, sweeps = _grouped(plans)
+    from xp.cli.display import console
+
+    sweeps = _grouped(plans)
+    code: int = ExitCode.OK
     try:
-        for grouping, sweep in sweeps:
-            grouping.begin(sweep)
-        points = names or [""] * len(plans)
-        return _run_points(plans, points, together, is_whole=is_whole, has_panel=has_panel, resume=resume)
+        for launcher, sweep in sweeps:
+            launcher.begin(sweep)
+        for number, (one, point) in enumerate(zip(plans, names or [""] * len(plans), strict=True), start=1):
+            if len(plans) > 1:
+                console().rule(shown(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
+            try:
+                shared = next((launcher for launcher, sweep in sweeps if one.run_id in sweep), None)
+                run_plan(one, is_whole=is_whole, has_panel=has_panel, launcher=shared, resume=resume)
+            except XpError as error:
+                if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+                    raise
+                console(stderr=True).print(f"xp: {one.run_id}: {error}")
+                code = code or error.code
+        return code
     finally:
-        for grouping, _ in sweeps:
-            grouping.finish()
+        for launcher, _ in sweeps:
+            launcher.finish()
 
 
-def _grouped(
-    plans: Sequence[Plan],
-) -> tuple[dict[str, SweepLauncher], list[tuple[SweepLauncher, dict[str, Sequence[Stage]]]]]:
-    """Run id -> launcher, for runs that are submitted together; and each launcher with its runs' stages."""
+def _grouped(plans: Sequence[Plan]) -> list[tuple[SweepLauncher, dict[str, Sequence[Stage]]]]:
+    """Launchers of the runs that are submitted together, each with the stages of its runs."""
     from xp.launchers.choice import make_launcher
 
-    launchers: dict[str, SweepLauncher] = {}
     sweeps: dict[str, tuple[SweepLauncher, dict[str, Sequence[Stage]]]] = {}
     for one in plans:
         if not one.spec.launcher.array:
@@ -71,34 +81,7 @@ def _grouped(
             assert isinstance(launcher, SweepLauncher)  # LauncherSpec: array is of Slurm
             sweeps[key] = launcher, {}
         sweeps[key][1][one.run_id] = one.stages
-        launchers[one.run_id] = sweeps[key][0]
-    return launchers, list(sweeps.values())
-
-
-def _run_points(
-    plans: Sequence[Plan],
-    points: Sequence[str],
-    together: Mapping[str, SweepLauncher],
-    *,
-    is_whole: bool,
-    has_panel: bool,
-    resume: str | None,
-) -> int:
-    from xp.cli.display import console
-
-    code: int = ExitCode.OK
-    for number, (one, point) in enumerate(zip(plans, points, strict=True), start=1):
-        if len(plans) > 1:
-            console().rule(shown(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
-        try:
-            shared = together.get(one.run_id)
-            run_plan(one, is_whole=is_whole, has_panel=has_panel, launcher=shared, resume=resume)
-        except XpError as error:
-            if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
-                raise
-            console(stderr=True).print(f"xp: {one.run_id}: {error}")
-            code = code or error.code
-    return code
+    return list(sweeps.values())
 
 
 def run_plan(
