@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xp.composition.groups import GROUPS, ROOT, options
-from xp.composition.origins import Origin, give_way, origin_of, with_value
+from xp.composition.origins import Origin, origin_of
 from xp.composition.points import (
     Point,
     compose,
@@ -12,4 +12,5 @@ from xp.composition.points import (
     from_container,
     parse_assignments,
     to_yaml,
+    with_assignments,
 )

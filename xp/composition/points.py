@@ -6,7 +6,7 @@ import copy
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,6 +124,21 @@ def from_container(container: dict[str, Any]) -> RunSpec:
     if isinstance(result, list):
         raise XpError("\n".join(str(fault) for fault in result))
     return result
+
+
+def with_assignments(
+    container: dict[str, Any], values: Mapping[str, Any], change: Callable[[dict[str, Any], str, Any], str | None]
+) -> RunSpec:
+    """A recorded spec with other values, in place; raises XpError that names every fault.
+
+    Args:
+        container: its sections.
+        values: key path -> value.
+        change: sets one of them; returns its fault.
+    """
+    _raise([fault for key, value in values.items() if (fault := change(container, key, value))])
+    give_way(container, with_value(list(values.items())))
+    return from_container(container)
 
 
 def validated(container: dict[str, Any], run: str) -> RunSpec:

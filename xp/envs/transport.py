@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from enum import Enum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import urljoin
 
 import aiohttp
@@ -76,6 +76,7 @@ class EventReader:
             self._data.append(value)
 
 
+T = TypeVar("T")
 MAX_ERROR_BYTES: Final = 4096
 GATEWAY: Final = (502, 503, 504)
 
@@ -267,7 +268,7 @@ class Transport:
                 text: bytes = await response.read()
                 return text
 
-        return await self._repeated(send, what, repeat, deadline)
+        return await self._repeated(send, what, lambda: repeat, deadline)
 
     async def stream(
         self,
@@ -287,24 +288,21 @@ class Transport:
             repeat: rule for further attempts before that.
         """
         what = f"POST {path}"
-        attempt = 0
-        async with _until(deadline, what):
-            while True:
-                attempt += 1
-                resumed = {**body, "task_id": progress[-1]} if progress else body
-                try:
-                    with translated(f"{what} on {self._origin}"):
-                        async with self._open("POST", path, resumed, sid, with_secrets, EVENTS) as response:
-                            await self._accept(response, what, sid)
-                            return await read_result(response, what, progress, is_resumed=resumed is not body)
-                except EnvFault as fault:
-                    if progress and repeat is Repeat.CALL:
-                        repeat = Repeat.RESUMPTION
-                    await self.pause(repeat, fault, attempt, deadline)
+
+        async def send() -> str:
+            resumed = {**body, "task_id": progress[-1]} if progress else body
+            async with self._open("POST", path, resumed, sid, with_secrets, EVENTS) as response:
+                await self._accept(response, what, sid)
+                return await read_result(response, what, progress, is_resumed=resumed is not body)
+
+        def rule() -> Repeat:
+            return Repeat.RESUMPTION if progress and repeat is Repeat.CALL else repeat
+
+        return await self._repeated(send, what, rule, deadline)
 
     async def _repeated(
-        self, send: Callable[[], Awaitable[bytes]], what: str, repeat: Repeat, deadline: float
-    ) -> bytes:
+        self, send: Callable[[], Awaitable[T]], what: str, repeat: Callable[[], Repeat], deadline: float
+    ) -> T:
         attempt = 0
         async with _until(deadline, what):
             while True:
@@ -313,7 +311,7 @@ class Transport:
                     with translated(f"{what} on {self._origin}"):
                         return await send()
                 except EnvFault as fault:
-                    await self.pause(repeat, fault, attempt, deadline)
+                    await self.pause(repeat(), fault, attempt, deadline)
 
     async def pause(self, repeat: Repeat, fault: EnvFault, attempt: int, deadline: float) -> None:
         """Waits before the next attempt; raises `fault` if there is none.

@@ -16,6 +16,7 @@ from xp.episode.episode import Episode
 from xp.episode.group import GroupSource
 from xp.episode.judge import JUDGE, Judge, JudgeLog
 from xp.episode.rewards import RewardSteps, reward_steps
+from xp.lib.closing import Closing
 from xp.lib.reading import config_of
 from xp.spec.dialect import Dialect
 
@@ -36,7 +37,7 @@ class TaskName(Protocol):
     def messages(self) -> tuple[Message, ...]: ...
 
 
-class EnvironmentMixture:
+class EnvironmentMixture(Closing):
     """Providers by member name; a context manager, which stops local servers at its end.
 
     Args:
@@ -123,12 +124,6 @@ class EnvironmentMixture:
             judge.close()
         for provider in self._providers.values():
             provider.close()
-
-    def __enter__(self) -> EnvironmentMixture:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def without_judge_key(member: EnvConfig, environ: Mapping[str, str]) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from xp.episode.outcome import EpisodeResult, Tokens, Turn
 from xp.episode.tool_calls import MalformedCall
 from xp.errors import ExitCode
 from xp.lib.atomic import write_atomically
+from xp.lib.closing import Closing
 from xp.lib.digest import text_digest
 from xp.lib.reading import lines_of
 
@@ -130,7 +131,7 @@ def trajectory(
     )
 
 
-class TrajectoryWriter:
+class TrajectoryWriter(Closing):
     """Appends complete lines with one write call each; after `write`, the kernel has the line.
 
     Args:
@@ -172,12 +173,6 @@ class TrajectoryWriter:
             fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-
-    def __enter__(self) -> TrajectoryWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @dataclass(frozen=True)

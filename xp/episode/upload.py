@@ -17,6 +17,7 @@ from xp.envs.target import Target, api_target
 from xp.envs.transport import Repeat, Transport
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.trajectory import Trajectory, TrajectoryWriter
+from xp.lib.closing import Closing
 
 MAX_WAITING: Final = 2048
 """Largest number of trajectories in memory; further ones are lost, and counted."""
@@ -166,7 +167,7 @@ def _message_events(record: Trajectory) -> Iterator[Event]:
         yield event
 
 
-class Recorder:
+class Recorder(Closing):
     """Writes each trajectory, then queues it for upload; a context manager.
 
     Args:
@@ -194,9 +195,3 @@ class Recorder:
         if self._uploader is not None:
             done = self._uploader.close()
             print(f"uploaded {done.sent} trajectories to OpenReward, {done.lost} lost", flush=True)
-
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.composition import compose, from_container, give_way, options, parse_assignments, with_value
+from xp.composition import compose, options, parse_assignments, with_assignments
 from xp.errors import ExitCode, XpError
 from xp.evaluation.settings import BEST
 from xp.evaluation.words import ENDPOINT, EvalRequest
@@ -124,11 +124,7 @@ def _spec_of_run(directory: Path, request: EvalRequest, env: str | None) -> RunS
         container["env"] = compose([*env_words(env), *of_env], request.config_dirs).env.model_dump(mode="json")
         words = [word for word in words if word not in of_env]
     values = {_in_mix(key, container["env"]): value for key, value in parse_assignments(words).items()}
-    faults = [fault for key, value in values.items() if (fault := _set(container, key, value))]
-    if faults:
-        raise XpError("\n".join(faults))
-    give_way(container, with_value(list(values.items())))
-    return from_container(container)
+    return with_assignments(container, values, _set)
 
 
 def _set(container: dict[str, Any], key: str, value: Any) -> str | None:

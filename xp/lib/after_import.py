@@ -1,14 +1,17 @@
-"""Calls a function with another package's module as soon as that module is imported."""
+"""Functions that run when another package's module is imported."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+Execute = Callable[[ModuleType], None]
 
 
 def after_import(name: str, do: Callable[[ModuleType], None]) -> None:
@@ -18,13 +21,31 @@ def after_import(name: str, do: Callable[[ModuleType], None]) -> None:
     """
     if (loaded := sys.modules.get(name)) is not None:
         do(loaded)
-    elif not any(isinstance(one, _AfterImport) and (one.name, one.do) == (name, do) for one in sys.meta_path):
-        sys.meta_path.insert(0, _AfterImport(name, do))
+    else:
+        around_import(name, _Then(do))
 
 
-class _AfterImport(MetaPathFinder):
-    def __init__(self, name: str, do: Callable[[ModuleType], None]) -> None:
-        self.name, self.do = name, do
+def around_import(name: str, around: Callable[[Execute, ModuleType], None]) -> None:
+    """Calls `around(execute, module)`, which must call `execute(module)`, when the module is imported for the first
+    time. A second call with the same name and function does nothing."""
+    hook = _Hook(name, around)
+    if hook not in sys.meta_path:
+        sys.meta_path.insert(0, hook)
+
+
+@dataclass(frozen=True)
+class _Then:
+    do: Callable[[ModuleType], None]
+
+    def __call__(self, execute: Execute, module: ModuleType) -> None:
+        execute(module)
+        self.do(module)
+
+
+@dataclass(frozen=True)
+class _Hook(MetaPathFinder):
+    name: str
+    around: Callable[[Execute, ModuleType], None]
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.name:
@@ -32,20 +53,19 @@ class _AfterImport(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _HookedLoader(spec.loader, self.do)
+            spec.loader = _HookedLoader(spec.loader, self.around)
         return spec
 
 
 class _HookedLoader(Loader):
-    def __init__(self, loader: Loader, do: Callable[[ModuleType], None]) -> None:
-        self._loader, self._do = loader, do
+    def __init__(self, loader: Loader, around: Callable[[Execute, ModuleType], None]) -> None:
+        self._loader, self._around = loader, around
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        self._do(module)
+        self._around(self._loader.exec_module, module)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xp.composition import from_container, give_way, parse_assignments, with_value
+from xp.composition import parse_assignments, with_assignments
 from xp.composition.faults import all_paths
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.nested import set_at
@@ -74,11 +74,7 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> ResumedRun:
     container = recorded_spec(file)
     before = validated(container, directory.name).model_dump(mode="json")
     container["outputs"] = str(directory.parent.parent)
-    faults = [fault for key, value in values.items() if (fault := _change(container, key, value))]
-    if faults:
-        raise XpError("\n".join(faults))
-    give_way(container, with_value(list(values.items())))
-    spec = from_container(container)
+    spec = with_assignments(container, values, _change)
     _check_kept(directory, before, spec)
     attempts = () if is_unborn(directory) else read_record(directory).attempts
     if {"training.num_steps", "training.epochs"} & set(values):

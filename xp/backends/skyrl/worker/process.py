@@ -9,13 +9,13 @@ import typing
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from xp.lib import loopback
+from xp.lib.after_import import Execute, around_import
 from xp.worker.nodes import use_rays_interface
 
 VARIABLES = {
@@ -38,7 +38,8 @@ def prepare_process() -> None:
         use_rays_interface()
     for name, value in VARIABLES.items():
         os.environ.setdefault(name, value)
-    do_without()
+    if find_spec("flash_attn") is None:
+        around_import(IMPORTER, _without_flash)  # before SkyRL is imported
     # torchdata 0.11.0 calls a function that torch 2.13.0 has deprecated.
     warnings.filterwarnings("ignore", message=".*set_vital.*", category=UserWarning)
     # SkyRL drops the HTTP sessions of event loops that have ended, and aiohttp would print each as an error.
@@ -51,42 +52,17 @@ def prepare_process() -> None:
 
 
 IMPORTER = "skyrl.backends.skyrl_train.workers.model_wrapper"
+"""Module that imports FlashAttention, used or not."""
 
 
-def do_without() -> None:
-    """Makes `IMPORTER` importable without FlashAttention; must be called before SkyRL is imported."""
-    if find_spec("flash_attn") is None and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder(MetaPathFinder):
-    """Finds `IMPORTER`, and gives it xp's loader."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path, target) if fullname == IMPORTER else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = _WithoutFlash(spec.loader)
-        return spec
-
-
-class _WithoutFlash(Loader):
-    """Runs a module with two placeholders for the package, which are removed afterwards, since vLLM looks for it
+def _without_flash(execute: Execute, module: ModuleType) -> None:
+    """Runs a module with two placeholders for FlashAttention, which are removed afterwards, since vLLM looks for it
     too."""
+    # transformers checks here, once, for the package, and would find the placeholder.
+    import transformers.integrations.flash_attention  # noqa: F401
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        # transformers checks here, once, for the package, and would find the placeholder.
-        import transformers.integrations.flash_attention  # noqa: F401
-
-        with standing_in(_flash_attention()):
-            self._loader.exec_module(module)
+    with standing_in(_flash_attention()):
+        execute(module)
 
 
 def _flash_attention() -> Sequence[ModuleType]:
