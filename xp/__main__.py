@@ -15,7 +15,7 @@ from xp.lib.terminal import guarded, lost_output, shown
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command, its output kept harmless; returns the exit code."""
+    """Runs one command, its output kept harmless; returns the exit code."""
     if "_ARGCOMPLETE" in os.environ:
         from xp.cli.completion import complete
 

@@ -285,7 +285,7 @@ def test_a_resumed_run_learns_from_what_was_played_before_it_stopped(
         shutil.copytree(kept, Path(config.grpo["output_dir"]) / kept.name)
         checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
         assert checkpoint is not None
-        rollouts.go_on(checkpoint)
+        rollouts.resume(checkpoint)
         trainer.train(resume_from_checkpoint=str(checkpoint))
     assert [line["training/staleness"] for line in lines(Path(config.places.metrics))] == [1, 1]
     # One rollout step of the two was played anew: the one that nobody had begun.

@@ -75,7 +75,7 @@ class Coding(Environment[CodeAction, CodeObservation, State]):  # type: ignore[m
 
 
 def run_program(code: str) -> CodeObservation:
-    """Run it alone; never raises for what it does."""
+    """Runs it alone; never raises for what it does."""
     with tempfile.TemporaryDirectory(prefix="xp-code-") as place:
         try:
             done = subprocess.run(

@@ -292,7 +292,7 @@ def uv() -> list[str]:
 
 
 def run(command: list[str], more: str = "") -> None:
-    """Run a program, which shows its own progress.
+    """Runs a program, which shows its own progress.
 
     Args:
         command: its words.

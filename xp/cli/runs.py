@@ -346,7 +346,7 @@ def _logs(outputs: Path, record: RunRecord) -> list[Path]:
 
 
 def show_diagnosis(run: Path, *, as_json: bool) -> int:
-    """Print the verdict on a run; returns its exit code."""
+    """Prints the verdict on a run; returns its exit code."""
     diagnosis = diagnose(run, detached.current(run))
     if as_json:
         print(json.dumps(asdict(diagnosis), indent=2))

@@ -53,7 +53,7 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
         message = f"should be one of: {kinds}"
     else:
         form = FORMS.get(error["ctx"]["pattern"]) if error["type"] == "string_pattern_mismatch" else None
-        message = f"{form or error['msg'].removeprefix('Input ')}{_way_out(error, value)}"
+        message = f"{form or error['msg'].removeprefix('Input ')}{_fix(error, value)}"
         if path == "training.num_steps" and value == 0:
             message += "; `python -m xp eval` plays a model untrained (model=NAME, or run=RUN@0)"
     return Fault(path, f"{path}={_shown(value)}: {message}", value, wants_text=types[0] == "string_type")
@@ -65,7 +65,7 @@ def _native(path: str, value: Any) -> str:
     return f"; {', '.join(hints[:5])}" if hints else ""
 
 
-def _way_out(error: Any, value: Any) -> str:
+def _fix(error: Any, value: Any) -> str:
     """The most likely correction."""
     kind = error["type"]
     if kind == "enum" and isinstance(value, str):

@@ -219,7 +219,7 @@ _START: Final = "training.initial_checkpoint"
 
 
 def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
-    """Make the directory's path absolute in place, since stages run elsewhere; yields what is wrong with it."""
+    """Makes the directory's path absolute in place, since stages run elsewhere; yields what is wrong with it."""
     training, outputs = _below(container, "training"), _outputs(container)
     start = training.get("initial_checkpoint")
     if not isinstance(start, str) or ADDRESS.match(start):

@@ -90,7 +90,7 @@ def settle_files(container: dict[str, Any], chosen: tuple[tuple[str, str], ...],
 
 
 def give_way(container: dict[str, Any], set_paths: Collection[str]) -> None:
-    """Set to null, in place, the other key of a pair of which one is among those that were given a value."""
+    """Sets to null, in place, the other key of a pair of which one was given a value."""
     for pair in ALTERNATIVES:
         present = [path for path in pair if path in set_paths]
         for path in pair if len(present) == 1 else ():

@@ -198,7 +198,7 @@ def is_group(override: Override) -> bool:
 
 
 def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
-    """Set one value in place; yields the fault if the key does not exist."""
+    """Sets one value in place; yields the fault if the key does not exist."""
     path = override.key_or_group
     value = override.value()
     if "${" in str(value):

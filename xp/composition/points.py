@@ -115,7 +115,7 @@ def to_yaml(spec: RunSpec) -> str:
 
 
 def from_container(container: dict[str, Any]) -> RunSpec:
-    """Validate plain data; raises XpError that names every fault.
+    """Validates plain data; raises XpError that names every fault.
 
     Args:
         container: the sections as nested dicts; `env` is a mixture (`members`), or one environment, a mixture of one.
@@ -129,7 +129,7 @@ def from_container(container: dict[str, Any]) -> RunSpec:
 def with_assignments(
     container: dict[str, Any], values: Mapping[str, Any], change: Callable[[dict[str, Any], str, Any], str | None]
 ) -> RunSpec:
-    """A recorded spec with other values, in place; raises XpError that names every fault.
+    """Sets values of a recorded spec in place; raises XpError that names every fault.
 
     Args:
         container: its sections.

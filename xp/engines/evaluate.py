@@ -154,7 +154,7 @@ class RunEvaluation:
 
 
 def playing(spec: RunSpec) -> dict[str, Any]:
-    """What decides how held-out episodes are played and counted, as JSON values."""
+    """Settings that decide how held-out episodes are played and counted, as JSON values."""
     return {
         "tasks": Purpose.HELD_OUT.value,
         **spec.evaluation.model_dump(include={"num_tasks", "samples_per_task", "pass_threshold"}),

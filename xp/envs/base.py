@@ -101,7 +101,7 @@ class Session(Protocol):
     def answer(self, text: str) -> ToolResult: ...
 
     def close(self) -> None:
-        """End the session on the server; idempotent, never raises."""
+        """Ends the session on the server; idempotent, never raises."""
 
 
 @dataclass(frozen=True)

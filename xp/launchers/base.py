@@ -35,7 +35,7 @@ class Context:
     """Variables of this process that the job must not inherit: other stages' secrets."""
     redactor: Redactor = field(default_factory=Redactor, repr=False)
     tracking: NodeTracking | None = None
-    """Trackers, for a launcher whose jobs open them (`Telling`). None means no trackers."""
+    """Trackers, for a launcher whose jobs open them (`TrackingLauncher`). None means no trackers."""
 
     @property
     def code(self) -> str:

@@ -106,7 +106,7 @@ def read_launches(directory: Path) -> list[Launch] | None:
 
 
 def write_launches(directory: Path, launches: Sequence[Launch]) -> None:
-    """Record submissions that the cluster accepted."""
+    """Records submissions that the cluster accepted."""
     write_atomically(directory / SUBMITTED, json.dumps([asdict(launch) for launch in launches], indent=2) + "\n")
 
 

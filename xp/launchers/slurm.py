@@ -114,7 +114,7 @@ class SlurmLauncher(ClusterLauncher):
         return launches
 
     def begin(self, sweep: Mapping[str, Sequence[Stage]]) -> None:
-        """See xp.launchers.base.Grouping; submits a job array if `launcher.array` is true."""
+        """See xp.launchers.base.SweepLauncher; submits a job array if `launcher.array` is true."""
         if self._spec.array:
             names = {name for stages in sweep.values() for one in stages for name in one.job.secrets.values()}
             secrets = {name: os.environ[name] for name in names if name in os.environ}

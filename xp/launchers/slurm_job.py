@@ -151,7 +151,7 @@ def secrets_places(context: Context, file: str | None, *, has_files: bool) -> li
 
 
 def check_container(spec: LauncherSpec, context: Context) -> None:
-    """Raise XpError(RUNTIME) for a Slurm without pyxis, and for a path that no option can name."""
+    """Raises XpError(RUNTIME) for a Slurm without pyxis, and for a path that no option can name."""
     for path in mounts(context, secrets_places(context, spec.secrets_file, has_files=True), os.environ):
         if any(one in path for one in SEPARATORS):
             raise XpError(f"launcher.container: {path} cannot be mounted: it has a comma or a colon", ExitCode.RUNTIME)

@@ -45,7 +45,7 @@ def temporary_beside(path: Path) -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a whole file or nothing, and make the directories above it; the file survives a power cut."""
+    """Writes a whole file or nothing, and makes the directories above it; the file survives a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
@@ -74,7 +74,7 @@ def append_line(path: Path, line: str, mode: int = 0o666) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames within a directory survive a power cut."""
+    """Makes renames within a directory survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -16,7 +16,7 @@ from xp.lib.code_files import find_module
 
 _ROOT = Path(__file__).resolve().parents[2]
 IS_CLONE: Final = (_ROOT / "Makefile").is_file() and Path(sys.prefix).is_relative_to(_ROOT)
-"""Whether this environment was made by `make setup` or `make demo` in a clone: only there a message may name `make`."""
+"""True if this environment was made by `make setup` or `make demo` in a clone: only there a message may name `make`."""
 
 
 def require(purpose: str, *modules: str) -> None:

@@ -67,7 +67,7 @@ class Pin:
 
     value: Any
     reason: str
-    """Why; follows a colon."""
+    """The reason, which follows a colon."""
 
 
 def when(is_refused: Callable[[RunSpec], bool], reason: Text) -> Callable[[RunSpec], str | None]:

@@ -47,7 +47,7 @@ class _Entry:
     """The row as the page shows it; all texts are escaped."""
     version: int = 0
     is_judged: bool = True
-    """Whether its verdict is known."""
+    """True if its verdict is known."""
 
 
 class Listing:

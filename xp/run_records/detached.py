@@ -96,7 +96,7 @@ def record_before(run: Path, plan: Plan) -> RunRecord:
 
 
 def fetch(run: Path, record: RunRecord) -> None:
-    """Copy the logs and small results of the last attempt to this machine, if they are elsewhere."""
+    """Copies the logs and small results of the last attempt to this machine, if they are elsewhere."""
     launcher = detachable(run, record)
     if launcher is None or launcher.is_here:
         return
@@ -106,7 +106,7 @@ def fetch(run: Path, record: RunRecord) -> None:
 
 
 def fetch_results(run: Path, record: RunRecord, *, with_checkpoints: bool) -> list[str] | None:
-    """Copy the model, the trajectories and optionally the checkpoints to this machine.
+    """Copies the model, the trajectories and optionally the checkpoints to this machine.
 
     Returns:
         The directories that were copied. None means that the run's files are here already, or its launcher may not be
@@ -132,7 +132,7 @@ def stop(run: Path, record: RunRecord) -> list[str]:
 
 
 def abandon(run: Path) -> None:
-    """Close the record of a run whose cluster no longer reports its jobs."""
+    """Closes the record of a run whose cluster no longer reports its jobs."""
     from filelock import FileLock
 
     with FileLock(run / LOCK, timeout=LOCK_WAIT_S):

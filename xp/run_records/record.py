@@ -99,7 +99,7 @@ class SettledLength(JsonFile):
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One go at the run; a resume or a restart makes another."""
+    """One attempt of the run. A resume or a restart begins another one."""
 
     number: int
     status: RunStatus
@@ -160,7 +160,7 @@ def number_of(attempt: Path) -> int:
 def begin_attempt(
     record: RunRecord, stages: Sequence[str], provenance: Provenance, *, is_detached: bool = False
 ) -> RunRecord:
-    """Add an attempt with all stages pending; one that a killed supervisor left open is closed as interrupted."""
+    """Adds an attempt with all stages pending; one that a killed supervisor left open is closed as interrupted."""
     if record.attempts and record.attempts[-1].status is RunStatus.RUNNING:
         record = close_attempt(record, RunStatus.INTERRUPTED)
     pending = tuple(StageRecord(name) for name in stages)
@@ -179,7 +179,7 @@ def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
 
 
 def close_attempt(record: RunRecord, status: RunStatus) -> RunRecord:
-    """End the last attempt, and the stage that it was at; the run has its status."""
+    """Ends the last attempt, and the stage that it was at; the run has its status."""
     attempt = record.attempts[-1]
     stages = tuple(
         replace(stage, status=status, ended=now()) if stage.status is RunStatus.RUNNING else stage
@@ -195,7 +195,7 @@ def _with_last(record: RunRecord, attempt: AttemptRecord) -> RunRecord:
 
 
 def write_record(directory: Path, record: RunRecord) -> None:
-    """Replace `run.json` atomically: a reader always sees the old record or the new one.
+    """Replaces `run.json` atomically: a reader always sees the old record or the new one.
 
     A record without a user becomes one of this user and this directory.
     """
@@ -252,7 +252,7 @@ def is_ours(directory: Path) -> bool:
 
 
 def check_ours(directory: Path) -> None:
-    """Raise XpError(RUN_DIR) for a run of another user, or of another place."""
+    """Raises XpError(RUN_DIR) for a run of another user, or of another place."""
     if not is_ours(directory):
         raise XpError(
             f"{directory} was not begun here: it was moved or copied, or another user began it. Going on with it runs"

@@ -58,7 +58,7 @@ def check_writable(outputs: Path) -> None:
 
 @contextmanager
 def hold(run: Path, attempt: int) -> Iterator[None]:
-    """Make the run's directory, or lock an existing one, as the only supervisor; the lock ends with its process."""
+    """Makes the run's directory, or locks an existing one, as the only supervisor; the lock ends with its process."""
     from filelock import FileLock, Timeout
 
     with resource_errors(run):
@@ -86,7 +86,7 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
 
 
 def save_record(run: Path, record: RunRecord) -> None:
-    """Write the record; on a full disk, into the space that is reserved for it."""
+    """Writes the record; on a full disk, into the space that is reserved for it."""
     with resource_errors(run):
         try:
             write_record(run, record)

@@ -44,7 +44,7 @@ def dispatch(
     restart_delay_s: float = 5.0,
     resume: str | None = None,
 ) -> RunRecord:
-    """Run a plan to its end.
+    """Runs a plan to its end.
 
     Args:
         plan: attempt 1 makes the run's directory; a later one resumes it and does not change existing files.
@@ -167,7 +167,7 @@ class _Attempt:
                 launcher.cancel(launch)
 
     def _open(self) -> None:
-        """Record the attempt before its directory is made, so that no number is used twice."""
+        """Records the attempt before its directory is made, so that no number is used twice."""
         plan = self._plan
         earlier = record_before(self._run, plan)
         self._reusable = reusable_stages(plan, earlier, self._outputs, is_here=self._launcher.is_here)

@@ -37,7 +37,7 @@ def _may_be_one(value: Any) -> bool:
 
 
 def _named_apart(listed: tuple[WeightedFnSpec, ...]) -> tuple[WeightedFnSpec, ...]:
-    """Raise ValueError where two functions would share a metric."""
+    """Raises ValueError where two functions would share a metric."""
     names = [one.fn.partition(":")[2] for one in listed]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(

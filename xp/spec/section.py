@@ -115,7 +115,7 @@ ImagePlace = Annotated[str, AfterValidator(_image_or_file)]
 
 
 def check_plain_url(url: str) -> str:
-    """Raise ValueError for a URL that could hold a secret: it would be stored with the run."""
+    """Raises ValueError for a URL that could hold a secret: it would be stored with the run."""
     try:
         parts = urlsplit(url)
         is_plain = parts.username is None and parts.password is None and not parts.query and not parts.fragment
@@ -137,7 +137,7 @@ CATALOG_NAME = re.compile(r"[^\s@:/\\]+(/[^\s@:/\\]+)*")
 
 
 def check_http_url(name: str, url: str, instead: str = "") -> None:
-    """Raise ValueError unless the text is an http(s) URL; the message does not repeat a text with a user or a password.
+    """Raises ValueError unless the text is an http(s) URL; the message shows no user and no password.
 
     Args:
         name: the field, for the message.
@@ -167,7 +167,7 @@ def secret_below(value: Any) -> str | None:
 
 
 def check_no_secret_below(value: Any) -> Any:
-    """Raise ValueError, with the path, where a text below the value holds a secret by its shape."""
+    """Raises ValueError, with the path, where a text below the value holds a secret by its shape."""
     if (fault := secret_below(value)) is not None:
         raise ValueError(fault)
     return value

@@ -147,14 +147,14 @@ class _Selector:
         if both:
             raise XpError(
                 f"env {self._env}: tasks {[index for _, index in both][:5]} of {named(names)} are named for training,"
-                f" and are held out as well\n{_ways_out('other train.indices')}"
+                f" and are held out as well\n{_fixes('other train.indices')}"
             )
         rest = [place for place in places if place not in held_out]
         number = self._train.num_tasks
         if held_out and number is not None and len(rest) < number <= len(places):
             raise XpError(
                 f"env {self._env}: train selects {number} tasks, but {len(places) - len(rest)} of the {len(places)} of"
-                f" {named(names)} are held out\n{_ways_out(f'train.num_tasks={len(rest)}, or null for all the others')}"
+                f" {named(names)} are held out\n{_fixes(f'train.num_tasks={len(rest)}, or null for all the others')}"
             )
         chosen = _take(f"env {self._env}: train selects", self._train, names, rest, places)
         return sorted(chosen, key=lambda place: names.index(place[0]))
@@ -178,7 +178,7 @@ class _Selector:
             )
 
 
-def _ways_out(fewer: str) -> str:
+def _fixes(fewer: str) -> str:
     return (
         f"three ways out: {fewer}; held_out=null (nothing is held out, and nothing is evaluated);"
         " or held_out.split=train held_out.overlap=allowed (evaluated on training tasks, and labelled so)"

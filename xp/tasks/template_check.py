@@ -144,7 +144,7 @@ def _lost_calls(chat: ChatTokens, messages: Sequence[Message], tools: str) -> st
         function["name"] = f"xp_call_{number}_"
     text = _try(chat, marked, json.loads(tools))
     if text.startswith(_RAISED) or any(function["name"] not in text for function in calls):
-        return f"the chat template does not render the earlier tool calls of a prompt{_reason(text)}; {_way_out(chat)}"
+        return f"the chat template does not render the earlier tool calls of a prompt{_reason(text)}; {_fix(chat)}"
     return ""
 
 
@@ -193,7 +193,7 @@ def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_
     bare, with_tools = _try(chat, opening, []), _try(chat, opening, tools)
     lost = [name for name in _names(tools) if _count(with_tools, name) <= _count(bare, name)]
     if lost:
-        yield f"the chat template does not tell the model of {', '.join(lost)}{_reason(with_tools)}; {_way_out(chat)}"
+        yield f"the chat template does not tell the model of {', '.join(lost)}{_reason(with_tools)}; {_fix(chat)}"
 
 
 def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> TemplateReport:
@@ -205,7 +205,7 @@ def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_sys
     ]
     for reply in ([_NUDGE], results[:1], results) if tools else ([_NUDGE],):
         if (reason := _reply_fault(chat, reply)) is not None:
-            what, fix = "what a tool answers", _way_out(chat)
+            what, fix = "what a tool answers", _fix(chat)
             if reply == [_NUDGE]:
                 what, fix = "a message after an assistant's turn", "choose another model"
             return TemplateReport((f"the chat template does not render {what}{reason}; {fix}",))
@@ -233,7 +233,7 @@ def _reply_fault(chat: ChatTokens, reply: Sequence[Message]) -> str | None:
     return None if all(message["content"] in text for message in reply) else ""
 
 
-def _way_out(chat: ChatTokens) -> str:
+def _fix(chat: ChatTokens) -> str:
     if chat.tools_prompt is ToolsPrompt.SYSTEM:
         return "choose another model"
     return "set model.tools_prompt=system, and xp writes the tools into the system message"

@@ -21,7 +21,7 @@ def stage(name: str, code: str, *arguments: str, done: str | None = None, **job:
 
 
 def eventually(claim: Callable[[], object], timeout_s: float = DEADLINE_S) -> None:
-    """Wait until the claim holds."""
+    """Waits until the claim holds."""
     end = time.monotonic() + timeout_s
     while not claim():
         assert time.monotonic() < end, f"not within {timeout_s:g} s"

@@ -75,7 +75,7 @@ Opener = Callable[[TrackedRun], Tracker]
 
 
 def check_trackers(names: Sequence[str]) -> dict[str, str]:
-    """Raise XpError for a tracker that is not installed (RUNTIME) or has no key (SECRET); returns the keys."""
+    """Raises XpError for a tracker that is not installed (RUNTIME) or has no key (SECRET); returns the keys."""
     for name in names:
         if find_spec(name) is None:
             raise XpError(f"tracking: {name} is not installed; install: python -m pip install {name}", ExitCode.RUNTIME)

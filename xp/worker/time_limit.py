@@ -73,5 +73,5 @@ class TimeLimit:
 
 
 def _began(line: Mapping[str, Any]) -> float:
-    """When the attempt of this first line began, in seconds of the epoch."""
+    """Begin of the attempt with this first line, in seconds of the epoch."""
     return float(line["time"] - line["time/step_s"] - (line.get("time/start_s") or 0.0))

@@ -33,7 +33,7 @@ from xp.worker.tasks import TASK_ORDER
 
 
 def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Path) -> None:
-    """Run a whole training, as a Ray task.
+    """Runs a whole training, as a Ray task.
 
     Args:
         cfg: SkyRLTrainConfig.

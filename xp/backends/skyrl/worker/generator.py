@@ -74,7 +74,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         """Phase -> its step, and the number of episodes of that step that have begun, by task and sample."""
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
-        """Play one batch; if one episode fails the batch, the sessions of all others are closed."""
+        """Plays one batch; if one episode fails the batch, the sessions of all others are closed."""
         if self._loop is not asyncio.get_running_loop():
             self._loop = asyncio.get_running_loop()
             # More episodes than sessions would fill SkyRL's thread pool with waiting calls, and no session would ever
@@ -94,7 +94,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
                     await self._run_in_executor_if_available(running.episode.settle)
 
     async def held_out(self, loader: Any, cfg: Any, step: int) -> AsyncIterator[list[RunningEpisode]]:
-        """Play a view of held-out tasks with the sampling of evaluations, one batch at a time.
+        """Plays a view of held-out tasks with the sampling of evaluations, one batch at a time.
 
         Args:
             loader: of the view.

@@ -57,7 +57,7 @@ class RunningEpisode:
         return int.from_bytes(hashlib.sha256(words.encode()).digest()[:7])
 
     def wrote(self, ids: Sequence[int], *, is_cut: bool) -> None:
-        """Record a turn of the policy."""
+        """Records a turn of the policy."""
         self.is_cut = is_cut
         self._last_id = ids[-1] if ids else None
         self.generated += len(ids)

@@ -48,7 +48,7 @@ class SkyRLStepLog(StepLog):
         self.unpause()
 
     def episodes(self, running_episodes: Sequence[RunningEpisode], step: int, rollout_s: float) -> None:
-        """Record a played batch; raises XpError(UNHEALTHY) if too many of its episodes are void."""
+        """Records a played batch; raises XpError(UNHEALTHY) if too many of its episodes are void."""
         # SkyRL counts steps from 1, trajectories from 0.
         played = _record(running_episodes, self._recorder, self._config.places.run, "train", step - 1)
         check_health(played, self._config.spec.training.max_void_fraction)
@@ -56,12 +56,12 @@ class SkyRLStepLog(StepLog):
         self._rollout_s += rollout_s
 
     def compared(self, metrics: Mapping[str, float], step: int) -> None:
-        """Compare the engine's log-probabilities with the policy's; raises XpError(DIVERGED) if too different."""
+        """Compares the engine's log-probabilities with the policy's; raises XpError(DIVERGED) if too different."""
         if metrics.get(GAP) is not None and not metrics.get(AGE):
             self.check_gap(step, float(metrics[GAP]))
 
     def updated(self, network: str, metrics: Mapping[str, float], step: int) -> None:
-        """Record a step's updates of a network; raises XpError(DIVERGED) if the run must stop.
+        """Records a step's updates of a network; raises XpError(DIVERGED) if the run must stop.
 
         Args:
             network: `policy` or `critic`.
@@ -71,7 +71,7 @@ class SkyRLStepLog(StepLog):
         self.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
 
     def held_out(self, running_episodes: Sequence[RunningEpisode], step: int) -> float:
-        """Record an evaluation during training and return its reward; raises XpError(UNHEALTHY): too many void."""
+        """Records an evaluation during training; returns its reward, or raises XpError(UNHEALTHY) as `episodes`."""
         played = _record(running_episodes, self._recorder, self._config.places.run, "evaluate/during", step)
         return self.evaluated(played, step)
 

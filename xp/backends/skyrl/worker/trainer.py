@@ -71,7 +71,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         super().__init__(**parts)
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
-        """Build a loader without SkyRL's shuffling: the view is already in xp's order, as for all trainers."""
+        """Builds a loader without SkyRL's shuffling: the view is already in xp's order, as for all trainers."""
         trainer = self.cfg.trainer
         self.train_dataloader = self._ordered_loader(trainer.train_batch_size)
         steps = len(self.train_dataloader) * trainer.epochs
@@ -118,7 +118,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         prune(place, keep)
 
     def save_models(self) -> None:
-        """Save a Hugging Face model of the full weights beside each kept checkpoint; the critic has none."""
+        """Saves a Hugging Face model of the full weights beside each kept checkpoint; the critic has none."""
         exports, checkpoints = Path(self.cfg.trainer.export_path), Path(self.cfg.trainer.ckpt_path)
         policy = exports / FORM.format(self.global_step) / "policy"
         self.dispatch.save_hf_model("policy", str(policy), self.tokenizer)
@@ -127,7 +127,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         prune_exports(exports, checkpoints)
 
     async def generate(self, input_batch: Any) -> Any:
-        """Play a step's episodes and log their results; raises XpError(UNHEALTHY) if too many are void."""
+        """Plays a step's episodes and logs their results; raises XpError(UNHEALTHY) if too many are void."""
         began = time.monotonic()
         output = await super().generate(input_batch)
         self.tracker.episodes(self.generator.running_episodes(input_batch), self.global_step, time.monotonic() - began)
@@ -174,7 +174,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return running_episodes
 
     async def _consider(self, keeper: BestKeeper, reward: float) -> None:
-        """Keep the model if it is the best so far; else, after `patience`, end the training by SkyRL's limit."""
+        """Keeps the model if it is the best so far; else, after `patience`, ends the training by SkyRL's limit."""
         if not keeper.is_better(reward):
             if (stop := keeper.stop(self.global_step)) is not None:
                 print(stop, flush=True)
@@ -277,7 +277,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return self._skyrls_estimate(data)
 
     def _skyrls_estimate(self, data: Any) -> Any:
-        """Put void episodes into a separate group of zero rewards: every estimator gives them the advantage zero."""
+        """Puts void episodes into a separate group of zero rewards: every estimator gives them the advantage zero."""
         uids: Sequence[str] = data.metadata["uids"]
         is_void = data.metadata[IS_VOID]
         groups = [f"{uid}/{VOID}" if void else uid for uid, void in zip(uids, is_void, strict=True)]

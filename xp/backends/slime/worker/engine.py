@@ -38,7 +38,7 @@ class EngineTurn:
 async def write_turn(
     args: Any, sample: Any, sampling: Mapping[str, Any], max_tokens: int, end_ids: Sequence[int]
 ) -> EngineTurn:
-    """Generate the policy's next turn, which continues `sample.tokens`.
+    """Generates the policy's next turn, which continues `sample.tokens`.
 
     Slime repeats a request that fails, for a minute: the router gives it to another engine, which has the same weights.
     A refused request (400 to 499) raises at once, because no engine is at fault.

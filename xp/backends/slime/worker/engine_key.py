@@ -25,7 +25,7 @@ SERVER: Final = "sglang.srt.entrypoints.http_server"
 
 
 def prepare_process() -> None:
-    """Set up a process of Slime's on one machine, before it imports Slime; Ray calls this in each of its workers."""
+    """Sets up a process of Slime's on one machine before it imports Slime; Ray calls this in each of its workers."""
     loopback.stay()
     after_import(HTTP_UTILS, _key_of_router_and_rollouts)
     after_import(ENGINE, _key_of_engine)
@@ -62,7 +62,7 @@ def launch_server(server_args: Any) -> None:
 
 
 def _key_of_router_and_rollouts(module: ModuleType) -> None:
-    """Give the key to the router and to the client of Slime's rollouts."""
+    """Gives the key to the router and to the client of Slime's rollouts."""
     if getattr(module.init_http_client, "xp_sends_key", False):
         return
     init = module.init_http_client

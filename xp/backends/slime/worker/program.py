@@ -29,7 +29,7 @@ XP_ERRORS: Final = (XpError, EarlyStop)
 
 
 def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
-    """Run Slime's training program to its end, in this process.
+    """Runs Slime's training program to its end, in this process.
 
     Raises:
         XpError: what a function of xp raised in Slime's processes, with its own exit code; STAGE_FAILED where Slime
@@ -52,7 +52,7 @@ def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
 
 
 def run_file(program: Path, flags: Sequence[str]) -> None:
-    """Run a Python program as `python <program> <flags>` would, in this process."""
+    """Runs a Python program as `python <program> <flags>` would, in this process."""
     before = sys.argv
     sys.argv = [str(program), *flags]
     try:
@@ -93,7 +93,7 @@ def _groups(flags: Sequence[str]) -> Iterator[list[str]]:
 
 
 def write_worker(worker: WorkerConfig) -> Path:
-    """Write the file for --custom-config-path, as JSON, which Slime reads as YAML."""
+    """Writes the file for --custom-config-path, as JSON, which Slime reads as YAML."""
     folder = Path(worker.root, worker.stage_dir, "slime", worker.stage)
     write_atomically(folder / "worker.json", worker.to_json())
     write_atomically(folder / "arguments.yaml", json.dumps({WORKER_ATTRIBUTE: str(folder / "worker.json")}) + "\n")

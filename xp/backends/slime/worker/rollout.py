@@ -147,7 +147,7 @@ async def _converse(
     tools: str,
     limits: Sampling,
 ) -> bool:
-    """Play turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
+    """Plays turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
     is_stop = chat.holds_one_of(sampling.get("stop") or ())
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
     opening = _threaded(worker, live if episode.is_live else episode.start)
@@ -186,7 +186,7 @@ async def _converse(
 
 
 def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_truncated: bool) -> None:
-    """Set a sample's result, and give it a token if it has none."""
+    """Sets a sample's result, and gives it a token if it has none."""
     _set_result(sample, outcome, mask_truncated=mask_truncated)
     if not sample.response_length:
         # An episode that failed before its first token: Slime's loss cuts responses out by their length, and needs one.
@@ -194,7 +194,7 @@ def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_trunc
 
 
 def _set_result(sample: Any, outcome: EpisodeResult, *, mask_truncated: bool) -> None:
-    """Set a sample's status, its reward, and the mark that excludes it from training."""
+    """Sets a sample's status, its reward, and the mark that excludes it from training."""
     is_void, is_truncated = outcome.status is EpisodeStatus.VOID, outcome.status is EpisodeStatus.TRUNCATED
     if is_void:
         sample.status = sample.Status.FAILED
@@ -205,7 +205,7 @@ def _set_result(sample: Any, outcome: EpisodeResult, *, mask_truncated: bool) ->
 
 
 def _fill_experts(args: Any, sample: Any) -> None:
-    """Add experts after the last trained token: Slime needs some for each token but one.
+    """Adds experts after the last trained token: Slime needs some for each token but one.
 
     They are the first ones, since Slime refuses a sample whose experts are all 0.
 
@@ -239,7 +239,7 @@ def _recorded(worker: Worker, ended: PlayedEpisode, evaluation: bool) -> Traject
 
 
 def _forget(sample: Any) -> None:
-    """Remove the data of an aborted attempt. Its session is closed, so the episode begins again."""
+    """Removes the data of an aborted attempt. Its session is closed, so the episode begins again."""
     if sample.response_length or sample.tokens:
         fresh = type(sample)()
         for name in ("tokens", "response", "response_length", "loss_mask", "rollout_log_probs", "weight_versions"):

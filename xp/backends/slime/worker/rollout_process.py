@@ -71,7 +71,7 @@ class Worker:
 
     @staticmethod
     def from_file(path: Path) -> Worker:
-        """Read the WorkerConfig, and the `episode.json` of its stage."""
+        """Reads the WorkerConfig, and the `episode.json` of its stage."""
         config = config_of(path, WorkerConfig.from_json)
         stage = Path(config.root, config.stage_dir)
         environ = environment()
@@ -147,11 +147,11 @@ class Worker:
         return list(self._prompts[task_id])
 
     def take(self, record: Trajectory) -> None:
-        """Record a finished episode."""
+        """Records a finished episode."""
         self._recorder.write(record)
 
     def judge(self, samples: Sequence[Any], *, is_kept: bool) -> None:
-        """Count the episodes of a whole group that dynamic sampling keeps or leaves out, for the step's metrics.
+        """Counts the episodes of a whole group that dynamic sampling keeps or leaves out, for the step's metrics.
 
         Raises:
             XpError: (UNHEALTHY) too many of the step's episodes are void; (NOT_TRAINED) it has drawn all the tasks
@@ -171,14 +171,14 @@ class Worker:
         return list(self._groups)
 
     def check_time(self, rollout_id: int) -> None:
-        """Raise XpError(LIMIT) at the beginning of a rollout if the steps before it have used the training's time."""
+        """Raises XpError(LIMIT) at the beginning of a rollout if the steps before it have used the training's time."""
         limit, places = TimeLimit.of(self.config.spec), self.config.places
         if limit is not None and rollout_id > self._rollout_in_time:
             limit.check(rollout_id, self.path(places.metrics), places.attempt)
             self._rollout_in_time = rollout_id
 
     def end_step(self, *, is_last: bool) -> None:
-        """End a rollout step; after the last one, finish the upload."""
+        """Ends a rollout step; after the last one, finishes the upload."""
         self._groups, self._num_kept = [], 0
         self.ungrouped.clear()  # of groups that Slime has aborted
         self._prompts.clear()

@@ -90,7 +90,7 @@ def log_evaluation(
 
 
 def _consider(worker: Worker, keeper: BestKeeper, rollout_id: int, reward: float) -> None:
-    """Keep the export of the step where it is the best so far; else raise EarlyStop where it is time.
+    """Keeps the export of the step where it is the best so far; else raises EarlyStop where it is time.
 
     The step has an export: `evaluation.every` is a multiple of `training.checkpoint_every`.
     """

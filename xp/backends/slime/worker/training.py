@@ -73,7 +73,7 @@ class CapturedLog(StepLog):
         return train_one_step
 
     def update(self, number: int, metrics: Mapping[str, Any]) -> None:
-        """Record an optimizer update, or one that Slime skipped because its gradient is not finite.
+        """Records an optimizer update, or one that Slime skipped because its gradient is not finite.
 
         The last one of a step completes its line, the first one is held against `training.max_logprob_gap`. Raises
         XpError(DIVERGED) where the run is to stop.

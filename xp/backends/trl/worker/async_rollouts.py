@@ -83,7 +83,7 @@ class RolloutThread(Generic[S]):
             self._changed.wait_for(lambda: self._is_idle)
             return [self._ready[step] for step in sorted(self._ready)]
 
-    def go_on(self, played: Mapping[int, S]) -> None:
+    def resume(self, played: Mapping[int, S]) -> None:
         """Sets these steps as played; must be called before the first `take`."""
         self._ready = dict(played)
 
@@ -192,11 +192,11 @@ class AsyncRollouts(Rollouts):
         played = [asdict(one) for one in self._ahead.all_played()]
         write_atomically(self._file(checkpoint), json.dumps(played) + "\n")
 
-    def go_on(self, checkpoint: Path) -> None:
+    def resume(self, checkpoint: Path) -> None:
         """Restores the steps in a checkpoint; raises ValueError for a file that `keep` did not write."""
         file = self._file(checkpoint)
         played = decode(list[StepSamples], file.read_text()) if file.exists() else []
-        self._ahead.go_on({one.step: one for one in played})
+        self._ahead.resume({one.step: one for one in played})
 
     def _file(self, checkpoint: Path) -> Path:
         return checkpoint / f"played_ahead.rank_{self._ranks.number}.json"

@@ -158,9 +158,6 @@ TASK_ID = "task_id"
 """Extra key of a prompt's first message, which TRL passes unchanged to the rollout function, once per episode."""
 
 
-"""Extra key with the number of the prompt in the order of the whole training."""
-
-
 def trl_rows(order: Sequence[TaskRow]) -> list[dict[str, Any]]:
     """Rows of the `datasets.Dataset`, one per prompt; the policy's prompt is made of xp's own row, with all keys."""
     return [

@@ -111,7 +111,7 @@ def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollout
         print(f"going on from {checkpoint}", flush=True)
         log.continue_after(step_of(checkpoint) // log.updates_per_rollout)
         if ahead is not None:
-            ahead.go_on(checkpoint)
+            ahead.resume(checkpoint)
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except EarlyStop as stop:
