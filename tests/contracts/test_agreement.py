@@ -225,11 +225,11 @@ def bare(script: Script) -> EpisodeFacts:
 
 def under_trls_engine(model: Any, chat: ChatTokens, mix: Any, sampling: Any, overlong: Overlong | None = None) -> Any:
     """ROW, played with a model of this process."""
-    from xp.engines.play import play_each
+    from xp.engines.play import EpisodePlay
     from xp.engines.transformers_engine import TransformersEngine
 
     is_stop = chat.holds_one_of(sampling.stop)
-    (rollout,) = play_each(
+    (rollout,) = EpisodePlay(
         lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, "1", is_stop),
         chat,
         [(ROW, 0)],
@@ -348,7 +348,7 @@ def test_a_trajectory_keeps_the_engines_prompt_where_prompts_are_kept(keep: bool
 
 @pytest.mark.parametrize("places", [4, 1])
 def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
-    from xp.engines.play import play_each
+    from xp.engines.play import EpisodePlay
     from xp.engines.transformers_engine import TransformersEngine
 
     tokenizer, model = tokenizer_and_model()
@@ -360,7 +360,7 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
         return TransformersEngine(model, opening, chat.end_ids, sampling, "1")
 
     own: Any = mix
-    rollouts = list(play_each(engine, chat, numbered, own, places=places))
+    rollouts = list(EpisodePlay(engine, chat, numbered, own, places=places))
     trained = [any(rollout.conversation.mask) for rollout in rollouts]
     check_drawn(mix.episodes, chat, [rollout.conversation.prompt_ids for rollout in rollouts], trained)
     for rollout in rollouts:
@@ -373,7 +373,7 @@ def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
 @pytest.mark.parametrize("function", ["ranked", "broken", "overtaken"])
 @pytest.mark.parametrize("places", [4, 1])
 def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int) -> None:
-    from xp.engines.play import play_each
+    from xp.engines.play import EpisodePlay
     from xp.engines.transformers_engine import TransformersEngine
 
     tokenizer, _ = tokenizer_and_model()
@@ -387,7 +387,7 @@ def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int)
 
     grouped.ALL_OPEN.clear()
     with grouped.mixture(function) as mix:
-        rollouts = list(play_each(engine, chat, numbered, mix, places=places, group_size=len(grouped.OWN)))
+        rollouts = list(EpisodePlay(engine, chat, numbered, mix, places=places, group_size=len(grouped.OWN)))
     if function == "overtaken":
         assert {rollout.outcome.reward for rollout in rollouts} == {None, 3.0}
         return

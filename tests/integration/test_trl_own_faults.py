@@ -20,7 +20,7 @@ from tests.support.sections import sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.rollout import trl_rows
 from xp.engines.conversation import Conversation, Opening, RolloutTurn
-from xp.engines.play import Rollout, play_each
+from xp.engines.play import EpisodePlay, Rollout
 from xp.envs.base import Message, Task
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
@@ -89,7 +89,7 @@ def mix_of(**changes: Any) -> EnvironmentMixture:
 
 def played(mix: EnvironmentMixture, rows: Sequence[TaskRow], *texts: str) -> list[Rollout]:
     chat = ChatTokens(tokenizer_and_model()[0])
-    return list(play_each(lambda opening: Script(opening, texts), chat, [(one, 0) for one in rows], mix))
+    return list(EpisodePlay(lambda opening: Script(opening, texts), chat, [(one, 0) for one in rows], mix))
 
 
 def test_finished_ends_an_episode() -> None:

@@ -20,7 +20,7 @@ from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
-from xp.engines.play import Rollout, play_each
+from xp.engines.play import EpisodePlay, Rollout
 from xp.engines.transformers_engine import TransformersEngine
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
@@ -79,7 +79,7 @@ def played(count: int, places: int, hear: Callable[[Mix], Hear]) -> list[Rollout
     chat = ChatTokens(tokenizer)
     mix: Any = Mix(lambda number, turn: hear(mix)(number, turn), places)
     return list(
-        play_each(
+        EpisodePlay(
             lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
             chat,
             [(row, 0) for row in rows(count)],
@@ -110,7 +110,7 @@ def test_all_episodes_ask_a_local_environment_concurrently() -> None:
     with EnvironmentMixture(episode_config(spec), os.environ) as mix:
         (name,) = spec.env.members
         rollouts = list(
-            play_each(
+            EpisodePlay(
                 lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
                 chat,
                 [
@@ -180,7 +180,7 @@ def test_episodes_that_wait_for_a_session_leave_a_thread_to_the_one_that_has_it(
     mix: Any = Mix(lambda *_: None, 4)
     mix.episode = lambda row: Episode(Task("fake", "train", row.index), open_session, replace(RULES, provider="local"))
     engine = lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1")  # noqa: E731
-    assert rewards(list(play_each(engine, chat, [(row, 0) for row in rows(4)], mix))) == [2.0] * 4
+    assert rewards(list(EpisodePlay(engine, chat, [(row, 0) for row in rows(4)], mix))) == [2.0] * 4
 
 
 def test_a_lost_engine_ends_the_play() -> None:
@@ -189,7 +189,7 @@ def test_a_lost_engine_ends_the_play() -> None:
     mix: Any = Mix(lambda *_: None, 2)
     with pytest.raises(XpError, match="the engine is gone") as caught:
         list(
-            play_each(
+            EpisodePlay(
                 lambda one: Fragile(model, one, chat.end_ids, SAMPLING, "1"), chat, [(row, 0) for row in rows(4)], mix
             )
         )
@@ -226,7 +226,7 @@ def test_when_a_tool_answers_does_not_change_what_is_written() -> None:
     assert [one.conversation.completion_ids for one in first] == [one.conversation.completion_ids for one in second]
 
 
-def test_a_fault_of_xps_own_ends_the_play_each_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_xps_own_ends_the_play(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Episode) -> None:
         raise ZeroDivisionError
 

@@ -17,7 +17,7 @@ from tests.support.fake_session import RULES, FakeSession, steady
 from tests.support.sections import chat_model, limited, replace, run_spec, sampling_of
 from xp.composition import compose
 from xp.engines.conversation import EpisodeEngine, RolloutTurn
-from xp.engines.play import play_each
+from xp.engines.play import EpisodePlay
 from xp.envs.base import EnvUnavailable, Message, Task, ToolSpec
 from xp.episode.dialects import SYNTAX, syntax_of
 from xp.episode.episode import Episode
@@ -170,7 +170,7 @@ def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path
     tools = json.dumps(tool_schemas((ONLY_TOOL,)), sort_keys=True) if has_actions else TOOLS
     numbered = [(replace(row(number), tools=tools), 0) for number in range(NUM_EPISODES)]
     mix: Any = Mix(dialect)
-    rollouts = list(play_each(lambda one: Scripted(one, chat.tokenizer, turns), chat, numbered, mix))
+    rollouts = list(EpisodePlay(lambda one: Scripted(one, chat.tokenizer, turns), chat, numbered, mix))
     file = tmp_path / "trajectories" / "train.jsonl"
     with TrajectoryWriter(file) as writer:
         for one in rollouts:

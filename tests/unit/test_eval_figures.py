@@ -166,7 +166,7 @@ def test_a_partly_recorded_batch_is_played_whole_and_completed(monkeypatch: pyte
     writer = SimpleNamespace(write=lambda one: taken.append((one.index, one.sample)))
     parts: Any = {"mix": None, "rules": None, "writer": writer, "board": board, "done": done, "recorded": done}
     stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
-    monkeypatch.setattr("xp.evaluation.driver.play_each", played)
+    monkeypatch.setattr("xp.evaluation.driver.EpisodePlay", played)
     model: Any = SimpleNamespace(open_engine=None, chat=None)
     assert play_local(stage, model, todo, 2, lambda _: next(reasons)) == "spent"
     assert batches == [[("e/test/2", 0), ("e/test/0", 1)], [("e/test/1", 1), ("e/test/2", 1)]]

@@ -15,7 +15,6 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
@@ -93,7 +92,7 @@ class LockStepPlay(EpisodePlay):
             for _ in range(self._num_places):
                 super()._begin_next()
 
-    def run(self) -> Any:
+    def _run(self) -> Any:
         self._begin_next()
         while self._is_live:
             if self.engine.is_generating:
@@ -126,9 +125,8 @@ def seconds(way: type[EpisodePlay], count: int, places: int, turns: int) -> floa
 
     opened: OpenEngine = engine
     began = time.monotonic()
-    with ThreadPoolExecutor(places) as pool:
-        for _ in way(opened, chat, [(row(number), 0) for number in range(count)], mix, pool, places).run():
-            pass
+    for _ in way(opened, chat, [(row(number), 0) for number in range(count)], mix, places):
+        pass
     return time.monotonic() - began
 
 

@@ -31,7 +31,7 @@ from xp.backends.trl.worker.colocated import ColocatedEngine, choose_port
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.engines.conversation import Done, GenerationRequest, Opening
-from xp.engines.play import play_each
+from xp.engines.play import EpisodePlay
 from xp.envs.config import EpisodeConfig
 from xp.episode.mixture import EnvironmentMixture
 from xp.spec import RunSpec
@@ -137,7 +137,7 @@ class Bench:
 
         self.llm.reset_prefix_cache()
         clock = Clock()
-        rollouts = list(play_each(opened, self.chat, numbered, mix))
+        rollouts = list(EpisodePlay(opened, self.chat, numbered, mix))
         ours = clock.rate(sum(sum(one.conversation.mask) for one in rollouts))
         assert all(one.outcome.reward is not None for one in rollouts)
         return EpisodeFacts(len(engines[0].requests), ours, self._alone(engines[0]))

@@ -18,7 +18,7 @@ from typing import Any
 
 from xp.engines.config import EvaluateConfig
 from xp.engines.local import local_engine
-from xp.engines.play import play_each, sample_numbers
+from xp.engines.play import EpisodePlay, sample_numbers
 from xp.envs.config import EpisodeConfig
 from xp.episode.evaluation import RECORD, evaluation_record
 from xp.episode.metrics import EpisodeFacts, check_health, void_reasons
@@ -67,7 +67,7 @@ def _play(config: EvaluateConfig, name: str, model: str, stage: Path) -> list[Ep
         Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.upload_as, os.environ) as recorder,
         local_engine(spec.backend.engine.name, config.server, model, chat, spec, stage) as open_engine,
     ):
-        rollouts = play_each(open_engine, chat, numbered, mix, places=spec.evaluation.batch_size)
+        rollouts = EpisodePlay(open_engine, chat, numbered, mix, places=spec.evaluation.batch_size)
         ended = (one.record for one in tqdm(rollouts, total=len(numbered), desc=f"evaluate {name}", unit="episode"))
         settled = with_group_rewards(mix, ended, spec.evaluation.samples_per_task)
         return record(settled, recorder, config.places.run, f"evaluate/{name}", 0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from xp.engines.conversation import Conversation, OpenEngine, Opening, RolloutTurn
+from xp.engines.conversation import Conversation, EpisodeEngine, OpenEngine, Opening, RolloutTurn
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Reply, Tokens
@@ -48,39 +48,6 @@ def tokens_of(conversation: Conversation) -> Tokens:
     """Token counts of an episode."""
     mask = conversation.mask
     return Tokens(len(conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
-
-
-def play_each(
-    open_engine: OpenEngine,
-    chat: ChatTokens,
-    numbered: Sequence[tuple[TaskRow, int]],
-    mix: EnvironmentMixture,
-    begun: Callable[[EpisodePlay], None] = lambda _: None,
-    places: int | None = None,
-    group_size: int = 1,
-    overlong: Overlong | None = None,
-) -> Iterator[Rollout]:
-    """Plays one episode for each row; yields them in this order, each when it and all earlier ones have ended.
-
-    Args:
-        numbered: each row with the number of its sample.
-        begun: receives the loop before it runs, so that another thread can end it.
-        places: largest number of concurrent episodes. None means the limit of open sessions.
-        group_size: each so many rows, in their order, are one group, whose rewards are settled when all have ended.
-        overlong: penalty for length. None means that there is none.
-    """
-    most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
-    if not numbered:
-        return
-    size = min(most, len(numbered))
-    with ThreadPoolExecutor(size) as pool:
-        play = EpisodePlay(open_engine, chat, numbered, mix, pool, size, group_size, overlong)
-        try:
-            begun(play)
-            yield from play.run()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            play.engine.close()
 
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
@@ -122,11 +89,23 @@ class GroupScored(NamedTuple):
 
 
 class EpisodePlay:
-    """The loop of one `play_each`: this thread runs the engine, the pool's threads run the environments.
+    """Plays one episode for each row; yields them in this order, each when it and all earlier ones have ended.
 
-    One queue receives all events: finished turns of an engine in another process, answers of environments, outcomes,
-    and faults, which end the play.
+    The thread that iterates runs the engine, and a pool's threads run the environments. One queue receives all events:
+    finished turns of an engine in another process, answers of environments, outcomes, and faults, which end the play.
+
+    Args:
+        open_engine: opens the engine, when the iteration begins.
+        chat: the policy's tokenizer.
+        numbered: each row with the number of its sample.
+        mix: the environments.
+        places: largest number of concurrent episodes. None means the limit of open sessions.
+        group_size: each so many rows, in their order, are one group, whose rewards are settled when all have ended.
+        overlong: penalty for length. None means that there is none.
     """
+
+    engine: EpisodeEngine
+    _pool: ThreadPoolExecutor
 
     def __init__(
         self,
@@ -134,39 +113,48 @@ class EpisodePlay:
         chat: ChatTokens,
         numbered: Sequence[tuple[TaskRow, int]],
         mix: EnvironmentMixture,
-        pool: ThreadPoolExecutor,
-        places: int,
+        places: int | None = None,
         group_size: int = 1,
         overlong: Overlong | None = None,
     ) -> None:
-        rows = [row for row, _ in numbered]
-        self._numbered, self._num_places = numbered, places
-        self._chat, self._pool, self._mix, self._group_size = chat, pool, mix, group_size
+        self._open_engine, self._chat, self._numbered, self._mix = open_engine, chat, numbered, mix
+        most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
+        self._num_places, self._group_size = min(most, len(numbered)), group_size
         self._inbox: queue.SimpleQueue[
             RolloutTurn | EpisodeOpened | TurnAnswered | EpisodeSettled | GroupScored | BaseException
         ] = queue.SimpleQueue()
-        self._episodes = {number: mix.episode(row) for number, row in enumerate(rows)}
+        self._episodes = {number: mix.episode(row) for number, (row, _) in enumerate(numbered)}
+        for number, episode in self._episodes.items():
+            episode.count_by(partial(self._tokens, number), overlong)
         self._starts: dict[int, Future[Any]] = {}
         self._outcomes: dict[int, EpisodeResult] = {}
         self._ungrouped: dict[int, list[int]] = {}
         """Settled episodes of each group that has not ended, by its number."""
-        self._waiting = iter(range(len(rows)))
-        prompts = {row.task_id: chat.prompt(row.messages, row.tools) for row in rows}
-        names = [f"{row.task_id}/{sample}" for row, sample in numbered]
-        opening = Opening([prompts[row.task_id] for row in rows], names, places, self._inbox.put)
-        self.engine = open_engine(opening)
-        for number, episode in self._episodes.items():
-            episode.count_by(partial(self._tokens, number), overlong)
+        self._waiting = iter(range(len(numbered)))
 
-    def run(self) -> Iterator[Rollout]:
+    def __iter__(self) -> Iterator[Rollout]:
         """Plays until all episodes are settled.
 
         Yields:
-            The episodes in order, each when it and all earlier ones are settled; they are not kept here.
+            The episodes in order; they are not kept here.
 
         Raises:
             BaseException: exception of an environment's thread or of the engine.
         """
+        if not self._numbered:
+            return
+        prompts = {row.task_id: self._chat.prompt(row.messages, row.tools) for row, _ in self._numbered}
+        names = [f"{row.task_id}/{sample}" for row, sample in self._numbered]
+        ids = [prompts[row.task_id] for row, _ in self._numbered]
+        with ThreadPoolExecutor(self._num_places) as self._pool:
+            self.engine = self._open_engine(Opening(ids, names, self._num_places, self._inbox.put))
+            try:
+                yield from self._run()
+            finally:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                self.engine.close()
+
+    def _run(self) -> Iterator[Rollout]:
         for _ in range(self._num_places):
             self._begin_next()
         num_ended = 0
@@ -179,7 +167,7 @@ class EpisodePlay:
                 num_ended += 1
 
     def end(self, reason: BaseException) -> None:
-        """Makes `run` raise soon; may be called from any thread."""
+        """Makes the iteration raise soon; may be called from any thread."""
         self._inbox.put(reason)
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from xp.engines.play import play_each
+from xp.engines.play import EpisodePlay
 from xp.envs.chat_api import Answer, Api, Unavailable
 from xp.envs.config import EpisodeConfig
 from xp.episode.episode import Episode
@@ -169,7 +169,7 @@ def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int,
         if {(row.task_id, sample) for row, sample in batch} <= stage.done:
             continue
         reason: str | None = None
-        for played in [one.record for one in play_each(model.open_engine, model.chat, batch, stage.mix)]:
+        for played in [one.record for one in EpisodePlay(model.open_engine, model.chat, batch, stage.mix)]:
             record = partial(played.trajectory, stage.run, "eval", 0)
             for one in stage.settled(Ended(played.episode, played.sample, record)):
                 reason = stage.take(one) or spend(usage_of(one)) or reason

@@ -108,7 +108,7 @@ def summarize(
     )
 
 
-def mean(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate | None:
+def mean(tasks: Sequence[Sequence[float]]) -> Estimate | None:
     """Mean over episodes with Student's interval, clustered by task. None means that there are no episodes."""
     values = [one for task in tasks for one in task]
     if not values:
@@ -117,7 +117,7 @@ def mean(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Es
     value, stderr = fmean(values), clustered_stderr(tasks)
     if not stderr:  # one task, or all tasks have the same value
         return Estimate(value, stderr, None, None, STUDENT, num_tasks)
-    low, high = interval(value, stderr, num_tasks, confidence)
+    low, high = interval(value, stderr, num_tasks)
     return Estimate(value, stderr, low, high, STUDENT, num_tasks)
 
 
@@ -134,26 +134,26 @@ def interval(value: float, stderr: float, num_tasks: int, confidence: float = CO
     return value - reach, value + reach
 
 
-def share(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Estimate | None:
+def share(tasks: Sequence[Sequence[float]]) -> Estimate | None:
     """`mean` of zeros and ones, within 0 and 1; the exact interval if all are equal, since Student's is then a point.
 
     The exact interval counts each task as one episode, which makes it wider.
     """
-    estimate = mean(tasks, confidence)
+    estimate = mean(tasks)
     if estimate is None or estimate.num_tasks < 2:
         return estimate
     if estimate.value in (0.0, 1.0):
         from scipy.special import betaincinv
 
         # Clopper and Pearson's interval for none or all: the other bound is the value itself.
-        tail, number = (1 - confidence) / 2, estimate.num_tasks
+        tail, number = (1 - CONFIDENCE) / 2, estimate.num_tasks
         if estimate.value == 0.0:
             return Estimate(0.0, 0.0, 0.0, float(betaincinv(1, number, 1 - tail)), EXACT, number)
         return Estimate(1.0, 0.0, float(betaincinv(number, 1, tail)), 1.0, EXACT, number)
     return bounded(estimate, (0.0, 1.0))
 
 
-def bootstrap(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+def bootstrap(tasks: Sequence[Sequence[float]]) -> tuple[float, float] | None:
     """Interval of the mean by resampling whole tasks (bias-corrected and accelerated). None means that all tasks are
     equal."""
     filled = [task for task in tasks if task]
@@ -169,7 +169,7 @@ def bootstrap(tasks: Sequence[Sequence[float]], confidence: float = CONFIDENCE) 
         paired=True,
         vectorized=True,
         n_resamples=RESAMPLES,
-        confidence_level=confidence,
+        confidence_level=CONFIDENCE,
         rng=np.random.default_rng(0),
     ).confidence_interval
     low, high = float(interval.low), float(interval.high)
@@ -186,7 +186,7 @@ def pass_hat_k(num_episodes: int, num_passed: int, k: int) -> float:
     return math.comb(num_passed, k) / math.comb(num_episodes, k)
 
 
-def mix_of(parts: Sequence[Estimate], weights: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+def mix_of(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
     """The weighted mean over environments as strata (Welch-Satterthwaite's degrees of freedom).
 
     Args:
@@ -204,7 +204,7 @@ def mix_of(parts: Sequence[Estimate], weights: Sequence[float], confidence: floa
     if variance == 0:
         return Estimate(value, 0.0, None, None, STUDENT, num_tasks)
     freedom = variance**2 / sum(one**2 / (part.num_tasks - 1) for one, part in zip(variances, parts, strict=True))
-    reach = math.sqrt(variance) * student(freedom, confidence)
+    reach = math.sqrt(variance) * student(freedom)
     return Estimate(value, math.sqrt(variance), value - reach, value + reach, STUDENT, num_tasks)
 
 

@@ -20,6 +20,7 @@ from xp.launchers.cluster import inherited
 from xp.launchers.files import write_files
 from xp.launchers.node.gpus import Gpus, claim
 from xp.launchers.node.log import LogStream, drain, is_screen
+from xp.launchers.node.program import exit_code
 from xp.launchers.preflight import check_machine, interpreter, python_variables
 from xp.lib import processes
 from xp.planning.refusals import needs_one_node
@@ -109,8 +110,7 @@ class LocalLauncher:
         finally:
             with suppress(OSError):
                 running.file.close()
-        code = running.process.wait()
-        return code if code >= 0 else 128 - code
+        return exit_code(running.process)
 
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         processes.ask(self._running[launch.key].process, now=now)

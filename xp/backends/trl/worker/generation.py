@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -39,14 +39,6 @@ class Generation:
         self._policy = WholePolicy(is_copied=is_ahead)
         self._model: Any = None
 
-    @contextmanager
-    def step(self, trainer: Any) -> Iterator[EngineOf]:
-        """Context manager of one rollout step's engine, with the weights of its beginning; every rank must enter."""
-        # TRL has sent them to vLLM before it requested episodes.
-        self.update(trainer, sends=False)
-        with self.engine(trainer) as engine:
-            yield engine
-
     def update(self, trainer: Any, *, sends: bool = True) -> None:
         """Gives the engine the current weights; every rank must call it, and no rank may generate meanwhile.
 
@@ -62,11 +54,9 @@ class Generation:
         # The main process may be the last to send.
         self._ranks.wait()
 
-    @contextmanager
-    def engine(self, trainer: Any) -> Iterator[EngineOf]:
+    def engine(self, trainer: Any) -> AbstractContextManager[EngineOf]:
         """Context manager of the engine with the weights of the last `update`."""
-        with self._vllm(trainer) if trainer.args.use_vllm else self._transformers() as engine:
-            yield engine
+        return self._vllm(trainer) if trainer.args.use_vllm else self._transformers()
 
     @contextmanager
     def _transformers(self) -> Iterator[EngineOf]:

@@ -14,7 +14,7 @@ from xp.backends.trl.worker.process import Ranks, TrainingProcess
 from xp.engines.config import EvaluateConfig
 from xp.engines.conversation import OpenEngine
 from xp.engines.evaluate import RunEvaluation, evaluated_while_training
-from xp.engines.play import play_each
+from xp.engines.play import EpisodePlay
 from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.upload import Recorder
@@ -106,7 +106,7 @@ class HeldOutEvaluation:
         from tqdm import tqdm
 
         process, run, numbered = self._process, self._config.places.run, self._numbered
-        played = play_each(opened, process.chat, numbered, process.mix, places=self._places)
+        played = EpisodePlay(opened, process.chat, numbered, process.mix, places=self._places)
         # The bar is for a moment where that of the training is.
         options: dict[str, Any] = {
             "desc": f"evaluate {name}",

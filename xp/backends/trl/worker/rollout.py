@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from xp.backends.trl.worker.generation import EngineOf, Generation
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.process import TrainingProcess
-from xp.engines.play import EpisodePlay, Rollout, play_each, sample_numbers
+from xp.engines.play import EpisodePlay, Rollout, sample_numbers
 from xp.episode.advantages import without_variance
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeStatus
@@ -92,7 +91,9 @@ class Rollouts:
     def _samples(self, rows: Sequence[TaskRow], step: int, trainer: Any) -> StepSamples:
         """This process's episodes of a step."""
         numbers = self._sample_numbers([row.task_id for row in rows])
-        with self._generation.step(trainer) as engine:
+        # TRL has sent the weights to vLLM before it requested episodes.
+        self._generation.update(trainer, sends=False)
+        with self._generation.engine(trainer) as engine:
             if self._held_out is not None and self._held_out.is_due(step):
                 self._held_out.play(engine, step, trainer)
             return self._play(engine, list(zip(rows, numbers, strict=True)), step, policy=step)
@@ -109,8 +110,10 @@ class Rollouts:
         began = time.monotonic()
         process, spec = self._process, self._config.spec
         opened = engine(spec.training, f"{spec.seed}/{step}")
-        play = partial(play_each, group_size=spec.training.group_size, overlong=Overlong.of(spec))
-        rollouts = list(play(opened, process.chat, numbered, process.mix, self._begun))
+        group_size, overlong = spec.training.group_size, Overlong.of(spec)
+        play = EpisodePlay(opened, process.chat, numbered, process.mix, None, group_size, overlong)
+        self._begun(play)
+        rollouts = list(play)
         for rollout in rollouts:
             # TRL refuses an empty completion, as of an episode whose first turn was lost.
             if not rollout.conversation.completion_ids:
