@@ -45,7 +45,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Job:
-    """One process to run. `argv[0] == "python"` stands for the runtime's interpreter."""
+    """One process to run. `argv[0] == "python"` means the runtime's interpreter."""
 
     argv: tuple[str, ...]
     files: Mapping[str, str]

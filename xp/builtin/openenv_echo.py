@@ -22,13 +22,13 @@ class EchoAction(Action):  # type: ignore[misc]
 
 
 class EchoObservation(Observation):  # type: ignore[misc]
-    """The text that was said."""
+    """The text of the last message."""
 
     echoed_message: str = ""
 
 
 class OpenEnvEcho(Environment[EchoAction, EchoObservation, State]):  # type: ignore[misc]
-    """One session: 1 and the end for the target, 0 for anything else; without a target it goes on for ever."""
+    """One session: 1 and the end for the target, 0 for anything else; without a target it never ends."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 

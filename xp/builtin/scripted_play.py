@@ -107,7 +107,7 @@ def _investigate_all(notebook: Notebook) -> None:
 
 
 def _investigate_some(notebook: Notebook, num_questions: int, rng: random.Random) -> None:
-    """The first so many questions, some of them to suspects."""
+    """The first `num_questions` questions, some of them to suspects."""
     num_interviews = rng.randint(0, num_questions)
     for suspect in notebook.case.suspects[:num_interviews]:
         if notebook.culprit is None:

@@ -21,7 +21,7 @@ from xp.worker.program import run_stage
 MANIFEST: Final = "manifest.json"
 SHIPPED: Final = Path(__file__).with_name("tiny")
 PLACE: Final = "models/tiny-2c74c8ae42f3"
-"""Its place in the outputs, named by the digest of its weights."""
+"""Place of the model in the outputs, named by the digest of its weights."""
 
 
 def main(argv: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Reads a user's YAML file as data before Hydra does: where each value stands, and everything that is wrong with it.
+"""Reads a user's YAML file as data before Hydra does: the place of each value, and everything that is wrong with it.
 
 YAML 1.1 has readings that nobody means (`1:30` is 90, `010` is 8) and tags that name Python objects; Hydra adds
 `_target_` and resolvers. None of it is taken or imported.

@@ -50,7 +50,7 @@ class ComposedOptions:
     """Group -> option, as asked for and as they exist."""
     faults: tuple[str, ...] = ()
     undecided: frozenset[str] = frozenset()
-    """Sections that stand in for those of a faulty option."""
+    """Sections that replace those of a faulty option."""
 
 
 def with_plugins(config_dirs: Sequence[Path]) -> tuple[Path, ...]:
@@ -78,7 +78,7 @@ def options(group: str, config_dirs: Sequence[Path] = ()) -> dict[str, Path]:
 
 @cache
 def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> ComposedOptions:
-    """Compose the options; cached, since a sweep's points mostly share them. Faults are in the result."""
+    """Composes the options; cached, since a sweep's points mostly share them. Faults are in the result."""
     chosen, faults = _resolve(groups, config_dirs)
     dropped = {group for group, _ in groups} - set(chosen)
     while True:

@@ -14,7 +14,7 @@ from xp.composition.files import LOADER
 WORDS: Mapping[str, Mapping[str, Any]] = yaml.load(
     Path(__file__).with_name("script_words.yaml").read_text(encoding="utf-8"), Loader=LOADER
 )
-"""Their words and xp's, as the file has them."""
+"""Names of other projects and of xp, as the file has them."""
 RENAMED, SENTENCES, OPTION_ALIASES = WORDS["renamed"], WORDS["sentences"], WORDS["options"]
 
 

@@ -177,7 +177,7 @@ def _resolved(path: str, outputs: Path) -> str | None:
 
 
 def _same_network(model: Mapping[str, Any], option: Mapping[str, Any], config: Any) -> Iterator[Fault]:
-    """An option's name stands in every record, its network in every plan: another model is another option."""
+    """An option's name is in every record, its network in every plan: another model is another option."""
     path, name = model["path"], option["name"]
     fix = f"set model={GENERAL} {_KEY}={path}"
     if config is None or not isinstance(model.get("architecture"), dict):

@@ -48,16 +48,16 @@ class Point:
     overrides: tuple[str, ...]
     spec: RunSpec
     name: str = ""
-    """Its values of the swept keys, as overrides; empty where nothing is swept."""
+    """The point's values of the swept keys, as overrides; empty where nothing is swept."""
 
 
 def compose(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> RunSpec:
-    """Compose one spec; raises XpError with all faults of the command line and of the user's files."""
+    """Composes one spec; raises XpError with all faults of the command line and of the user's files."""
     return _points(overrides, config_dirs, is_sweep=False)[0].spec
 
 
 def compose_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> list[Point]:
-    """Compose every point of the cartesian product of comma-separated values; raises XpError if any is illegal."""
+    """Composes every point of the cartesian product of comma-separated values; raises XpError if any is illegal."""
     return _points(overrides, config_dirs, is_sweep=True)
 
 
@@ -191,7 +191,7 @@ def _points(overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: 
 
 
 def faults_of_points(faults: Mapping[str, Sequence[str]], num_points: int) -> list[str]:
-    """The faults, each with the points of the sweep that have it; one that all of several points have stands alone.
+    """The faults, each with the points of the sweep that have it; a fault of all points is without names.
 
     Args:
         faults: fault -> names of the points.

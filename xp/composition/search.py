@@ -36,7 +36,7 @@ def search(
     num_trials: int,
     objective: Callable[[Point], float],
 ) -> None:
-    """Runs trials; what Optuna learned is kept in the directory, and a repeated search goes on from it.
+    """Runs trials; what Optuna learned is kept in the directory, and a repeated search continues from it.
 
     Args:
         overrides: of every trial; at least one of them is a range to search.

@@ -61,7 +61,7 @@ def with_references(node: Any) -> Any:
 
 
 def _texts(node: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Every text below a container: its path, and the holder and key under which it stands."""
+    """Every text below a container: its path, and its holder and key."""
     pairs = list(node.items()) if isinstance(node, dict) else list(enumerate(node))
     for key, child in pairs:
         below = f"{path}.{key}" if path else str(key)

@@ -49,7 +49,7 @@ class SGLangClient(CompletionClient):
 
 
 class AdapterClient(SGLangClient):
-    """The same for the adapters of a model, by their name on the server."""
+    """A client of the adapters of a model, by their name on the server."""
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
         return {**super()._body(request), "lora_path": MODEL}

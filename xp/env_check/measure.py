@@ -102,9 +102,9 @@ class Measured:
     right_answers: str | None = None
     """Line about the right answers, which were scored themselves. None means that they are not known."""
     visits: tuple[Visit, ...] = ()
-    """Two for each task."""
+    """Two visits to each task."""
     visits_after_restart: tuple[Visit, ...] = ()
-    """One for each task, in another process."""
+    """One visit to each task, by another process."""
     random: Plays = Plays()
     scripted: Plays = Plays()
     slots: Slots | None = None

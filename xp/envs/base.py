@@ -64,7 +64,7 @@ class ToolResult:
     is_call_error: bool = False
     """True if the model's call was wrong (unknown tool, bad arguments); `text` is the message for the model."""
     awaits_reply: bool = False
-    """True if a plain message was answered and the conversation goes on; only in sessions with plain messages."""
+    """True if a plain message was answered and the conversation continues; only in sessions with plain messages."""
     judges: Mapping[str, float] = field(default_factory=dict)
     """Usage of judge models: `prompt_tokens`, `completion_tokens`, and `cost_usd` if all prices are known."""
     metrics: Mapping[str, float] = field(default_factory=dict)

@@ -42,7 +42,7 @@ class SessionSlots:
         self._changed = threading.Condition()
 
     def acquire(self, timeout: float) -> bool:
-        """Takes a slot, at the latest after so many seconds; returns False without one."""
+        """Takes a slot within a number of seconds; returns False without one."""
         with self._changed:
             is_free = self._changed.wait_for(lambda: self.num_taken < self.limit, timeout)
             self.num_taken += is_free

@@ -33,7 +33,7 @@ class Slots:
     per_s: float
     """Sessions opened in a second at this rate."""
     fault: str | None
-    """Reason why no more sessions were opened. None means that the measurement wanted no more."""
+    """Reason why no more sessions were opened. None means that the measurement was complete."""
 
     def __str__(self) -> str:
         more = f"; no more: {self.fault}" if self.fault else ", which was the most that was tried"

@@ -96,7 +96,7 @@ class Episode:
         """Sets what counts the tokens of the episode when it is settled, and the penalty for its length.
 
         Args:
-            count: whoever plays it knows the tokens; None of it: there are no counts.
+            count: returns the counts of the trainer or engine. A result of None means that there are none.
             overlong: in a training. None means no penalty.
         """
         self._count, self._overlong = count, overlong

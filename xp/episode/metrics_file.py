@@ -43,7 +43,7 @@ class MetricsFile:
         append_line(self._path, json.dumps({"step": step, "time": time.time(), **self._head, **values}))
 
     def continue_after(self, step: int) -> None:
-        """Called by a training that goes on after a rollout step, 0 for none: an attempt without a step to do must
+        """Called by a training that continues after a rollout step, 0 for none: an attempt without a step to do must
         leave a file too.
 
         If the file has no line of the training any more, the step gets one without metrics, and stderr says so.

@@ -52,7 +52,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Token counts of an episode, from whoever plays it."""
+    """Token counts of an episode, from the trainer or engine that plays it."""
 
     prompt: int
     """Tokens of the first messages."""

@@ -18,7 +18,7 @@ from xp.lib.reading import json_of
 TURN: Final = "[xp: a turn]"
 """Placeholder of the policy's turn in a dialogue, to find the text that a template puts after it."""
 CALL: Final = "[xp: a call]"
-"""The same in the earlier calls of a turn."""
+"""Placeholder in the earlier calls of a turn."""
 ASKED: Final = {"role": "user", "content": "."}
 NAMES: Final = ("xp_first", "xp_second")
 RESULTS: Final = [

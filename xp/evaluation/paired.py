@@ -51,7 +51,7 @@ class PairedComparison:
     p_value: float | None
     """P value of the two-sided paired t test. None means that there is only one task."""
     p_holm: float | None
-    """The same, with Holm's adjustment for all comparisons of the command."""
+    """`p_value` with Holm's adjustment for all comparisons of the command."""
     passes: Passes
     smallest: float | None
     """Smallest difference that this number of tasks shows with a power of 80 %. None means that the tasks' differences

@@ -22,7 +22,7 @@ ASK_S = 3.0
 DEADLINE_S = 10.0
 """Seconds until a result is visible after the cluster reported the job's end (network filesystems)."""
 STOPPED_S = 2.0
-"""The same for a job that was stopped, which writes no result."""
+"""Seconds of the same for a job that was stopped, which writes no result."""
 PIECE_BYTES = 1024 * 1024
 """Largest size of a text that is read at once."""
 

@@ -13,7 +13,7 @@ from xp.lib import private_directory, private_ray, processes
 from xp.lib.loopback import HOST, free_ports
 
 START_S = 300.0
-"""Seconds until the dashboard must answer; a head that ends earlier is told at once."""
+"""Seconds until the dashboard must answer; a head that ends earlier is reported at once."""
 
 
 class RayHead:

@@ -31,7 +31,7 @@ class Plan:
     spec: RunSpec
     stages: tuple[Stage, ...]
     command: tuple[str, ...] = ()
-    """Words of the command line that asked for the run; of a later attempt, its changes."""
+    """Words of the command line that requested the run; of a later attempt, its changes."""
 
     def to_json(self) -> str:
         """The plan without its command as JSON; planning again gives the same text. A recipe's golden file has it."""

@@ -108,8 +108,7 @@ class AttemptRecord:
     provenance: Provenance
     stages: tuple[StageRecord, ...]
     supervisor: int | None = None
-    """Process id of whoever follows it, true only while the run is held. None means that nobody does, the launcher was
-    left."""
+    """Process id of the supervisor, valid only while the run is held. None means that the run is detached."""
     host: str | None = None
     """The machine of that process."""
     training: SettledLength | None = None
@@ -128,7 +127,7 @@ class RunRecord(JsonFile):
     """Names of the variables that held secrets at launch; their values are nowhere."""
     attempts: tuple[AttemptRecord, ...] = ()
     user: str = ""
-    """Login name of whoever began the run, or trusts it; empty in a record that was never written."""
+    """Login name of the user who began the run, or trusts it; empty in a record that was never written."""
     directory: str = ""
     """Absolute path of the run's directory, without links: a copy of the directory has another one."""
     command: tuple[str, ...] = ()

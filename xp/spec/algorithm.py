@@ -111,7 +111,7 @@ class RatioFrom(StrEnum):
     TRAINER = "trainer"
     """The trainer's own, computed before the first update."""
     ENGINE = "engine"
-    """Those that the engine returned with its tokens."""
+    """Log-probabilities that the engine returned with its tokens."""
 
 
 class Critic(Section):

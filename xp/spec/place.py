@@ -100,7 +100,7 @@ class LauncherSpec(Section):
     gres: str | None
     """Slurm: name of a GPU in --gres: `gpu`, `gpu:a100`."""
     requeue: bool | None
-    """Slurm: a stage that is preempted, or reaches its time limit, is queued again and goes on from its checkpoint."""
+    """Slurm: a stage that is preempted, or reaches its time limit, is queued again and resumes from its checkpoint."""
     array: bool | None
     """Slurm: a sweep that is left to the cluster is a job array, one task per run."""
     array_at_once: Count | None

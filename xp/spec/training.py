@@ -103,7 +103,7 @@ class Training(Sampling):
     micro_batch_size: Size
     """Episodes per accelerator in one forward-backward."""
     max_tokens_per_micro_batch: Count | None
-    """Episodes are packed up to so many tokens per accelerator, instead of micro_batch_size. None means off."""
+    """Episodes are packed up to this number of tokens per accelerator, instead of micro_batch_size. None means off."""
     learning_rate: Positive
     critic_learning_rate: Positive | None
     """Peak learning rate of algorithm.critic, with the same schedule. None means the policy's."""
@@ -129,7 +129,7 @@ class Training(Sampling):
     """Largest time of the training, all attempts together; it ends after the last checkpoint before (exit code 15).
     None: no limit."""
     budget_usd: Positive | None
-    """The same as an amount of money, by `hardware.usd_per_hour`. None: no limit."""
+    """Limit as an amount of money, by `hardware.usd_per_hour`. None means no limit."""
     checkpoint_every: Count
     """Rollout steps between checkpoints; the last step always has one."""
     keep_checkpoints: Count

@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 QUESTION_S: Final = 30.0
 """Seconds within which a request is tried again that the whole preparation needs. A provider that has waited out an
-outage itself, until its deadline, is not asked to wait again."""
+outage itself, until its deadline, does not wait again."""
 KNOWN_S: Final = 75.0
 """The same for an environment whose tasks are prepared: its address is right, so a server that refuses connections is
 being deployed again, which takes a minute."""

@@ -197,7 +197,7 @@ def _take(
     available: Sequence[Place],
     whole: Sequence[Place] | None = None,
 ) -> list[Place]:
-    """The wanted places among the available ones; indices are positions within the whole split."""
+    """The selected places among the available ones; indices are positions within the whole split."""
     if selection.indices == ():
         raise XpError(f"{where} no task at all: its indices are an empty list")
     whole = available if whole is None else whole

@@ -1,5 +1,6 @@
-"""Keeps the model of a training's best evaluation as `checkpoints/best` (`evaluation.keep_best`), and stops training if
-none is better for long (`evaluation.patience`).
+"""Keeps the model of a training's best evaluation as `checkpoints/best` (`evaluation.keep_best`).
+
+Stops the training if no later evaluation is better (`evaluation.patience`).
 
 `checkpoints/best` has the model, and best.json with the rollout step and the reward. It is replaced atomically. The
 evaluations since the best one are counted in metrics.jsonl, so that a resumed run continues the count.

@@ -144,7 +144,7 @@ def _weights_digest(file: Path, blobs: Mapping[str, str]) -> str:
 
 
 def _environments(config: PrepareConfig, prepared: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Version of each environment, asked of its server; of one that the run serves itself, as at its preparation."""
+    """Version of each environment, from its server; one that the run serves has the version of its preparation."""
     for name, member in config.members.items():
         version = prepared.get(name, "")
         if member.env.serve is None and member.env.target is not None:

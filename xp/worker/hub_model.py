@@ -76,8 +76,8 @@ def fetched(name: str, commit: str | None, files: Sequence[str] | None = None) -
 
     Args:
         name: the hub's id.
-        commit: None: the newest.
-        files: patterns of the files that are wanted. None means all.
+        commit: commit of the repository. None means the newest.
+        files: patterns of the requested files. None means all.
 
     Raises:
         XpError: (RUNTIME) it is neither in the cache nor can it be downloaded.

@@ -70,7 +70,7 @@ class StepLog:
         """The progress bar, from the first step on: the start prints lines of its own."""
 
     def continue_after(self, step: int) -> None:
-        """Begins the log of a training that goes on after a rollout step; see MetricsFile."""
+        """Begins the log of a training that continues after a rollout step; see MetricsFile."""
         if self._file is not None:
             self._file.continue_after(step)
 

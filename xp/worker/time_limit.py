@@ -43,7 +43,7 @@ class TimeLimit:
         """Ends the training after a rollout step, if its next checkpoint would come after the limit.
 
         Args:
-            step: the finished step, or that from which a new attempt goes on; it is not the last one.
+            step: the finished step, or that from which a new attempt resumes; it is not the last one.
             metrics: the run's metrics.jsonl.
             attempt: number of this attempt.
 

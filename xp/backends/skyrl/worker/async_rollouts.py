@@ -99,7 +99,7 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
     async def _collect_generation_mini_batch(
         self, generation_output_group_buffer: Any, all_generators_done: Any
     ) -> tuple[list[Any], list[Any], bool]:
-        """Returns the next step's groups in the order in which they began; none is dropped, and the epoch goes on."""
+        """Returns the next step's groups in the order in which they began; none is dropped, and the epoch continues."""
         groups: list[Any] = []
         with Timer("wait_for_generation_buffer", self.all_timings):
             while len(groups) < self.mini_batch_size:

@@ -50,7 +50,7 @@ def prune_exports(exports: Path, checkpoints: Path) -> None:
 
 
 def choose_latest(checkpoints: Path) -> None:
-    """Lets SkyRL go on from the newest whole checkpoint.
+    """Makes SkyRL resume from the newest whole checkpoint.
 
     SkyRL fails where its file of the latest step is torn, or names a directory that is gone.
     """

@@ -40,7 +40,7 @@ class _Group:
     scored: asyncio.Future[None]
     """Ends when the group's rewards are settled."""
     episodes: list[Episode] = field(default_factory=list)
-    """Those that are settled."""
+    """The settled episodes."""
 
 
 class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]

@@ -67,7 +67,7 @@ class Worker:
         self.ungrouped: dict[int, PlayedEpisode] = {}
         """Settled episodes whose group has not ended, by the index of their sample."""
         self.held_out_groups: dict[str, list[tuple[Any, PlayedEpisode]]] = {}
-        """The same of an evaluation, with their samples, by task."""
+        """Settled episodes of an evaluation whose group has not ended, with their samples, by task."""
 
     @staticmethod
     def from_file(path: Path) -> Worker:

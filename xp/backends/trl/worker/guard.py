@@ -178,7 +178,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         return loss
 
     def _add_gap(self, inputs: Any, policy_logps: torch.Tensor) -> None:
-        """Adds the gaps of these episodes' trained tokens, if the engine has said their log-probabilities."""
+        """Adds the gaps of these episodes' trained tokens, if the engine has returned their log-probabilities."""
         written = inputs.get("sampling_per_token_logps")
         if written is not None:
             gaps = (policy_logps - written).abs()[(trained(inputs) > 0) & ~torch.isnan(written)]
