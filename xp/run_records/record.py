@@ -9,6 +9,7 @@ import os
 import platform
 import pwd
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -21,6 +22,7 @@ from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.lib.atomic import write_atomically
 from xp.lib.codec import JsonFile
+from xp.lib.locks import try_lock
 from xp.lib.names import is_name, is_native_id
 from xp.lib.reading import config_of, text_of
 from xp.lib.text import counted
@@ -276,16 +278,10 @@ def is_held(directory: Path) -> bool:
 
     A record with status `running` and no supervisor belongs to a killed run.
     """
-    from filelock import FileLock, Timeout
-
     if not (directory / LOCK).exists():
         return False
-    try:
-        FileLock(directory / LOCK).acquire(timeout=0).lock.release()
-    except Timeout:
-        return True
-    except OSError:
-        return False
+    with suppress(OSError), try_lock(directory / LOCK) as is_free:
+        return not is_free
     return False
 
 

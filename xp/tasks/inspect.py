@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from xp.errors import ExitCode, XpError
+from xp.lib.locks import try_lock
 from xp.tasks.config import Purpose
 from xp.tasks.manifest import Manifest, read_manifest
 from xp.tasks.prompt_lengths import SUFFIX
 from xp.tasks.row import TaskRow
-from xp.tasks.shards import try_lock
 from xp.tasks.store import TaskSet, open_verified, writing_below
 
 COUNTS = "counts"

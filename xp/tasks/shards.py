@@ -14,6 +14,7 @@ from typing import Any
 from xp.envs.base import Message
 from xp.lib.atomic import TEMPORARY, replacing
 from xp.lib.digest import canonical_json, digest_of
+from xp.lib.locks import try_lock
 from xp.tasks.row import TaskRow
 from xp.tasks.selection import Block
 
@@ -123,27 +124,12 @@ def _identity(block: Block) -> str:
 @contextmanager
 def builder_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Context manager: lock for one builder at a time; the kernel frees it when the process ends."""
-    from filelock import FileLock, Timeout
+    from filelock import FileLock
 
-    lock = FileLock(path)
-    try:
-        acquired = lock.acquire(blocking=False)
-    except Timeout:
-        on_wait()
-        acquired = lock.acquire(poll_interval=0.05)
-    with acquired:
+    with try_lock(path) as is_free:
+        if is_free:
+            yield
+            return
+    on_wait()
+    with FileLock(path).acquire(poll_interval=0.05):
         yield
-
-
-@contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
-    """Context manager: tries to take the build lock without waiting; yields whether it succeeded."""
-    from filelock import FileLock, Timeout
-
-    try:
-        acquired = FileLock(path).acquire(blocking=False)
-    except Timeout:
-        yield False
-        return
-    with acquired:
-        yield True
