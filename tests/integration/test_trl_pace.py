@@ -163,7 +163,7 @@ def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path) -> None:
     found = json.loads(file.read_text())["summary"]
     assert (found["num_episodes"], found["num_void"], found["reward"]["value"]) == (9, 0, 1.0)
     (file,) = tmp_path.glob("evaluations/*/trajectories/*.jsonl")
-    records = read_trajectories(file).records
+    records = read_trajectories(file)
     assert len({record["index"] for record in records}) == 9
     assert all(record["tokens"]["generated"] > 0 for record in records)
 

@@ -115,7 +115,7 @@ def test_tasks_come_in_xps_order_over_attempts(trained: Path) -> None:
     found = []
     for attempt in (1, 2):
         file = trained / f"runs/r/attempt_{attempt}/train/trajectories/train.jsonl"
-        found += [record["index"] for record in read_trajectories(file).records if record["sample"] == 0]
+        found += [record["index"] for record in read_trajectories(file) if record["sample"] == 0]
     assert found == expected
 
 
@@ -166,7 +166,7 @@ def played(outputs: Path, attempt: int) -> tuple[dict[str, Any], list[dict[str, 
     times = ("started_at", "elapsed_s", "open_s", "env_s")
     stage = outputs / f"runs/r/attempt_{attempt}/evaluate"
     files = sorted((stage / "trajectories").glob("*.jsonl"))
-    episodes = [record for file in files for record in read_trajectories(file).records]
+    episodes = [record for file in files for record in read_trajectories(file)]
     return evaluated(stage), [{key: value for key, value in one.items() if key not in times} for one in episodes]
 
 
@@ -224,7 +224,7 @@ def test_steps_are_played_while_the_policy_is_updated(tmp_path_factory: pytest.T
     assert all(0 < line["training/staleness"] <= 1 for line in found[1:])
     assert all(line["episodes/num"] == 4 and line["training/grad_norm"] > 0 for line in found)
     assert found[0]["training/logprob_gap"] < 1e-5
-    played = read_trajectories(root / "runs/r/attempt_1/train/trajectories/train.jsonl").records
+    played = read_trajectories(root / "runs/r/attempt_1/train/trajectories/train.jsonl")
     assert sorted(record["step"] for record in played) == [0] * 4 + [1] * 4 + [2] * 4
     # The last step's weights are saved once, so that another step's are kept too.
     kept = {path.name for path in (root / "runs/r/checkpoints").glob("global_step_*")}

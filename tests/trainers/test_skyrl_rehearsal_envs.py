@@ -63,7 +63,7 @@ class Run:
         return read_metrics(self.outputs / "runs/r/metrics.jsonl", "train")
 
     def trajectories(self) -> list[dict[str, Any]]:
-        return read_trajectories(self.outputs / "runs/r/attempt_1/train/trajectories/train.jsonl").records
+        return read_trajectories(self.outputs / "runs/r/attempt_1/train/trajectories/train.jsonl")
 
     def evaluation(self) -> dict[str, Any]:
         return evaluated(self.outputs / "runs/r/attempt_1/evaluate")

@@ -205,7 +205,7 @@ def test_every_token_of_a_real_environment_is_where_it_belongs(whodunit: Any) ->
     assert {read_played(sample.metadata).outcome.status for sample in samples} == {EpisodeStatus.FINISHED}
     assert {read_played(sample.metadata).outcome.num_turns for sample in samples} == {2}
     assert len({sample.reward for sample in samples}) > 1
-    records = read_trajectories(next((whodunit.xp_root / "runs").rglob("trajectories/train.jsonl"))).records
+    records = read_trajectories(next((whodunit.xp_root / "runs").rglob("trajectories/train.jsonl")))
     assert [record["outcome"]["reward"] for record in records].count(None) == 0
     assert sorted(record["sample"] for record in records) == sorted([0, 1, 2, 3] * 4)
     assert all(record["tokens"]["generated"] > 0 < record["tokens"]["observed"] for record in records)

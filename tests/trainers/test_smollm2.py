@@ -40,7 +40,7 @@ def test_smollm2_reads_of_its_tools_and_plays_whodunit(tmp_path: Path, capfd: py
     result = json.loads((place / "eval.json").read_text())
     assert (result["num_played"], result["summary"]["num_void"]) == (3, 0)
     (file,) = (place / "trajectories").glob("*.jsonl")
-    for record in read_trajectories(file).records:
+    for record in read_trajectories(file):
         prompt = (file.parent / "prompts" / f"{record['prompt']}.txt").read_text()
         assert [name for name in TOOLS if f'"{name}"' not in prompt] == []
         assert prompt.endswith("<|im_start|>assistant\n")

@@ -175,35 +175,24 @@ class TrajectoryWriter(Closing):
             os.close(fd)
 
 
-@dataclass(frozen=True)
-class Trajectories:
-    """Content of a file of trajectories."""
-
-    records: tuple[Mapping[str, Any], ...]
-    num_torn: int
-    """Number of incomplete lines, left by killed writers."""
-
-
-def read_trajectories(path: Path) -> Trajectories:
-    """All complete records of a file.
+def read_trajectories(path: Path) -> list[Mapping[str, Any]]:
+    """All complete records of a file. A killed writer may leave incomplete lines.
 
     Raises:
         ValueError: a record has an unknown version of the schema.
         XpError: (RUN_DIR) the file cannot be read, or is not a regular file.
     """
     records: list[Mapping[str, Any]] = []
-    num_torn = 0
     for number, line in enumerate(lines_of(path, ExitCode.RUN_DIR), start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
-            num_torn += bool(line.strip())
             continue
         version = record.get("schema_version") if isinstance(record, dict) else None
         if version != SCHEMA_VERSION:
             raise ValueError(f"{path}:{number}: trajectory schema {version!r}; this xp reads {SCHEMA_VERSION}")
         records.append(record)
-    return Trajectories(tuple(records), num_torn)
+    return records
 
 
 def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:

@@ -117,7 +117,7 @@ def played(place: Path) -> dict[Number, Mapping[str, Any]]:
         return {}
     records: dict[Number, Mapping[str, Any]] = {}
     try:
-        for record in read_trajectories(file).records:
+        for record in read_trajectories(file):
             task = f"{record['env']}/{record['split']}/{record['index']}"
             records.setdefault((task, int(record["sample"])), record)
     except (KeyError, TypeError, ValueError) as error:

@@ -165,7 +165,7 @@ def recorded(files: Iterable[Path], counts: Counter[str], *, is_own: bool = True
     """
     for file in files:
         tools: dict[str, str] = {}
-        for record in read_trajectories(file).records:
+        for record in read_trajectories(file):
             outcome = record["outcome"]
             if outcome["reward"] is None:
                 counts["void"] += 1
