@@ -19,10 +19,11 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.records import REQUEST, listed
 from xp.evaluation.verdict import RunVerdict, diagnose
 from xp.lib.reading import is_finite, json_of
+from xp.lib.text import shortened
 from xp.report.about import status_of
 from xp.report.foreign import as_dict, page_name
 from xp.report.result import interval_of
-from xp.run_records.leaderboard import RunRow, brief, differing, is_match, row_of, text
+from xp.run_records.leaderboard import MAX_SHOWN, RunRow, differing, is_match, row_of, text
 from xp.run_records.named import EVALUATIONS, RUNS, known_names
 from xp.run_records.notes import FILE as NOTES
 from xp.run_records.notes import listed_notes
@@ -98,7 +99,7 @@ class Listing:
         points: dict[str, str] = {}
         has_seeds = len({one.row.seed for one in known.values()}) > 1
         for (name, entry), values in zip(known.items(), differing([one.spec for one in known.values()]), strict=True):
-            pairs = [f"{key.rpartition('.')[2]} {brief(text(value))}" for key, value in values.items()]
+            pairs = [f"{key.rpartition('.')[2]} {shortened(text(value), MAX_SHOWN)}" for key, value in values.items()]
             points[name] = page_name(", ".join([*pairs, *([f"seed {entry.row.seed}"] if has_seeds else [])]))
         return points
 
