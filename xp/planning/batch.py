@@ -45,7 +45,7 @@ class BatchShape:
     is_packed: bool
     """True if micro-batches are packed by tokens; `micro` is then not used."""
     first_stage: int | None
-    """Layers of the first pipeline stage; None: as many as the stages between, as for the next field."""
+    """Layers of the first pipeline stage. None means as many as the stages between, as for the next field."""
     last_stage: int | None
     num_heads: int | None
     """Attention heads of the model; None if the spec has no architecture, as for the next three fields."""

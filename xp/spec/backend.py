@@ -58,9 +58,9 @@ class Parallel(Section):
     tensor: Size
     pipeline: Size
     first_stage_layers: Count | None
-    """Layers of the first pipeline stage, which also has the embedding; None: as many as the stages between."""
+    """Layers of the first pipeline stage, which also has the embedding. None means as many as the stages between."""
     last_stage_layers: Count | None
-    """Layers of the last pipeline stage, which also has the head; None: as many as the stages between."""
+    """Layers of the last pipeline stage, which also has the head. None means as many as the stages between."""
     context: Size
     """Accelerators that share one sequence: Megatron's context parallelism, Ulysses under fsdp2."""
     expert: Size

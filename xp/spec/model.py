@@ -57,7 +57,7 @@ class LatentAttention(Section):
     """Multi-head latent attention (arXiv:2405.04434)."""
 
     q_rank: Count | None
-    """Width of the queries' latent; None: queries are projected at once."""
+    """Width of the queries' latent. None means that queries are projected at once."""
     kv_rank: Count
     """Width of the latent of keys and values."""
     nope_dim: Count

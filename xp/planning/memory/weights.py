@@ -153,7 +153,7 @@ def cache_width(shape: Architecture, tensor: int, layers: int | None = None) -> 
     Args:
         shape: the network.
         tensor: accelerators of the engine.
-        layers: number of layers with full attention; None: the network's.
+        layers: number of layers with full attention. None means the network's.
     """
     latent, linear = shape.latent_attention, shape.linear_attention
     layers = layers or (shape.num_layers if linear is None else shape.num_layers // linear.full_every)
