@@ -89,7 +89,8 @@ def commit_of(name: str, revision: str) -> str | None:
 
 
 def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, Any] | None:
-    """The model's config.json; None if it is not on this machine and the hub does not send it in time.
+    """The model's config.json; if it is not on this machine and the hub does not send it in time, the part of it that
+    xp ships (`known_config`), or None.
 
     Args:
         name: a directory, or a hub's id.
@@ -98,11 +99,25 @@ def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, 
     """
     directory = local_directory(name if commit is None else pinned_place(name, commit), outputs)
     if directory is None:
-        return _from_hub(f"{name}/resolve/{commit or 'main'}/config.json") if HUB_ID.fullmatch(name) else None
+        at_hub = _from_hub(f"{name}/resolve/{commit or 'main'}/config.json") if HUB_ID.fullmatch(name) else None
+        return at_hub or known_config(name)
     try:
         return _mapping(text_of(directory / "config.json", ExitCode.CONFIG))
     except XpError:
         return None
+
+
+def known_config(name: str) -> dict[str, Any] | None:
+    """The part of a common model's config.json that decides its network, by the table of `tools/architectures.py`,
+    which has its source; None: it is not in the table."""
+    entry = _known_models().get(name)
+    return None if entry is None else dict(entry["config"])
+
+
+@cache
+def _known_models() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(Path(__file__).with_name("known_models.json").read_text(encoding="utf-8"))
+    return content
 
 
 def _from_hub(path: str) -> dict[str, Any] | None:
