@@ -263,7 +263,7 @@ def main(slime: Path) -> None:
         (names, f"{source}/{script}.sh", config_of_flags(family, flags_of(slime / f"scripts/models/{script}.sh")))
         for script, (family, names) in SCRIPTS.items()
     ]
-    content = {
+    content: dict[str, dict[str, Any]] = {
         name: {"source": source, "config": config} for names, source, config in (*entries, *STATED) for name in names
     }
     for name, one in content.items():

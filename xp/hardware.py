@@ -46,6 +46,10 @@ class Card:
     """FlashAttention 2 runs on it."""
     names: tuple[str, ...] = ()
     """Further spellings."""
+    pcie_gb_s: float = 16.0
+    """PCIe in one direction; generation 3 where nothing is known."""
+    link_gb_s: float | None = None
+    """NVLink in one direction; None: the card has PCIe alone."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ def cards() -> Mapping[str, Card]:
     """Name -> card, of the table."""
     features = _table()["architectures"]
     return {
-        name: Card(name=name, **{**card, "host": tuple(card["host"])}, **features[card["architecture"]])
+        name: Card(name=name, **{**features[card["architecture"]], **card, "host": tuple(card["host"])})
         for name, card in _table()["cards"].items()
     }
 

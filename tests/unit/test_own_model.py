@@ -26,6 +26,7 @@ from xp.planning.backend import backend_of
 from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.weights import peft_adapters, weights_of
 from xp.planning.plan import build_plan
+from xp.planning.refusals import check_model_files
 from xp.spec import Architecture
 from xp.testing.jobs import DEADLINE_S
 
@@ -373,7 +374,7 @@ def test_a_family_that_the_engine_or_the_trainer_computes_otherwise_is_refused(
 
 
 @pytest.mark.parametrize("part", ["tokenizer.json", "model.safetensors"])
-@pytest.mark.parametrize("command", ["plan", "doctor"])
+@pytest.mark.parametrize("command", ["run", "doctor"])
 def test_a_directory_without_a_part_of_the_model_is_refused(
     command: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -390,7 +391,8 @@ def test_a_shard_that_the_index_names_and_that_is_missing_is_named(tmp_path: Pat
     shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (place / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     (place / shards["a"]).touch()
-    assert f"the directory has no {shards['b']}" in fault("model=hf", f"model.path={place}")
+    with pytest.raises(XpError, match=f"the directory has no {shards['b']}"):
+        check_model_files(compose(["model=hf", f"model.path={place}"]))
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,12 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     _run(parser)
     parser.add_argument("--files", action="store_true", help="print the files of every stage")
     parser.add_argument("--json", action="store_true", help="the whole plan as JSON")
+    parser.add_argument(
+        "--compare",
+        action="append",
+        metavar="KEY=A,B",
+        help="a line for each value: memory, time and price; several are combined",
+    )
 
 
 def _eval(parser: argparse.ArgumentParser) -> None:

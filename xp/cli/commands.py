@@ -85,6 +85,11 @@ def plan(args: Namespace) -> int:
 
     if args.cfg:
         return show_config(args)
+    if args.compare:
+        from xp.cli.compare_plans import compare_plans
+
+        compare_plans(args)
+        return ExitCode.OK
     plans = plans_of(args)
     if args.json:
         texts = map(plan_json, plans)
@@ -125,9 +130,11 @@ def search(args: Namespace) -> int:
 def doctor(args: Namespace) -> int:
     """Checks this machine against the plan; the exit code is that of the first fault."""
     from xp.doctor import examine, exit_code
+    from xp.planning.refusals import check_model_files
 
-    findings = []
-    for finding in examine(compose(args.overrides, args.config_dir), args.slots):
+    spec, findings = compose(args.overrides, args.config_dir), []
+    check_model_files(spec)
+    for finding in examine(spec, args.slots):
         if not args.json:
             print(wrapped(str(finding)), flush=True)
         findings.append(finding)

@@ -14,6 +14,7 @@ from xp.builtin.tiny_model import PLACE
 from xp.cli.table import wrapped
 from xp.episode.metrics import FULL_REWARD
 from xp.episode.metrics_file import read_metrics
+from xp.errors import XpError
 from xp.lib.terminal import Redrawn, shown
 from xp.lib.text import counted
 from xp.planning.episode import named_code
@@ -22,6 +23,7 @@ from xp.run_records.held_out import HeldOutResult, held_out
 from xp.run_records.record import read_record, time_text
 from xp.run_records.resume import other_length_lines
 from xp.run_records.run_directory import xp_command
+from xp.secrets.redaction import resolve
 from xp.tasks.profile import pass_share
 from xp.tracking.base import tracked_places
 
@@ -65,19 +67,23 @@ def live_console() -> Console:
 def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     """Prints a plan without running it."""
     from xp.planning.backend import backend_of
-    from xp.planning.duration import sft_time_lines, time_lines
+    from xp.planning.duration import disk_line, sft_time_lines, time_lines
     from xp.planning.extent import held_out_lines, profile_lines, row_lines
     from xp.planning.memory.fit import memory_lines
-    from xp.planning.refusals import machine_line
+    from xp.planning.refusals import check_model_files, machine_line
 
     out = console()
     out.print(title(plan), style="bold")
-    times = (*sft_time_lines(plan.spec, outputs), *time_lines([plan.spec], outputs))
+    times = (*sft_time_lines(plan.spec, outputs), *time_lines([plan.spec], outputs), *disk_line(plan.spec))
     facts = (machine_line(plan.spec), *arithmetic(plan), *times)
     for line in (*facts, *memory_lines(plan.spec, outputs)):
         out.print(wrapped(f"  {line}"))
     for line in notice_lines(plan):
         out.print(f"  {line}")
+    try:
+        check_model_files(plan.spec)
+    except XpError as error:
+        out.print(wrapped(f"  this plan cannot run yet: {str(error).splitlines()[0]}"))
     for line in (*row_lines(plan.spec), *held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)):
         out.print(f"  {line}")
     for stage in plan.stages:
@@ -91,7 +97,8 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
             out.print(f"  -> {outputs / path}{there}")
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
     for name, source in secrets.items():
-        out.print(f"  secret {name}: from the variable {source}")
+        unset = "" if _has_value(source) else ", which has no value here: export it, or set it in .env"
+        out.print(f"  secret {name}: from the variable {source}{unset}")
     for line in (
         *named_code(plan.spec),
         *(f"open: {door}" for door in backend_of(plan.spec).unauthenticated_endpoints(plan.spec)),
@@ -105,6 +112,14 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
         for path, text in submitted(plan, outputs).items():
             out.rule(f"{path}, as launcher={plan.spec.launcher.name} would submit it")
             out.print(text)
+
+
+def _has_value(variable: str) -> bool:
+    try:
+        resolve([variable])
+    except XpError:
+        return False
+    return True
 
 
 def plan_json(plan: Plan) -> str:

@@ -105,10 +105,12 @@ def run_plan(
     from xp.cli.progress import screen
     from xp.launchers.choice import make_launcher
     from xp.planning.extent import row_lines
+    from xp.planning.refusals import check_model_files
     from xp.run_records.reuse import finished
     from xp.run_records.supervise import dispatch
 
     outputs = Path(one.spec.outputs)
+    check_model_files(one.spec)
     if is_whole and not one.spec.launcher.detach:
         require("the summary of a run", "scipy", "statsmodels")
     launcher = launcher or make_launcher(one.spec.launcher, outputs)

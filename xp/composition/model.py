@@ -76,8 +76,6 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
     if config is not None and (why := not_causal(config)):
         yield _fault(_KEY, path, f"not a causal language model: {why}")
         return
-    if _is_local(container) and (Path(path) / "config.json").is_file():
-        yield from _faults_of_parts(_KEY, path, Path(path))
     if option.get("name") is not None and path != option.get("path"):
         yield from _same_network(model, option, config)
     elif isinstance(written := model.get("architecture"), dict) and config is not None:

@@ -61,6 +61,14 @@ def compose_sweep(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) ->
     return _points(overrides, config_dirs, is_sweep=True)
 
 
+def variants_of(words: Sequence[str]) -> list[tuple[str, ...]]:
+    """Every combination of the values of a sweep's words, as overrides; raises XpError for words that are no sweep."""
+    parsed, faults = parse(words)
+    choices, more = choices_of(parsed, is_sweep=True)
+    _raise([*faults, *more])
+    return [tuple(one.input_line or "" for one in chosen) for chosen in itertools.product(*choices)]
+
+
 def parse_assignments(overrides: Sequence[str]) -> dict[str, Any]:
     """`key=value` texts as a mapping; raises XpError for group choices and sweeps, which have no place there."""
     parsed, faults = parse(overrides)

@@ -14,9 +14,8 @@ from xp.hardware import card_named, cards, gpu_rows
 from xp.job import Stage
 from xp.launchers.preflight import checkouts, commit_of, differing, interpreter, probe
 from xp.lib.text import counted
-from xp.planning.memory.estimate import shape_of
+from xp.planning.duration import disk_bytes
 from xp.planning.memory.fit import MemoryVerdict, fit, works
-from xp.planning.memory.weights import weights_of
 from xp.planning.runtime import trainer_runtime
 from xp.spec import LauncherName, RunSpec
 
@@ -141,15 +140,12 @@ def disk(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    shape = shape_of(spec)
-    if shape is None:
+    need = disk_bytes(spec)
+    if need is None:
         yield unknown(
             "disk", f"{free / GB:.0f} GB free at {place}; model.architecture says not what a checkpoint takes"
         )
         return
-    parameters = weights_of(shape).total
-    # Weights in four bytes and Adam's two moments; the trained model and the download in two.
-    need = parameters * (12 * (spec.training.keep_checkpoints + 1) + 2 + 2) + GB
     text = f"{free / GB:.0f} GB free at {place}, and the run writes up to {need / GB:.0f} GB"
     if free < need:
         fix = "make room, set outputs=DIR, or lower training.keep_checkpoints"

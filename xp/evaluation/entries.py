@@ -13,6 +13,7 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.settings import BEST
 from xp.evaluation.words import ENDPOINT, EvalRequest
 from xp.lib.nested import set_at
+from xp.planning.refusals import check_model_files
 from xp.run_records.named import run_directory
 from xp.spec import EngineName, RunSpec
 from xp.worker.places import start_place
@@ -74,6 +75,7 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
         is_known = model in options("model", request.config_dirs)
         chosen = [f"model={model}"] if is_known else _hugging_face(model, request.config_dirs)
         spec = compose([*of_env, *chosen, *request.overrides], request.config_dirs)
+        check_model_files(spec)
         where, start = start_place(spec), spec.training.initial_checkpoint
         name = spec.model.name if start is None else f"{spec.model.name}:{Path(start).name}"
         directory = _local(Path(spec.outputs), where)

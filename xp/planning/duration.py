@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import mul
 from pathlib import Path
 from statistics import median
@@ -15,12 +15,13 @@ from xp.episode.metrics_file import read_metrics
 from xp.errors import XpError
 from xp.hardware import Card, cards
 from xp.lib.text import counted
+from xp.planning.backend import backend_of
 from xp.planning.batch import batch_shape
-from xp.planning.extent import num_steps
-from xp.planning.memory.estimate import fine_tuning, shape_of, teacher_shape
+from xp.planning.extent import evaluation_episodes, num_steps
+from xp.planning.memory.estimate import MOVED, estimate, fine_tuning, shape_of, teacher_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
 from xp.planning.memory.weights import cache_width, weights_of
-from xp.spec import Architecture, EngineName, RunSpec
+from xp.spec import Architecture, EngineName, RunSpec, Strategy
 
 UTILIZATION: Final = 0.35
 """Share of a card's dense peak in forward and backward passes. Measured with TRL 1.16 on one H200: an update with 128
@@ -32,6 +33,16 @@ STEP_S: Final = 1.7
 """Seconds of a step that do not depend on its tokens: optimizer, transfer of weights, data, starts of kernels by the
 CPU. Measured likewise: a step with 135 M parameters and 256 answers of 48 tokens takes 1.6 s on one machine with an
 H200 and 2.8 s on another."""
+SKYRL_STEP_S: Final = 4.3
+"""The same under SkyRL: there a step of that size takes 4.7 s (docs/results.md, "On one H200"), of which the formulas
+explain 0.4 s. Slime was not measured on a GPU and has TRL's."""
+NETWORK_GB_S: Final = 50.0
+"""Network of a card between machines in one direction: 400 Gbit/s, as in a DGX H100 (its data sheet)."""
+START_S: Final = 90.0
+"""Seconds until the first step of a run with vLLM begins: it ended after 95 s under TRL and 107 s under SkyRL
+(docs/results.md, "On one H200")."""
+DISK_GB_S: Final = 1.0
+"""Assumed speed of the disk with checkpoints."""
 FACTOR: Final = 1.5
 """Factor by which the arithmetic may be wrong."""
 MEASURED: Final = 0.15
@@ -53,6 +64,23 @@ NOT_SHAPE: Final = (
 
 
 @dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step by arithmetic."""
+
+    sampling: float
+    update: float
+    rest: float
+    """Optimizer, transfer of weights and states, data, starts of kernels."""
+    is_parallel: bool
+    """True if the next step is sampled beside the update."""
+
+    @property
+    def total(self) -> float:
+        both = max(self.sampling, self.update) if self.is_parallel else self.sampling + self.update
+        return self.rest + both
+
+
+@dataclass(frozen=True)
 class Duration:
     """Seconds of a step."""
 
@@ -60,6 +88,9 @@ class Duration:
     high: float
     source: str
     """Source of the numbers, as text for the plan."""
+    parts: tuple[StepTime, StepTime] | None = None
+    """By arithmetic with the expected lengths, and with every episode at its limit; None: nothing is known of the card
+    or the network."""
 
 
 def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
@@ -69,37 +100,63 @@ def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
         spec: the run.
         outputs: the outputs root with earlier runs. None means that none is looked up.
     """
+    card, parts = cards().get(spec.hardware.accelerator), None
+    if card is not None and shape_of(spec) is not None and spec.backend.engine.name is not EngineName.TRANSFORMERS:
+        parts = step_time(spec, card, expected(spec, outputs)), step_time(spec, card, at_limit(spec))
     if outputs is not None and (measured := _of_earlier_run(spec, outputs)) is not None:
-        return measured
-    card = cards().get(spec.hardware.accelerator)
-    if card is None or shape_of(spec) is None or spec.backend.engine.name is EngineName.TRANSFORMERS:
+        return replace(measured, parts=parts)
+    if parts is None:
         return None
-    low, high = (_step_s(spec, card, lengths) for lengths in (expected(spec, outputs), at_limit(spec)))
     source = f"arithmetic, within a factor of {FACTOR}; from the expected lengths to every episode at its limit"
-    return Duration(low, high, source)
+    return Duration(parts[0].total, parts[1].total, source, parts)
+
+
+def wall_s(spec: RunSpec, step: Duration) -> tuple[float, float] | None:
+    """Seconds of the whole run: its steps and, where the card is known, the start, the evaluations and the checkpoints;
+    None: the number of steps is not known."""
+    if (steps := num_steps(spec)) is None:
+        return None
+    low, high = steps * step.low, steps * step.high
+    if step.parts is not None:
+        writes = steps // spec.training.checkpoint_every
+        checkpoint, export = checkpoint_bytes(spec)
+        once = START_S + (writes * checkpoint + 2 * export) / (DISK_GB_S * 1e9)
+        share = (evaluation_episodes(spec) or 0) / spec.training.episodes_per_step
+        low, high = (end + once + share * part.sampling for end, part in zip((low, high), step.parts, strict=True))
+    return low, high
 
 
 def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[str]:
-    """A line about the duration and the price of these trainings together; empty if one of them is not known."""
+    """Lines about the duration of a step, and of these runs together with their price; empty if one of them is not
+    known."""
     known = [one for spec in specs if (one := duration(spec, outputs)) is not None]
     if len(known) < len(specs):
         return []
-    parts = [f"{_interval(known[0].low, known[0].high)} s a step"] if len(specs) == 1 else []
-    steps = [number for spec in specs if (number := num_steps(spec)) is not None]
-    if len(steps) == len(specs):
-        low = [number * one.low / 3600 for number, one in zip(steps, known, strict=True)]
-        high = [number * one.high / 3600 for number, one in zip(steps, known, strict=True)]
-        unit, factor = ("hours", 1) if sum(high) >= 2 else ("min", 60)
-        text = f"{_interval(sum(low) * factor, sum(high) * factor)} {unit}"
-        parts.append(f"{text} for {counted(sum(steps), 'step')}")
-        num_gpus = [spec.hardware.accelerators_per_node * spec.hardware.num_nodes for spec in specs]
-        if all(num_gpus):
-            parts.append(f"{_interval(_weighted(low, num_gpus), _weighted(high, num_gpus))} GPU-hours")
-        prices = [spec.hardware.usd_per_hour or 0.0 for spec in specs]
-        if all(prices):
-            parts.append(f"{_interval(_weighted(low, prices), _weighted(high, prices))} USD")
+    lines, parts = [], known[0].parts
     sources = ", ".join(dict.fromkeys(one.source for one in known))
-    return [f"time of the training, without starts: {', '.join(parts)} ({sources})"]
+    if len(specs) == 1:
+        low, high = parts or (None, None)
+        named = {name: (getattr(low, name), getattr(high, name)) for name in ("sampling", "update", "rest") if parts}
+        split = ", ".join(f"{name} {interval_text(*ends)}" for name, ends in named.items())
+        text = f", by arithmetic {split}" if split else ""
+        lines.append(f"time of a step: {interval_text(known[0].low, known[0].high)} s{text} ({sources})")
+    walls = [wall for spec, one in zip(specs, known, strict=True) if (wall := wall_s(spec, one)) is not None]
+    if len(walls) < len(specs):
+        return lines
+    low_h, high_h = ([wall[end] / 3600 for wall in walls] for end in (0, 1))
+    unit, factor = ("hours", 1) if sum(high_h) >= 2 else ("min", 60)
+    steps = counted(sum(num_steps(spec) or 0 for spec in specs), "step")
+    has_all = all(one.parts for one in known)
+    what = "with starts, evaluations and checkpoints" if has_all else "without starts and evaluations"
+    found = [f"{interval_text(sum(low_h) * factor, sum(high_h) * factor)} {unit} for {steps} {what}"]
+    num_gpus = [spec.hardware.accelerators_per_node * spec.hardware.num_nodes for spec in specs]
+    if all(num_gpus):
+        found.append(f"{interval_text(_weighted(low_h, num_gpus), _weighted(high_h, num_gpus))} GPU-hours")
+    prices = [spec.hardware.usd_per_hour or 0.0 for spec in specs]
+    if all(prices):
+        found.append(f"{interval_text(_weighted(low_h, prices), _weighted(high_h, prices))} USD")
+    whose = "the run" if len(specs) == 1 else f"{len(specs)} runs"
+    return [*lines, f"time of {whose}: {', '.join(found)}{'' if lines else f' ({sources})'}"]
 
 
 def sft_time_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
@@ -114,30 +171,119 @@ def sft_time_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
     low, high = (STEP_S + _update_s(fine_tuning(spec), card, tokens) for tokens in episodes)
     total = ""
     if sft.num_updates is not None:
-        minutes = _interval(low * sft.num_updates / 60, high * sft.num_updates / 60)
+        minutes = interval_text(low * sft.num_updates / 60, high * sft.num_updates / 60)
         total = f", {minutes} min for {counted(sft.num_updates, 'update')}"
-    return [f"time of the fine-tuning, without its start: {_interval(low, high)} s an update{total} (arithmetic)"]
+    return [f"time of the fine-tuning, without its start: {interval_text(low, high)} s an update{total} (arithmetic)"]
+
+
+def checkpoint_bytes(spec: RunSpec) -> tuple[float, float]:
+    """Bytes of a checkpoint, weights in four bytes and Adam's two moments, and of an exported model in bfloat16."""
+    shape = shape_of(spec)
+    assert shape is not None
+    parameters = float(weights_of(shape).total)
+    return 12 * parameters, 2 * parameters
+
+
+def disk_bytes(spec: RunSpec) -> float | None:
+    """Largest size of what a run writes: the kept checkpoints and the one that is being written, the trained model, the
+    best one, and the download; None: nothing is known of the network."""
+    if shape_of(spec) is None:
+        return None
+    checkpoint, export = checkpoint_bytes(spec)
+    return checkpoint * (spec.training.keep_checkpoints + 1) + export * (2.0 + spec.evaluation.keep_best) + 1e9
+
+
+def disk_line(spec: RunSpec) -> list[str]:
+    """A line about the disk; empty for an unknown network."""
+    if (size := disk_bytes(spec)) is None:
+        return []
+    kept = counted(spec.training.keep_checkpoints, "checkpoint")
+    each = checkpoint_bytes(spec)[0] / 1e9
+    return [
+        f"disk: up to {size / 1e9:,.0f} GB ({kept} of {each:,.0f} GB and one being written; exports and the download)"
+    ]
 
 
 def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
     return float(sum(map(mul, values, weights)))
 
 
-def _step_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
-    """Seconds of one step by arithmetic, without the environment's answers."""
+def step_time(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> StepTime:
+    """Seconds of one step by arithmetic, without the environment's answers.
+
+    Sampling: an engine reads its weights, and the cache of all its sequences, for each token.
+    """
     batch, shape, training = batch_shape(spec), shape_of(spec), spec.training
     assert shape is not None
     weights, active = weights_of(shape), _active(shape)
-    # An engine reads its weights, and the cache of all its sequences, for each token.
     response = min(lengths.mean, training.max_response_tokens)
     in_flight = min(spec.backend.engine.max_sequences, math.ceil(batch.episodes / batch.engines))
     waves = math.ceil(batch.episodes / batch.engines / in_flight)
     cache = cache_width(shape, 1) * lengths.mean * in_flight
     bytes_read = (2.0 * min(weights.total, active * in_flight) + cache) / batch.engine_tensor
-    rollout = waves * response * (ENGINE_STEP_S + bytes_read / (card.bandwidth_gb_s * 1e9))
-    update = _update_s(spec, card, batch.episodes * lengths.mean, others=2 + 2 * (training.kl_coef > 0))
-    is_parallel = training.max_staleness > 0
-    return STEP_S + (max(rollout, update) if is_parallel else rollout + update)
+    # Two sums of a layer's output over the cards of an engine, for each token.
+    summed = 4.0 * shape.num_layers * shape.hidden_size * in_flight * _ring(batch.engine_tensor)
+    link = _link_s(card, batch.engine_tensor > batch.per_node)
+    token = ENGINE_STEP_S + bytes_read / (card.bandwidth_gb_s * 1e9) + summed * link
+    sent = 2.0 * weights.total / batch.engine_tensor * (batch.accelerators > 1)
+    moved = 2.0 * estimate(spec).host.get(MOVED, 0.0) / min(batch.per_node, batch.training)
+    step = SKYRL_STEP_S if spec.backend.name == "skyrl" else STEP_S
+    return StepTime(
+        sampling=waves * response * token,
+        update=_training_s(spec, card, lengths),
+        rest=step + sent * _link_s(card, batch.num_nodes > 1) + moved / (card.pcie_gb_s * 1e9),
+        is_parallel=training.max_staleness > 0,
+    )
+
+
+def _training_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
+    """Seconds of all forward and backward passes of a step with what the accelerators exchange.
+
+    Tensor parallelism sums a layer's output twice in each forward and each backward pass (Shoeybi et al., 2019,
+    section 3). A pipeline of p stages idles for (p - 1) / m of the time of its m micro-batches (Narayanan et al., 2021,
+    2.2.1). FSDP gathers the weights in both passes and scatters the gradients of each micro-batch, while it computes
+    (Rajbhandari et al., 2020, 7.2.2); DDP sums float32 gradients once an update, Megatron's distributed optimizer
+    scatters them and gathers bfloat16 weights. A sum over n cards in a ring sends 2 (n - 1) / n of its bytes
+    (Patarasuk and Yuan, 2009). A trainer that pads computes the longest episode of a micro-batch for each of it: of
+    micro-batches of b, about mean + deviation * sqrt(2 ln b).
+    """
+    batch, shape, training = batch_shape(spec), shape_of(spec), spec.training
+    assert shape is not None
+    padded, per_rank = lengths.mean, batch.episodes / batch.updates / batch.ranks
+    if batch.is_packed and training.max_tokens_per_micro_batch is not None:
+        micros = math.ceil(per_rank * lengths.mean / batch.context / training.max_tokens_per_micro_batch)
+    else:
+        micros = math.ceil(per_rank / batch.micro)
+        if backend_of(spec).memory(spec).pads:
+            padded = min(lengths.longest, padded + lengths.deviation * math.sqrt(2 * math.log(batch.micro)))
+    tokens, log_probs = batch.episodes * padded, 1 + (training.kl_coef > 0)
+    compute = _update_s(spec, card, tokens, others=2 * log_probs)
+    passes = training.passes_per_step * (2 + training.gradient_checkpointing) + log_probs
+    summed = 2.0 * passes * shape.num_layers * tokens * 2 * shape.hidden_size * _ring(batch.tensor)
+    compute *= 1 + (batch.pipeline - 1) / micros
+    compute += summed * batch.tensor / batch.training * _link_s(card, batch.tensor > batch.per_node)
+    total, all_updates = float(weights_of(shape).total), training.all_updates_per_step
+    link = _link_s(card, batch.training > batch.per_node)
+    match spec.backend.parallel.strategy:
+        case Strategy.FSDP2:
+            gathered = 3 * 2 * total * _ring(batch.training) / 2
+            return max(compute, gathered * micros * all_updates * link)
+        case Strategy.DDP:
+            sent = 0.0 if spec.model.lora is not None else 4 * total * _ring(batch.training)
+        case Strategy.MEGATRON:
+            sent = 6 * total / (batch.tensor * batch.pipeline) * _ring(batch.ranks) / 2
+    return compute + sent * all_updates * link
+
+
+def _ring(cards_of_sum: int) -> float:
+    """Share of its bytes that a card sends for a sum over these cards."""
+    return 2 * (cards_of_sum - 1) / cards_of_sum
+
+
+def _link_s(card: Card, is_between_machines: bool) -> float:
+    """Seconds of a byte between two cards."""
+    inside = card.link_gb_s or card.pcie_gb_s
+    return 1e-9 / (min(inside, NETWORK_GB_S) if is_between_machines else inside)
 
 
 def _active(shape: Architecture) -> float:
@@ -189,6 +335,7 @@ def _shape(spec: Mapping[str, Any]) -> Any:
     return {**sections, "has_reference": has_reference, "teacher": distill and distill["teacher"]}
 
 
-def _interval(low: float, high: float) -> str:
+def interval_text(low: float, high: float) -> str:
+    """Text of an interval, with two digits."""
     texts = [f"{end:,.0f}" if end >= 10 else f"{end:.2g}" for end in (low, high)]
     return texts[0] if texts[0] == texts[1] else f"{texts[0]} to {texts[1]}"

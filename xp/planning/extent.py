@@ -92,6 +92,18 @@ def ineffective_lines(spec: RunSpec) -> list[str]:
     return lines
 
 
+def evaluation_episodes(spec: RunSpec) -> int | None:
+    """Episodes of all evaluations of a run; None: the number of tasks or steps is not known."""
+    evaluation, steps, num_held_out = spec.evaluation, num_steps(spec), num_tasks(spec).held_out
+    if not spec.env.is_held_out:
+        return 0
+    known = [number for number in (evaluation.num_tasks, num_held_out) if number]
+    if steps is None or not known:
+        return None
+    during = 0 if evaluation.every is None else (steps - 1) // evaluation.every
+    return min(known) * evaluation.samples_per_task * (evaluation.before_training + during + 1)
+
+
 def evaluation_line(spec: RunSpec) -> str:
     """One line about the evaluations of a run: tasks, number of evaluations, and their share of all episodes."""
     if not spec.env.is_held_out:

@@ -10,7 +10,7 @@ from xp.errors import ExitCode, XpError
 from xp.hardware import cards
 from xp.job import Job, Stage
 from xp.lib.data_files import HUB
-from xp.models.files import config_of, local_directory
+from xp.models.files import config_of, local_directory, missing_parts
 from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.planning.extent import member_key
@@ -33,6 +33,16 @@ def machine_refusals(spec: RunSpec) -> Iterator[Refusal]:
     yield from image_refusals(spec)
     yield from teacher_refusals(spec)
     yield from draft_refusals(spec)
+
+
+def check_model_files(spec: RunSpec) -> None:
+    """Raises XpError(CONFIG) for a model's directory of this machine without weights or tokenizer, which can be planned
+    but not loaded."""
+    place = Path(spec.model.path)
+    is_here = spec.launcher.name is LauncherName.LOCAL and place.is_absolute() and (place / "config.json").is_file()
+    if missing := list(missing_parts(place)) if is_here else []:
+        fix = "give a whole Hugging Face directory"
+        raise XpError("\n".join(f"model.path={place}: the directory has no {one}; {fix}" for one in missing))
 
 
 def card_refusals(spec: RunSpec) -> Iterator[Refusal]:

@@ -1,0 +1,114 @@
+"""Common models are planned without a hub: the table's networks have the published number of parameters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from xp.__main__ import main
+from xp.composition import compose
+from xp.models.files import known_config
+from xp.models.network import network_of
+from xp.planning.memory.weights import weights_of
+from xp.spec import Architecture
+
+BILLIONS = {
+    "Qwen/Qwen2.5-0.5B-Instruct": 0.49,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1.54,
+    "Qwen/Qwen2.5-3B-Instruct": 3.09,
+    "Qwen/Qwen2.5-7B-Instruct": 7.61,
+    "Qwen/Qwen2.5-14B-Instruct": 14.7,
+    "Qwen/Qwen2.5-32B-Instruct": 32.5,
+    "Qwen/Qwen2.5-72B-Instruct": 72.7,
+    "Qwen/Qwen3-0.6B": 0.6,
+    "Qwen/Qwen3-1.7B": 1.7,
+    "Qwen/Qwen3-4B": 4.0,
+    "Qwen/Qwen3-8B": 8.2,
+    "Qwen/Qwen3-14B": 14.8,
+    "Qwen/Qwen3-32B": 32.8,
+    "Qwen/Qwen3-30B-A3B": 30.5,
+    "Qwen/Qwen3-235B-A22B": 235,
+    "meta-llama/Llama-3.1-8B-Instruct": 8.03,
+    "meta-llama/Llama-3.3-70B-Instruct": 70.6,
+    "meta-llama/Llama-3.2-1B-Instruct": 1.24,
+    "meta-llama/Llama-3.2-3B-Instruct": 3.21,
+    "openai/gpt-oss-20b": 20.9,
+    "openai/gpt-oss-120b": 117,
+    "zai-org/GLM-4-9B-0414": 9.4,
+    "zai-org/GLM-4.5-Air": 107,
+    "zai-org/GLM-4.5": 353,
+    "deepseek-ai/DeepSeek-V3": 671,
+    "moonshotai/Moonlight-16B-A3B-Instruct": 16,
+    "moonshotai/Kimi-K2-Instruct": 1026,
+    "MiniMaxAI/MiniMax-M2.5": 229,
+}
+"""Model -> billions of parameters that its card states."""
+
+
+@pytest.fixture(autouse=True)
+def without_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.mark.parametrize("name", BILLIONS)
+def test_a_known_network_has_the_parameters_of_its_card(name: str) -> None:
+    config = known_config(name)
+    assert config is not None
+    network = network_of(config)
+    assert network is not None
+    assert weights_of(Architecture(**network)).total / 1e9 == pytest.approx(BILLIONS[name], rel=0.02)
+
+
+def test_the_commonest_models_are_planned_without_a_hub(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in list(BILLIONS)[:14]:
+        words = ["model=hf", f"model.path={name}", "backend=skyrl", "hardware=8xb200", "env=sums"]
+        words += ["backend.engine.tensor_parallel=2"] * (name.endswith(("32B", "72B-Instruct")))
+        assert main(["plan", *words]) == 0
+        out = capsys.readouterr().out
+        assert "memory per accelerator" in out
+        assert "time of a step" in out
+        assert "disk: up to" in out
+
+
+def test_variants_are_compared_in_lines_of_80_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=qwen3-4b", "env=sums", "hardware=h100x8", "hardware.usd_per_hour=24", "training.num_steps=100"]
+    assert main(["plan", *words, "--compare", "backend=trl,skyrl,slime", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["variant"] for row in rows] == ["backend=trl", "backend=skyrl", "backend=slime"]
+    assert len({(row["s/step"], row["GiB"]) for row in rows}) == 3
+    assert all(row["fits"] == "yes" and row["hours"] and row["USD"] for row in rows)
+    assert main(["plan", *words, "--compare", "backend=trl,slime", "--compare", "training.group_size=7,8"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split("\t") == ["variant", "fits", "GiB", "s/step", "hours", "USD"]
+    assert lines[0].startswith("backend=trl group_size=7\trefused")
+    assert any(line.startswith("backend=trl group_size=7: ") for line in lines)
+    assert main(["plan", *words, "--compare", "backend=none,trl"]) == 0
+    assert "backend=none: backend=none: no such option" in capsys.readouterr().out
+
+
+def test_a_plan_says_which_secret_has_no_value(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MINE", raising=False)
+    words = ["plan", "env.secrets={MINE: null}"]
+    assert main(words) == 0
+    assert "secret MINE: from the variable MINE, which has no value here" in capsys.readouterr().out
+    monkeypatch.setenv("MINE", "a value")
+    assert main(words) == 0
+    assert "secret MINE: from the variable MINE\n" in capsys.readouterr().out
+
+
+def test_a_directory_with_config_json_alone_is_planned_anywhere_and_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {**(known_config("Qwen/Qwen3-8B") or {}), "architectures": ["Qwen3ForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = ["model=hf", f"model.path={tmp_path}", "backend=skyrl", "hardware=h100x8", f"outputs={tmp_path}/out"]
+    assert compose(words).model.architecture is not None
+    assert main(["plan", *words]) == 0
+    assert "this plan cannot run yet: model.path=" in capsys.readouterr().out
+    assert main(["run", *words]) == 2
+    assert "has no weights (*.safetensors); give a whole Hugging Face directory" in capsys.readouterr().err

@@ -1,0 +1,63 @@
+"""`python -m xp plan --compare 'KEY=A,B'`: one line for each variant of a plan, with memory, time and price."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from xp.cli.table import Column, show_table, wrapped
+from xp.composition import compose
+from xp.composition.points import variants_of
+from xp.errors import XpError
+from xp.planning.duration import duration, interval_text, wall_s
+from xp.planning.memory.estimate import GIB
+from xp.planning.memory.fit import MemoryVerdict, fit, works
+from xp.planning.plan import build_plan, new_run_id
+from xp.spec import RunSpec
+
+COLUMNS: Final = tuple(Column(name, 0) for name in ("variant", "fits", "GiB", "s/step", "hours", "USD"))
+FITS: Final = {MemoryVerdict.FITS: "yes", MemoryVerdict.LIKELY: "likely"}
+
+
+def compare_plans(args: Namespace) -> None:
+    """Prints the variants; a refused one has its reason below the table."""
+    rows: list[dict[str, Any]] = []
+    reasons = []
+    for words in variants_of(args.compare):
+        # The ends of keys, so that all columns fit 80 characters.
+        pairs = (word.partition("=") for word in words)
+        row: dict[str, Any] = {"variant": " ".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in pairs)}
+        rows.append(row)
+        try:
+            spec = compose([*args.overrides, *words], args.config_dir)
+            with suppress(ArithmeticError):  # of a refused batch shape
+                row |= _figures(spec)
+            build_plan(spec, new_run_id(spec))
+        except XpError as error:
+            row["fits"] = "refused"
+            reasons.append(f"{row['variant']}: {str(error).splitlines()[0]}")
+    show_table(COLUMNS, rows, as_json=args.json)
+    for reason in () if args.json else reasons:
+        print(wrapped(reason))
+
+
+def _figures(spec: RunSpec) -> dict[str, str]:
+    """Cells from the expected lengths to every episode at its limit."""
+    outputs, found = Path(spec.outputs), {}
+    if works(spec):
+        result = fit(spec, outputs)
+        peaks = [max(one.training_peak, one.generation_peak) / GIB for one in (result.expected, result.worst)]
+        found = {
+            "fits": FITS.get(result.verdict, "no"),
+            "GiB": f"{interval_text(*peaks)} of {result.capacity / GIB:.0f}",
+        }
+    if (step := duration(spec, outputs)) is not None:
+        found["s/step"] = interval_text(step.low, step.high)
+        if (wall := wall_s(spec, step)) is not None:
+            hours = [seconds / 3600 for seconds in wall]
+            found["hours"] = interval_text(*hours)
+            if price := spec.hardware.usd_per_hour:
+                found["USD"] = interval_text(*(price * one for one in hours))
+    return found
