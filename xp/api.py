@@ -13,7 +13,7 @@ from xp.composition import compose as compose_overrides
 from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_plan, new_run_id
 from xp.run_records.held_out import HeldOutResult
-from xp.run_records.record import RunStatus, read_record
+from xp.run_records.record import read_record, status_of
 from xp.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -150,8 +150,9 @@ class Run:
         return self.directory.name
 
     @property
-    def status(self) -> RunStatus:
-        return read_record(self.directory).status
+    def status(self) -> str:
+        """Status as in `runs list`; a cluster is not asked."""
+        return status_of(self.directory, read_record(self.directory))
 
     @property
     def spec(self) -> RunSpec:

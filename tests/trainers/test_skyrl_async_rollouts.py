@@ -14,7 +14,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import native, train_config
 from tests.trainers.test_skyrl_trainer import SMALL, dataset
-from xp.backends.skyrl.worker.experiment import advantage_rule
+from xp.episode.advantages import advantage_rule
 from xp.testing.jobs import DEADLINE_S
 
 PROMPTS = 2
@@ -51,7 +51,7 @@ def trainer(path: Path, staleness: int) -> Any:
 
     config = train_config(*SMALL, *AHEAD, f"training.max_staleness={staleness}", "training.num_steps=6")
     made = AsyncTrainer(
-        advantage_rule(config),
+        advantage_rule(config.spec.algorithm),
         None,
         cfg=native(config),
         tracker=SimpleNamespace(updated=lambda *_: None),

@@ -40,14 +40,14 @@ def dataset(path: Path) -> Any:
 
 
 def trainer(path: Path, config: SkyRLTrainStageConfig, tracker: Any = None, **changes: Any) -> Any:
-    from xp.backends.skyrl.worker.experiment import advantage_rule
     from xp.backends.skyrl.worker.trainer import XpTrainer
+    from xp.episode.advantages import advantage_rule
 
     cfg = native(config)
     for key, value in changes.items():
         setattr(cfg.trainer.algorithm, key, value)
     made = XpTrainer(
-        advantage_rule(config),
+        advantage_rule(config.spec.algorithm),
         None,
         cfg=cfg,
         tracker=tracker or SimpleNamespace(updated=lambda *_: None),

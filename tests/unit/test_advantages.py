@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xp.composition import compose
-from xp.episode.advantages import EPSILON, Valid, load_advantage_fn, reinforce_pp, without_variance
+from xp.episode.advantages import EPSILON, Valid, load_advantage_fn, of_valid, reinforce_pp, without_variance
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import user_modules
 from xp.planning.plan import build_plan
@@ -189,10 +189,22 @@ def test_the_documented_example_runs_as_it_stands(tmp_path: Path, monkeypatch: p
     assert found == pytest.approx([0.5 * 0.75, -0.5 * 0.5, 0.0, 0.0])
 
 
-@pytest.mark.parametrize("backend", [("skyrl", "a100x4"), ("slime", "a100x4")])
+@pytest.mark.parametrize("backend", [("trl", "a100x4"), ("skyrl", "a100x4"), ("slime", "a100x4")])
 def test_the_documented_command_line_plans_and_takes_the_module_along(backend: tuple[str, str]) -> None:
     text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
     (line,) = re.findall(r"^    python -m xp (algorithm=custom .*)$", text, flags=re.MULTILINE)
     spec = compose([*line.split(), f"backend={backend[0]}", f"hardware={backend[1]}"])
     assert build_plan(spec, "r").stages
     assert "my_algorithms" in user_modules(spec)
+
+
+def test_void_episodes_are_not_shown_to_a_rule_and_get_0() -> None:
+    seen: list[Valid] = []
+
+    def rule(episodes: Sequence[Valid]) -> list[float]:
+        seen.extend(episodes)
+        return [episode.reward + episode.num_tokens for episode in episodes]
+
+    assert of_valid(rule, [1.0, None, 0.5], ["a", "a", "b"], [3, 0, 2]) == [4.0, 0.0, 2.5]
+    assert seen == [Valid(1.0, "a", 3), Valid(0.5, "b", 2)]
+    assert of_valid(rule, [None, None], ["a", "a"], [3, 3]) == [0.0, 0.0]

@@ -120,7 +120,7 @@ def test_a_prompt_that_has_the_answer_as_its_last_message_is_refused(tmp_path: P
     """Files for supervised fine-tuning end each dialogue with the answer."""
     dialogue = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
     file = written(tmp_path / "a.jsonl", json.dumps({"messages": dialogue, "answer": "4"}))
-    with pytest.raises(XpError, match=r"row 0 of split train: its last message is the assistant's.*leave .* out"):
+    with pytest.raises(XpError, match=r"row 1 of split train: its last message is the assistant's.*leave .* out"):
         load_rows(str(file), {"prompt": "messages"})
 
 
@@ -326,7 +326,7 @@ def test_a_pattern_of_a_grader_is_a_text_as_it_is(written: str, pattern: str | N
         (words("sums.jsonl", "env.grader=regex", "env.grader_args.pattern='('"), "is no regular expression"),
         (
             words("sums.jsonl", "env.grader=choice", "env.columns.answer=question"),
-            r"row 0 .*expected a letter.*\n(?:row .*\n)*.*env\.",
+            r"row 1 .*expected a letter.*\n(?:row .*\n)*.*env\.",
         ),
     ],
     ids=str,
@@ -401,5 +401,5 @@ def test_a_password_in_a_name_of_rows_is_refused_and_not_repeated(rows: str) -> 
 @pytest.mark.parametrize("row", ["{}", '{"prompt": ""}', '{"prompt": []}'])
 def test_a_row_without_a_prompt_is_named(tmp_path: Path, row: str) -> None:
     file = written(tmp_path / "a.jsonl", f'{{"prompt": "x"}}\n{row}')
-    with pytest.raises(XpError, match="row 1 of split train"):
+    with pytest.raises(XpError, match="row 2 of split train"):
         load_rows(str(file), {"prompt": "prompt"})

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any, Literal
 
 import jsonschema
@@ -229,6 +230,34 @@ def test_the_command_checks_each_member_and_says_so_by_its_exit_code(capsys: pyt
     assert [one["name"] for one in reports] == ["gsm8k_mini"]
     assert reports[0]["facts"]["right answers"] == "320 of 320 right answers score 1"
     assert reports[0]["facts"]["tasks"] == "256 in train, 64 in test"
+
+
+MODULE = """
+import os
+
+class Sums:
+    def rows(self):
+        return {"train": [{"prompt": str(n), "answer": str(n % 2)} for n in range(50)]}
+
+    def grade(self, answer, row):
+        return float(answer == "1" == row["answer"]) * float(os.environ.get("SUMS_FACTOR", 1))
+"""
+
+
+def test_answers_of_rows_are_graded_and_unset_variables_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_sums.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SUMS_FACTOR", "1")
+    found = checked(rules(provider="local", grader="my_sums:Sums"))
+    assert found.facts["right answers"] == "20 of 40 right answers, written as they are, score 1, 20 x 0"
+    (warning,) = [one for one in found.warnings if "reads" in one]
+    assert "reads SUMS_FACTOR, which is set in this shell and absent in its process; pass it by XP_PASS_ENV" in warning
+
+
+def test_the_solve_beside_a_class_is_played() -> None:
+    found = checked(rules(serve="xp.builtin.whodunit_mini:WhodunitMini", max_turns=12))
+    assert found.facts["`solve`"] == "2 of 2 episodes score 1"
+    assert "slowest" in found.facts["turn takes"]
 
 
 def test_a_server_that_is_not_there_is_a_fault(capsys: pytest.CaptureFixture[str]) -> None:

@@ -293,7 +293,7 @@ def test_rows_of_a_parquet_file_are_read_as_skyrl_writes_them(package: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"), [("{", "line 1"), ('{"answer": 1}', "none is called prompt"), ('{"prompt": []}', "row 0")]
+    ("text", "fault"), [("{", "line 1"), ('{"answer": 1}', "none is called prompt"), ('{"prompt": []}', "row 1")]
 )
 def test_a_bad_file_of_rows_is_named_with_its_place(package: Path, text: str, fault: str) -> None:
     (package / "rows.jsonl").write_text(text)
@@ -428,7 +428,7 @@ def test_a_function_of_another_form_is_refused_since_it_could_score_nonsense(
 
 def test_a_ready_grader_refuses_rows_that_no_answer_could_equal() -> None:
     config = replace(graded("equals"), grader="xp.builtin.graders:choice")
-    with pytest.raises(XpError, match=r"row 0 of split train: its answer is '0'; expected a letter") as error:
+    with pytest.raises(XpError, match=r"row 1 of split train: its answer is '0'; expected a letter") as error:
         GradedProvider(config, {}).check_answers()
     assert "env.columns.answer=COLUMN" in str(error.value)
 

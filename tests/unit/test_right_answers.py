@@ -173,7 +173,7 @@ def test_prepare_scores_the_right_answers_of_every_row(tmp_path: Path, capsys: p
     assert "40 of 40 right answers score 1\n" in capsys.readouterr().out
     with file.open("a") as opened:
         opened.write("41?,forty-one\n")
-    with pytest.raises(XpError, match="row 40 of split train: its answer is 'forty-one'"):
+    with pytest.raises(XpError, match="row 41 of split train: its answer is 'forty-one'"):
         prepare(prepare_config(compose(words)), {}, tmp_path)
 
 

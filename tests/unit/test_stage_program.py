@@ -42,7 +42,7 @@ def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_term_is_told_without_a_traceback() -> None:
     done = ended("while_it_works")
-    assert (done.stdout, done.stderr) == (f"{int(ExitCode.TERMINATED)}\n", "xp: stopped by SIGTERM\n")
+    assert (done.stdout, done.stderr) == (f"{int(ExitCode.TERMINATED)}\n", "xp: this stage was stopped\n")
 
 
 def test_compiled_code_is_below_the_outputs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,4 +56,4 @@ def test_compiled_code_is_below_the_outputs_root(tmp_path: Path, monkeypatch: py
 
 def test_a_second_term_ends_what_the_first_one_did_not() -> None:
     done = ended("while_it_works", "again")
-    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "xp: stopped by SIGTERM\n")
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "xp: this stage was stopped\n")

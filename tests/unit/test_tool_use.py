@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.diagnosis.history import ToolUse
-from xp.run_records.tool_use import tool_use
+from xp.run_records.health import EpisodeCount
 
 USER = {"role": "user", "content": "?"}
 
@@ -18,7 +18,7 @@ def record(*names: str, env_s: Any = (1.0, 2.0), elapsed_s: Any = 4.0, **more: A
 
 
 def test_calls_tools_and_waiting_are_those_of_whole_records(tmp_path: Path) -> None:
-    assert tool_use(tmp_path) is None
+    assert EpisodeCount.of(tmp_path).tools.result() is None
     place = tmp_path / "attempt_1/train/trajectories"
     (place / "tools").mkdir(parents=True)
     offered = [{"function": {"name": name}} for name in ("look", "go")]
@@ -48,7 +48,7 @@ def test_calls_tools_and_waiting_are_those_of_whole_records(tmp_path: Path) -> N
         (tmp_path / other / "c.jsonl").write_text(texts[0] + "\n")
     # The second of three turns, of which the prompt has one more.
     expected = ToolUse(5, frozenset({"look", "go"}), {"look": 2, "go": 4}, 12 / 20, "second")
-    assert tool_use(tmp_path) == expected
+    assert EpisodeCount.of(tmp_path).tools.result() == expected
     for file in ("a.jsonl", "b.jsonl"):
         (place / file).write_text(json.dumps(record("go", env_s=(), elapsed_s=0.0, tools="../d1")) + "\n")
-    assert tool_use(tmp_path) == ToolUse(2, frozenset(), {"go": 2}, None, None)
+    assert EpisodeCount.of(tmp_path).tools.result() == ToolUse(2, frozenset(), {"go": 2}, None, None)

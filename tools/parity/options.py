@@ -98,6 +98,7 @@ def _ppo(name: str, *overrides: str, why: dict[str, str] | None = None) -> Optio
 OPTIONS = (
     *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("grpo", "dapo", "dr_grpo", "rloo")),
     *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("gspo", "cispo", "reinforce_pp")),
+    Option("algorithm=custom", ("algorithm=custom", "algorithm.advantage_fn=xp.episode.advantages:reinforce_pp")),
     Option("advantage_scale=batch_std", ("algorithm.advantage_scale=batch_std",)),
     Option("advantage_scale=none", ("algorithm.advantage_scale=none",)),
     Option("loss_aggregation=sequence_mean", ("algorithm.loss_aggregation=sequence_mean",)),
@@ -212,7 +213,6 @@ REPORTED: dict[tuple[str, str], dict[str, str]] = {
 """Backend and metric -> part of an option's name -> reason why it reports another value than the formulas."""
 NOT_MEASURED = {
     "algorithm.dynamic_sampling": "it draws further batches; dapo is measured without it",
-    "algorithm=custom": "its advantages are the user's own",
     "backend=skyrl": (
         "CUDA, NCCL, FlashAttention, bfloat16, Megatron under SkyRL, and Ray between the trainer and its workers (gloo"
         " carries what it would)"

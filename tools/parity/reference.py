@@ -24,7 +24,7 @@ def advantages(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> list[fl
     found = torch.zeros(len(episodes), dtype=torch.float64)
     valid = [at for at, episode in enumerate(episodes) if episode.reward is not None]
     rewards = torch.tensor([reward_of(rule, episodes[at]) for at in valid], dtype=torch.float64)
-    if rule.estimator == "reinforce_pp":
+    if rule.estimator in ("reinforce_pp", "custom"):  # the measure's own function is that of REINFORCE++
         tokens = torch.tensor([sum(episodes[at].trained(rule.mask_truncated)) for at in valid])
         by_token = rewards.repeat_interleave(tokens)
         found[valid] = (rewards - by_token.mean()) / by_token.std()

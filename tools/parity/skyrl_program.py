@@ -135,9 +135,9 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
 
     from tools.parity.tasks import task
     from xp.backends.skyrl.worker.advantages import register_estimator
-    from xp.backends.skyrl.worker.experiment import advantage_rule
     from xp.backends.skyrl.worker.train import write_view
     from xp.backends.skyrl.worker.trainer import XpTrainer
+    from xp.episode.advantages import advantage_rule
 
     register_estimator()
     reference = model if config.spec.algorithm.distill is None else model.with_name(TEACHER)
@@ -147,7 +147,7 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     write_view([task(group) for group in range(config.spec.training.prompts_per_step)], scratch / "train.parquet")
     silent = SimpleNamespace(updated=lambda *_: None, compared=lambda *_: None)
     made = XpTrainer(
-        advantage_rule(config),
+        advantage_rule(config.spec.algorithm),
         None,
         importance=config.importance,
         ratio_from=config.spec.algorithm.ratio_from,

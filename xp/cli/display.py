@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xp.builtin.tiny_model import PLACE
-from xp.cli.table import wrapped
+from xp.cli.table import labelled, wrapped
 from xp.episode.metrics import FULL_REWARD
 from xp.episode.metrics_file import read_metrics
 from xp.errors import XpError
@@ -19,6 +19,7 @@ from xp.lib.terminal import Redrawn, shown
 from xp.lib.text import counted
 from xp.planning.episode import named_code
 from xp.report.result import interval_of
+from xp.run_records.health import EpisodeCount
 from xp.run_records.held_out import HeldOutResult, held_out
 from xp.run_records.record import read_record, time_text
 from xp.run_records.resume import other_length_lines
@@ -233,6 +234,8 @@ def show_summary(plan: Plan, outputs: Path) -> None:
     out.print(f"  took          {time_text(record, plan.spec.hardware)}")
     for line in symptom_lines(run) if was_trained else ():
         out.print(f"  {line}", soft_wrap=True)
+    for line in environment_lines(run):
+        out.print(f"  {line}", soft_wrap=True)
     if was_tuned and (run / "sft").exists():
         out.print(f"  fine-tuned    {run / 'sft'}")
     if (run / "model").exists():
@@ -288,6 +291,11 @@ def symptom_lines(run: Path) -> list[str]:
     lines = [f"symptom       {one.rule}: {one.found}. {one.change}" for one in observed]
     command = xp_command(f"runs diagnose {run.name}", run.parent.parent)
     return [*lines, f"              {command}"] if lines else []
+
+
+def environment_lines(run: Path) -> list[str]:
+    """Health of a run's environments, with a label."""
+    return labelled("environment", EpisodeCount.of(run).health.lines(run))
 
 
 def _reward(result: HeldOutResult) -> str:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from xp.cli.table import Column, show_table, wrapped
+from xp.episode.trajectory import TRAIN
 from xp.errors import ExitCode, XpError
-from xp.report.episodes import TRAIN
 
 COLUMNS: Final = (
     *(Column("phase", 0), Column("step", 0), Column("recorded", 0), Column("rescored", 0)),

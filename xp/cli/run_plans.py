@@ -135,13 +135,14 @@ def run_plan(
 
 
 def _tell_places(one: Plan, run: Path, code: ExitCode) -> None:
-    """Prints the paths of a failed run's files, and writes its report unless the user stopped it."""
-    from xp.cli.display import console
+    """Prints the health of a failed run's environments and its files, and writes its report, unless the user stopped
+    it."""
+    from xp.cli.display import console, environment_lines
     from xp.cli.report import places_of_failed
 
     # With RUN_DIR another process may hold the run, and writes its report.
     is_left = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, ExitCode.RUN_DIR)
-    places = () if is_left else places_of_failed(run)
+    places = () if is_left else (*environment_lines(run), *places_of_failed(run))
     for line in (*tracked_places(one.spec.tracking, run), *places):
         console(stderr=True).print(f"xp: {line}", soft_wrap=True)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.cli.progress import bar
-from xp.cli.table import Column, show_table, wrapped
+from xp.cli.table import Column, labelled, show_table, wrapped
 from xp.errors import ExitCode, XpError
 from xp.evaluation.records import ListedEvaluation, line_of, summaries
 from xp.evaluation.verdict import diagnose
@@ -30,7 +30,17 @@ from xp.run_records.named import EVALUATIONS, named_runs, run_directory
 from xp.run_records.named import RUNS as ROOM
 from xp.run_records.notes import change_notes, listed_notes
 from xp.run_records.progress import progress_of
-from xp.run_records.record import RunRecord, RunStatus, is_held, is_ours, read_record, table, write_record
+from xp.run_records.record import (
+    FOREIGN,
+    KILLED,
+    RunRecord,
+    RunStatus,
+    is_held,
+    read_record,
+    status_of,
+    table,
+    write_record,
+)
 from xp.run_records.run_directory import SPEC, resume_command
 from xp.run_records.run_directory import cancel as stop_supervisor
 
@@ -48,10 +58,6 @@ RUNS: Final = (
     Column("note", 10),
 )
 """Columns of `runs list`; `before` and `after` are held-out rewards."""
-FOREIGN = "of elsewhere"
-"""Status of a run that was begun elsewhere and is recorded as `running`; it is not queried."""
-KILLED = "killed"
-"""Status of a run that is recorded as `running` and has no supervisor."""
 ASK_S = 3.0
 """Seconds between two reads of the record while a log is followed."""
 DEADLINE_S = 30.0
@@ -325,16 +331,8 @@ def trust(run: Path) -> str:
 
 
 def status(run: Path, record: RunRecord) -> str:
-    """Status in the record; `running` is replaced if no process supervises the run."""
-    if record.status is not RunStatus.RUNNING or is_held(run):
-        return record.status.value
-    if not is_ours(run):
-        return FOREIGN
-    # The last record is written before the lock is released: a run that ended meanwhile is seen now.
-    record = read_record(run)
-    if record.status is not RunStatus.RUNNING:
-        return record.status.value
-    return record.status.value if detached.live(run, record) else KILLED
+    """Status of a run now; a cluster is asked for the jobs of a detached one."""
+    return status_of(run, record, lambda: bool(detached.live(run, record)))
 
 
 def _logs(outputs: Path, record: RunRecord) -> list[Path]:
@@ -356,6 +354,7 @@ def show_diagnosis(run: Path, *, as_json: bool) -> int:
         lines += [f"  {one.severity.value:<6} {one.rule}, step {one.step}: {one.found}."]
         lines += [f"         {one.cause}", f"         {one.change}"]
     if not diagnosis.symptoms:
-        lines += ["  no symptom was found"]
+        lines += ["  no symptom was found in the metrics"]
+    lines += [f"  {line}" for line in labelled("environment", diagnosis.environment)]
     print("\n".join(wrapped(shown(line)) for line in lines))
     return diagnosis.code

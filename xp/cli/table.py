@@ -58,6 +58,11 @@ def wrapped(line: str) -> str:
     return textwrap.fill(line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
 
 
+def labelled(label: str, lines: Sequence[str]) -> list[str]:
+    """Lines of a summary with a label before the first one."""
+    return [f"{label if number == 0 else '':<14}{line}" for number, line in enumerate(lines)]
+
+
 def plain(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
     """A header and one line for each row, cells separated by tabs."""
     lines = [[column.name for column in columns], *([_cell(column, row) for column in columns] for row in rows)]

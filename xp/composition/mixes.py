@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from xp.lib.code_files import find_module, users_place
 from xp.lib.names import is_name
 
 NAMING = ("serve", "target", "image", "provider", "grader", "rows")
@@ -64,9 +65,15 @@ def _short(value: str) -> str:
     stem = re.sub(r"\.(jsonl?|csv|parquet|py)$", "", path.name)
     short = path.parent.name if stem in SPLITS else stem.partition(":")[0]
     if module and stem == path.name:
-        packages = [name for name in module.split(".") if name not in GENERIC] or [word]
+        packages = [name for name in module.split(".") if name not in GENERIC] or [_folder_of(module) or word]
         short = word if word[:1].isupper() else packages[-1]
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", short).lower()
+
+
+def _folder_of(module: str) -> str:
+    """Directory of a user's package, whose own name says nothing; empty if it is not found."""
+    place = users_place(find_module(module.partition(".")[0]))
+    return "" if place is None else place.parent.name
 
 
 def given_twice(options: Sequence[str]) -> str | None:

@@ -22,8 +22,8 @@ MANY_TRUNCATED, RISE_OF_TRUNCATED = 0.5, 0.2
 
 @rule(
     "void",
-    "The environment fails or is too slow; void_reason in the trajectories says how.",
-    "Look at python -m xp env check, env.limits, and the server's own log.",
+    "The environment fails or is too slow; the health of the environments says where.",
+    "Correct it, or raise the limit in env.limits that it exceeds; python -m xp env check plays it without a model.",
 )
 def void(history: History) -> Finding | None:
     """Void episodes, and the environment that they come from.
@@ -31,7 +31,7 @@ def void(history: History) -> Finding | None:
     Source: xp.episode; an episode with a failure of its environment has no reward and is excluded from means.
     """
     points = history.series("episodes/void")
-    share = latest(points, VOID_STEPS)
+    share = latest(points, min(VOID_STEPS, len(points) or 1))
     by_member = {
         member: mean
         for member in history.facts.members

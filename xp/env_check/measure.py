@@ -19,19 +19,26 @@ from xp.envs.child_process import ChildProcess
 from xp.envs.config import EnvConfig
 from xp.envs.hosted import PROGRAM, HostedSession
 from xp.envs.load import load_provider
+from xp.envs.rows import ANSWER
 from xp.envs.slots import Slots, measure_slots, slot_limits
+from xp.episode.dialects import Syntax, syntax_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import first_difference, session_messages, tool_schemas
 from xp.errors import XpError
+from xp.lib.load import load_object
 from xp.lib.text import valid_value
 from xp.plugins import BUILT_IN, Kind
 from xp.spec.dialect import Dialect
 from xp.spec.env import PromptSource
+from xp.worker.demonstrations import Solve, play_script
 
 T = TypeVar("T")
 
+Player = Callable[[Episode], None]
 AT_ONCE: Final = 8
+NUM_ANSWERS: Final = 40
+"""Number of right answers of rows that are graded."""
 MAX_WORDS: Final = 200
 
 
@@ -107,6 +114,10 @@ class Measured:
     """One visit to each task, by another process."""
     random: Plays = Plays()
     scripted: Plays = Plays()
+    right: Plays = Plays()
+    """Episodes of the environment's own `solve`, or with the rows' right answers; none: it has neither."""
+    right_source: str = ""
+    """What plays these episodes."""
     slots: Slots | None = None
     """Sessions that its server holds and opens at once. None means that it is not measured."""
     stopped: str | None = None
@@ -248,12 +259,46 @@ def _measure_plays(
         ]
         for n, task in enumerate(tasks)
     ]
-    for plays in _play(provider, rules, "random", random, watch):
+    for plays in _play(provider, rules, "random", _by_policies(random), watch):
         yield (measured := replace(measured, random=plays))
     scripted = [[(task, scripted_policy(tools, dialect)) for _ in "12"] for task in tasks]
-    for plays in _play(provider, rules, "scripted", scripted, watch):
+    for plays in _play(provider, rules, "scripted", _by_policies(scripted), watch):
         yield (measured := replace(measured, scripted=plays))
+    source, solve, solved = _solver(measured, provider, rules, tasks)
+    if solve is not None:
+        right = [[(task, partial(_solve, solve, provider, syntax_of(dialect)))] for task in solved]
+        for plays in _play(provider, rules, source, right, watch):
+            yield (measured := replace(measured, right=plays, right_source=source))
     return measured
+
+
+def _solver(
+    measured: Measured, provider: Provider, rules: EnvConfig, tasks: Sequence[Task]
+) -> tuple[str, Solve | None, Sequence[Task]]:
+    """The class's `solve`, or the answers in rows of a grader, with a description and the tasks to play; None: neither
+    exists."""
+    try:
+        return "`solve`", load_object(f"{rules.serve or rules.grader}.solve"), tasks
+    except (ImportError, AttributeError, ValueError):
+        pass
+    if rules.provider != "local" or measured.right_answers is not None:
+        return "", None, ()
+    several = provider.tasks(measured.split, _spread(measured.counts[measured.split], NUM_ANSWERS))
+    answered = [task for task in several if task.spec.get(ANSWER) is not None]
+    return "right answers", (lambda _, row: str(row[ANSWER])) if answered else None, answered
+
+
+def _solve(solve: Solve, provider: Provider, syntax: Syntax, episode: Episode) -> None:
+    task = episode.task
+    play_script(solve, episode, lambda: provider.tasks(task.split, [task.index])[0].spec, syntax)
+
+
+def _by_policies(groups: Sequence[Sequence[tuple[Task, Policy]]]) -> list[list[tuple[Task, Player]]]:
+    def play(policy: Policy, episode: Episode) -> None:
+        while not episode.step(policy()).is_done:
+            pass
+
+    return [[(task, partial(play, policy)) for task, policy in group] for group in groups]
 
 
 def _slots(rules: EnvConfig, environ: Mapping[str, str], task: Task, num_slots: int, watch: Watch) -> Slots:
@@ -308,7 +353,7 @@ def _visits_after_restart(
 
 
 def _play(
-    provider: Provider, rules: EnvConfig, name: str, groups: Sequence[Sequence[tuple[Task, Policy]]], watch: Watch
+    provider: Provider, rules: EnvConfig, name: str, groups: Sequence[Sequence[tuple[Task, Player]]], watch: Watch
 ) -> Iterator[Plays]:
     """Plays groups of episodes, a few at a time, until the time of `watch` is over.
 
@@ -319,13 +364,12 @@ def _play(
         Exception: the first exception that is not a fault of an environment.
     """
 
-    def play(job: tuple[int, Task, Policy]) -> tuple[int, Episode] | None:
-        number, task, policy = job
+    def play(job: tuple[int, Task, Player]) -> tuple[int, Episode] | None:
+        number, task, play_episode = job
         if watch.is_over:
             return None
         episode = Episode(task, partial(provider.open, task), rules)
-        while not episode.step(policy()).is_done:
-            pass
+        play_episode(episode)
         episode.settle()
         return number, episode
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, median, quantiles
 from typing import Any
@@ -13,11 +16,15 @@ from xp.envs.base import Message
 from xp.envs.config import EnvConfig
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import WAY_OUT
+from xp.lib.code_files import code_files, find_module, users_place, with_imports
+from xp.secrets.environment import inherited
 from xp.spec.dialect import Dialect
 from xp.spec.env import PromptSource
 
 FLAT = 0.9
 """Share of groups without variance above which a random policy learns hardly anything."""
+READS = re.compile(r"(?:environ(?:\.get)?|getenv)\s*[\[(]\s*[\"']([A-Za-z_]\w*)[\"']")
+"""Variable that Python code reads."""
 LOUD = 0.5
 """Share of rejected random calls, all legal by their schema, above which the report has a remark."""
 
@@ -71,9 +78,11 @@ def report(
         facts["grader"] = numbers
     if measured.right_answers is not None:
         facts["right answers"] = measured.right_answers
+    elif measured.right.groups:
+        facts[measured.right_source] = _right_fact(measured)
     if measured.slots is not None:
         facts["server holds"] = str(measured.slots)
-    warnings = tuple(_warnings(rules, measured, lengths, max_prompt_tokens))
+    warnings = (*_warnings(rules, measured, lengths, max_prompt_tokens), *_unset_variables(rules))
     return EnvReport(rules.name, facts, tuple(_faults(rules, measured)), warnings, measured.stopped)
 
 
@@ -146,10 +155,36 @@ def _grader_fact(outcomes: Sequence[EpisodeResult]) -> str:
     return ", ".join(f"{name} {mean:.3g}" for name, mean in means.items())
 
 
+def _right_fact(measured: Measured) -> str:
+    rewards = [outcome.reward for outcome in measured.right.outcomes]
+    what = "episodes" if measured.right_source == "`solve`" else "right answers, written as they are,"
+    text = f"{rewards.count(1.0)} of {len(rewards)} {what} score 1"
+    others = Counter("void" if reward is None else f"{reward:g}" for reward in rewards if reward != 1.0)
+    return ", ".join([text, *(f"{number} x {value}" for value, number in others.items())])
+
+
+def _unset_variables(rules: EnvConfig) -> Iterator[str]:
+    """Remarks on variables of this shell that the environment's code reads and its process does not get."""
+    place = users_place(find_module((rules.serve or rules.grader or "").partition(":")[0].partition(".")[0]))
+    if place is None:
+        return
+    plain, hidden = inherited(os.environ, tuple(rules.secrets))
+    given = {*plain, *hidden, *rules.overrides, *rules.secret_overrides}
+    files = [file for one in with_imports([place]) for file in code_files(one) if file.suffix == ".py"]
+    read = {name for file in files for name in READS.findall(file.read_text(encoding="utf-8", errors="replace"))}
+    for name in sorted((read & os.environ.keys()) - given):
+        override = f"set env.overrides.{name}, or " if rules.serve else ""
+        yield (
+            f"its code reads {name}, which is set in this shell and absent in its process; {override}pass it by"
+            f" XP_PASS_ENV={name}"
+        )
+
+
 def _latency(seconds: Sequence[float]) -> str:
     if len(seconds) == 1:
         return _duration(seconds[0])
-    return f"{_duration(median(seconds))}, 95% within {_duration(quantiles(seconds, n=20)[-1])}"
+    within, slowest = quantiles(seconds, n=20)[-1], max(seconds)
+    return f"{_duration(median(seconds))}, 95% within {_duration(min(within, slowest))}, slowest {_duration(slowest)}"
 
 
 def _duration(seconds: float) -> str:

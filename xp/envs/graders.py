@@ -119,7 +119,9 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
     different = {repr(row.get(ANSWER)): row for rows in splits.values() for row in rows}
     with ThreadPoolExecutor(NUM_LIMITED) as pool:
         faults = dict(zip(different, pool.map(fault, different.values()), strict=True))
-    rows = [(f"row {at} of split {split}", row) for split, rows in splits.items() for at, row in enumerate(rows)]
+    rows = [
+        (f"row {at} of split {split}", row) for split, rows in splits.items() for at, row in enumerate(rows, start=1)
+    ]
     found = [f"{place}: {faults[key]}" for place, row in rows if faults[key := repr(row.get(ANSWER))]]
     if not found:
         return f"{len(rows)} of {len(rows)} right answers score 1"

@@ -11,9 +11,9 @@ import select
 import subprocess
 import threading
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from xp.envs.pythons import HASH_SEED, candidates, executable, path_for
 from xp.envs.serve import KEY_VARIABLE
@@ -37,7 +37,8 @@ class LocalServer:
     Args:
         serve: `module:Class` of an environment of the openreward SDK.
         environ: variables, of which the child gets those in `xp.secrets.environment`.
-        log: file for the child's output. None means that it is dropped.
+        report: receives what the child reports of its calls (`WatchedCalls`) and its replacements, in a thread.
+        call_timeout_s: time limit of a call, in seconds.
         kind: protocol of `serve`: `openreward` or `openenv`.
         python: the server's interpreter, with uvicorn and the environment's packages. None means this one, or, if it
             lacks a package, the one that `xp.envs.pythons` names.
@@ -49,8 +50,9 @@ class LocalServer:
         self,
         serve: str,
         environ: Mapping[str, str] | None = None,
-        log: Path | None = None,
         *,
+        report: Callable[[Mapping[str, Any]], None] = lambda _: None,
+        call_timeout_s: float = START_S,
         kind: str = "openreward",
         python: str | None = None,
         memory_gb: float | None = None,
@@ -64,7 +66,7 @@ class LocalServer:
         self.url = ""
         self.key = secrets.token_hex(32)
         """Key that the server requires in each request, as `X-API-Key`."""
-        self._log = log
+        self._report, self._call_timeout_s = report, call_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         """The guard of the server."""
         self.pid: int | None = None
@@ -82,14 +84,14 @@ class LocalServer:
         atexit.register(self.stop)
         self._start(0)
 
-    def watch(self, limit_s: float, ping_s: float | None = None) -> None:
-        """Starts a watch of the child, which replaces it if it ends or gives no answer for `limit_s` seconds.
+    def watch(self, ping_s: float | None = None) -> None:
+        """Starts a watch of the child, which replaces it if it ends or gives no answer for the time of a call.
 
         Without replacement, a tool that blocks the server's loop, or a process killed for memory, would make all later
         episodes void; with it, only the open ones are lost.
         """
         interval_s = PING_S if ping_s is None else ping_s
-        threading.Thread(target=self._watch, args=(limit_s, interval_s), name="server-watch", daemon=True).start()
+        threading.Thread(target=self._watch, args=(interval_s,), name="server-watch", daemon=True).start()
 
     def replace(self) -> None:
         """Kills the child and starts another one on the same port with the same key; its sessions are lost."""
@@ -108,13 +110,12 @@ class LocalServer:
             if "port" in report or not report.get("lacks"):
                 break
         if "port" not in report:
-            where = f" (its output is in {self._log})" if self._log else ""
             reason = report.get("error", f"it ended or said nothing for {START_S:g} s")
             tried = " and ".join(self._pythons)
             lacks = report.get("lacks")
             more = f"\nserved by {tried}; env.python=/path/to/bin/python names one that has it{fix(lacks)}"
             raise XpError(
-                f"cannot serve {self.serve}: {reason}{where}{more if lacks else ''}",
+                f"cannot serve {self.serve}: {reason}{more if lacks else ''}",
                 ExitCode.ENVIRONMENT,
             )
         self.url, self.pid = f"http://127.0.0.1:{report['port']}", int(report["pid"])
@@ -148,22 +149,31 @@ class LocalServer:
             reading = self._spawn(python, port)
         except OSError as error:
             raise XpError(f"cannot serve {self.serve} by {python}: {error.strerror}", ExitCode.RUNTIME) from error
-        try:
-            report = _first_line(reading)
-        finally:
+        report = _first_line(reading)
+        if "port" in report:
+            threading.Thread(target=self._read, args=(reading, report), name="server-reports", daemon=True).start()
+        else:
             os.close(reading)
-        if "port" not in report:
             self._end()
         return report
 
-    def _watch(self, limit_s: float, ping_s: float) -> None:
+    def _read(self, reading: int, first: Mapping[str, Any]) -> None:
+        """Passes on the child's lines until it ends."""
+        self._report({"event": "served", "places": first.get("places", {})})
+        with os.fdopen(reading, encoding="utf-8") as lines:
+            for line in lines:
+                if line.endswith("\n"):
+                    self._report(json.loads(line))
+
+    def _watch(self, ping_s: float) -> None:
         while not self._is_ending.wait(ping_s):
-            reason = self._fault(limit_s)
+            reason = self._fault(self._call_timeout_s)
             if reason is None or self._is_ending.is_set():
                 continue
             LOGGER.warning(
                 "the server of %s %s; it is started again, and its open episodes are lost", self.serve, reason
             )
+            self._report({"event": "restarted", "text": reason})
             try:
                 self.replace()
             except XpError as error:
@@ -185,26 +195,19 @@ class LocalServer:
     def _spawn(self, python: str, port: int) -> int:
         reading, writing = os.pipe()
         try:
-            with _opened(self._log) as log:
-                self._process = processes.start(
-                    [
-                        *(executable(python), "-m", "xp.envs.serve", self._kind, self.serve),
-                        *(str(writing), str(port), str(self._memory_gb or "")),
-                    ],
-                    env=_child_environ(self._environ, self._overrides, self.key, python),
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(writing,),
-                )
+            self._process = processes.start(
+                [
+                    *(executable(python), "-m", "xp.envs.serve", self._kind, self.serve),
+                    *(str(writing), str(port), str(self._memory_gb or ""), str(self._call_timeout_s)),
+                ],
+                env=_child_environ(self._environ, self._overrides, self.key, python),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(writing,),
+            )
         finally:
             os.close(writing)
         return reading
-
-
-def _opened(log: Path | None) -> IO[bytes]:
-    if log is not None:
-        log.parent.mkdir(parents=True, exist_ok=True)
-    return open(os.devnull if log is None else log, "ab")
 
 
 def _first_line(fd: int) -> dict[str, Any]:

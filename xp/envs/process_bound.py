@@ -10,7 +10,6 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
-from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, SessionLost
@@ -18,11 +17,10 @@ from xp.envs.config import EnvConfig
 from xp.envs.local_server import LocalServer
 from xp.envs.loop import current_loop, run
 from xp.envs.retry import AtCapacity
+from xp.envs.server_events import ServerEvents
 from xp.envs.target import Target, override_values
 from xp.envs.transport import Transport
 
-LOG_VARIABLE: Final = "XP_SERVE_LOG"
-"""Variable with the file for the output of servers that a provider starts; unset: output is dropped."""
 SLACK_S: Final = 30.0
 """Seconds that a caller waits beyond a request's own deadline, in case the event loop is blocked."""
 CLOSE_S: Final = 60.0
@@ -170,20 +168,22 @@ class ProcessBoundProvider(ABC, Generic[C]):
 
     def _serve(self) -> LocalServer:
         """Starts the configuration's `serve`; the provider's close ends the sessions first, then the server."""
-        config, log = self._config, self._environ.get(LOG_VARIABLE)
+        config, overrides = self._config, override_values(self._config, self._environ)
+        hidden = [self._environ.get(name, "") for name in config.secrets] + list(overrides.values())
         assert config.serve is not None  # EnvConfig: one of target, serve and image
         server = LocalServer(
             config.serve,
             self._environ,
-            Path(log) if log else None,
+            report=ServerEvents(config.name, self._environ, hidden).add,
+            call_timeout_s=config.limits.call_timeout_s,
             kind=self.kind,
             python=config.python,
             memory_gb=config.limits.memory_gb,
-            overrides=override_values(config, self._environ),
+            overrides=overrides,
         )
         server.start()
         atexit.unregister(server.stop)
-        server.watch(config.limits.call_timeout_s)
+        server.watch()
         return server
 
 

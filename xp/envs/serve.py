@@ -11,11 +11,14 @@ import os
 import socket
 import sys
 import typing
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final
 
 from xp.envs.light_sdk import import_openenv, import_openreward
 from xp.envs.pythons import bound_memory, stacks_within
+from xp.envs.watched_calls import WatchedCalls
 from xp.lib.asgi_key import App, KeyCheck
 from xp.lib.load import load_object
 from xp.lib.loopback import HOST, free_port
@@ -23,6 +26,8 @@ from xp.lib.loopback import HOST, free_port
 KEY_VARIABLE: Final = "XP_SERVE_KEY"
 SDKS: Final = ("openreward.environments", "ors")
 """Modules of the SDKs for ORS, with a base class `Environment` and a `Server`."""
+BASES: Final = (*SDKS, "openenv.core.env_server.interfaces")
+"""Modules with a base class `Environment` of served environments."""
 MAX_SESSIONS: Final = 1024
 """Largest number of sessions of a class that supports several; the client's limit is env.limits.max_sessions."""
 BLOCKING_CALLS: Final = 1024
@@ -31,33 +36,43 @@ STACKS: Final = 0.5
 """Largest share of env.limits.memory_gb for the stacks of these calls' threads; further calls wait."""
 
 
-def main(kind: str, serve: str, report_fd: int, port: int, memory_gb: float | None) -> None:
+def main(kind: str, serve: str, report_fd: int, port: int, memory_gb: float | None, call_timeout_s: float) -> None:
     """Serves `module:Class` until SIGTERM.
 
-    The port is written to `report_fd` as one line of JSON; port 0 means any port.
+    `report_fd` receives lines of JSON: the port, and later what `WatchedCalls` reports; port 0 means any port.
     """
     bound_memory(memory_gb)
     key = os.environ.pop(KEY_VARIABLE)
-    with os.fdopen(report_fd, "w") as report:
-        try:
-            app = KeyCheck(_app(kind, serve), key, header="x-api-key")
-            # Not any port of the system: a replacement of this server must find the same one free.
-            listener = socket.create_server((HOST, port or free_port()), backlog=1024)
-        except Exception as error:
-            lacks = error.name if isinstance(error, ModuleNotFoundError) else None
-            report.write(json.dumps({"error": f"{type(error).__name__}: {error}", "lacks": lacks}) + "\n")
-            raise SystemExit(1) from error
-        report.write(json.dumps({"port": listener.getsockname()[1], "pid": os.getpid()}) + "\n")
+    os.set_inheritable(report_fd, False)
+
+    def report(event: Mapping[str, Any]) -> None:
+        with suppress(OSError):  # The parent has ended.
+            os.write(report_fd, json.dumps(event).encode() + b"\n")
+
+    calls = WatchedCalls(report, call_timeout_s)
+    try:
+        app = KeyCheck(_app(kind, serve, calls), key, header="x-api-key")
+        # Not any port of the system: a replacement of this server must find the same one free.
+        listener = socket.create_server((HOST, port or free_port()), backlog=1024)
+    except Exception as error:
+        lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+        report({"error": f"{type(error).__name__}: {error}", "lacks": lacks})
+        raise SystemExit(1) from error
+    report({"port": listener.getsockname()[1], "pid": os.getpid(), "places": calls.places})
     room = BLOCKING_CALLS if memory_gb is None else stacks_within(memory_gb * STACKS)
     _run(app, listener, ThreadPoolExecutor(min(BLOCKING_CALLS, room)))
 
 
-def _app(kind: str, serve: str) -> App:
+def _app(kind: str, serve: str, calls: WatchedCalls) -> App:
     if kind == "openenv":
         import_openenv()
     else:
         import_openreward()
-    app: App = (openenv_app if kind == "openenv" else ors_app)(load_object(serve))
+    target = load_object(serve)
+    for name in BASES:
+        if (base := getattr(sys.modules.get(name), "Environment", None)) is not None:
+            calls.watch(target, base)
+    app: App = (openenv_app if kind == "openenv" else ors_app)(target)
     return app
 
 
@@ -162,4 +177,4 @@ def _models(environment: type) -> tuple[type, type]:
 
 if __name__ == "__main__":
     memory_gb = float(sys.argv[5]) if sys.argv[5] else None
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), memory_gb)
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), memory_gb, float(sys.argv[6]))

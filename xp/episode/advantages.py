@@ -12,6 +12,7 @@ from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.lib.load import load_object
+from xp.spec import Algorithm, Estimator
 
 EPSILON = 1e-8
 """Added to a variance before its square root, as in the trainers' own whitening."""
@@ -83,6 +84,32 @@ def reinforce_pp(episodes: Sequence[Valid]) -> list[float]:
     squares = sum(episode.num_tokens * (episode.reward - mean) ** 2 for episode in episodes)
     scale = math.sqrt(squares / (tokens - 1) + EPSILON)
     return [(episode.reward - mean) / scale for episode in episodes]
+
+
+def advantage_rule(algorithm: Algorithm) -> AdvantageFn | None:
+    """The function that computes the advantages of whole episodes; None: a trainer or a critic does.
+
+    Raises XpError if it cannot be loaded.
+    """
+    if algorithm.advantage_fn is not None:
+        return load_advantage_fn(algorithm.advantage_fn)
+    return reinforce_pp if algorithm.estimator is Estimator.REINFORCE_PP else None
+
+
+def of_valid(
+    rule: AdvantageFn, rewards: Sequence[float | None], groups: Sequence[str], num_tokens: Sequence[int]
+) -> list[float]:
+    """Advantages of all episodes of a step; 0 for void ones, which the rule does not get.
+
+    Args:
+        rule: function from the valid episodes to one advantage each.
+        rewards: of each episode; None: void.
+        groups: name of each episode's group.
+        num_tokens: number of each episode's trained tokens.
+    """
+    valid = {at: Valid(reward, groups[at], num_tokens[at]) for at, reward in enumerate(rewards) if reward is not None}
+    estimates = dict(zip(valid, rule(list(valid.values())) if valid else (), strict=True))
+    return [estimates.get(at, 0.0) for at in range(len(rewards))]
 
 
 def load_advantage_fn(name: str) -> AdvantageFn:

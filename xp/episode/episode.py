@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from xp.envs.config import EnvConfig
 from xp.envs.judges import total_usage
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Tokens, Turn
-from xp.episode.replay import Attempt, Call, call_name
+from xp.episode.replay import Attempt, Call, call_name, fault_text
 from xp.episode.rewards import EndedEpisode, Overlong, RewardSteps, check_bound, penalized
 from xp.episode.tool_calls import MalformedCall, ParsedCall, ToolCall
 from xp.lib.text import valid_text
@@ -23,6 +24,11 @@ from xp.spec.env import OnMalformedCall, OnNoToolCall, PromptSource, ToolCallsPe
 UNREAD: Final = "tool"
 """Name of the tool for a call that could not be parsed."""
 NUDGE: Final = "Your message held no tool call. Go on by calling one of the tools."
+
+
+_log = logging.getLogger(__name__)
+_logged = set[tuple[str, type[EnvFault]]]()
+"""Environments and types of their faults of which this process has logged the first one."""
 
 
 class Episode:
@@ -298,7 +304,10 @@ class Episode:
 
     def _void(self, fault: EnvFault) -> None:
         self._status = EpisodeStatus.VOID
-        self._void_reason = valid_text(f"{type(fault).__name__}: {fault}")
+        self._void_reason = fault_text(fault)
+        if (self.task.env, type(fault)) not in _logged:
+            _logged.add((self.task.env, type(fault)))
+            _log.warning("an episode of %s is void: %s", self.task.env, self._void_reason)
 
     def _dialogue(self) -> tuple[list[Message], list[dict[str, Any]]]:
         """All messages, and the executed calls with their results."""
@@ -321,6 +330,7 @@ class Episode:
             num_tool_calls=self._num_tool_calls,
             num_malformed=self._num_malformed,
             void_reason=self._void_reason,
+            faults=tuple(self._attempt.faults),
             judges=total_usage([result.judges for result in results]),
             grader={name: value for result in results for name, value in result.metrics.items()},
         )

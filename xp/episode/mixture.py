@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from xp.envs import server_events
 from xp.envs.base import Message, ProtocolError, Provider, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.load import load_provider
@@ -67,7 +68,9 @@ class EnvironmentMixture(Closing):
         """Reads the control plane's `episode.json`, and the dialect that the stage resolved."""
         config = resolved(config_of(path, EpisodeConfig.from_json), path.parent)
         log = JudgeLog(path.parent / JUDGE, path.parent.parent.parent.glob(f"attempt_*/*/{JUDGE}/*.jsonl"))
-        return EnvironmentMixture(config, environ, log)
+        # A trainer's processes need not have the variables of the stage's program.
+        events = {server_events.VARIABLE: str(path.with_name(server_events.FILE).absolute())}
+        return EnvironmentMixture(config, {**environ, **events}, log)
 
     def episode(self, row: TaskName) -> Episode:
         """A new episode on a task; its session opens with `start()` or the first step."""

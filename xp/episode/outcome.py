@@ -93,6 +93,8 @@ class EpisodeResult:
     unpenalized: float | None = None
     """Reward before the penalty for length of a training. None means that there is no penalty, or the episode is
     void."""
+    faults: tuple[tuple[str, str], ...] = ()
+    """Calls and faults of sessions; a fresh session followed each one, except the last one of a void episode."""
     reward_steps: Mapping[str, float] = field(default_factory=dict)
     """Reward after each step of its computation (xp.episode.rewards.RewardStep), in order; a void episode has those
     before the fault."""

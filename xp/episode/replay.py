@@ -49,6 +49,11 @@ def call_name(call: Call) -> str:
     return call.name if isinstance(call, ToolCall) else "the final answer"
 
 
+def fault_text(fault: EnvFault) -> str:
+    """A fault as a reason why an episode is void."""
+    return valid_text(f"{type(fault).__name__}: {fault}")
+
+
 class Attempt:
     """The session of an episode, with retries; raises EnvFault only.
 
@@ -71,6 +76,8 @@ class Attempt:
         self._system_prompt, self._is_live = system_prompt, prepared is None
         self.opening = prepared
         """First messages of the dialogue. None means that they are those of a session that is not open yet."""
+        self.faults: list[tuple[str, str]] = []
+        """Each fault, with the call in which it occurred."""
         self._retries_left = retries
         self._num_retries = 0
         self._session: Session | None = None
@@ -80,13 +87,13 @@ class Attempt:
         self._persist(lambda session: session, deadline)
 
     def perform(self, call: Call, deadline: float) -> ToolResult:
-        result = self._persist(lambda session: _perform(session, call), deadline)
+        result = self._persist(lambda session: _perform(session, call), deadline, call_name(call))
         self._done.append((call, result))
         return result
 
     def leave(self, deadline: float) -> ToolResult | None:
         """The score of the episode's final state. None means that the environment does not score states."""
-        return self._persist(_leave, deadline)
+        return self._persist(_leave, deadline, "the final state")
 
     def takes_messages(self) -> bool:
         return self._persist(lambda session: isinstance(session, MessageTaker), float("inf"))
@@ -107,16 +114,17 @@ class Attempt:
             with suppress(Exception):
                 session.close()
 
-    def _persist(self, act: Callable[[Session], T], deadline: float) -> T:
+    def _persist(self, act: Callable[[Session], T], deadline: float, call: str = "opening") -> T:
         """Acts on the session; after a fault on a new one, while retries and time are left."""
         while True:
             if time.monotonic() > deadline:
                 raise DeadlineExceeded("the episode took longer than its limit")
             try:
                 return _as_fault(lambda: act(self._session or self._reopen()))
-            except (UnsafeOrigin, Diverged, PromptDiffers):
-                raise
-            except EnvFault:
+            except EnvFault as fault:
+                self.faults.append((call, fault_text(fault)))
+                if isinstance(fault, (UnsafeOrigin, Diverged, PromptDiffers)):
+                    raise
                 self.close()
                 if self._retries_left <= 0:
                     raise

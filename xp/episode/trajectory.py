@@ -21,7 +21,9 @@ from xp.lib.closing import Closing
 from xp.lib.digest import text_digest
 from xp.lib.reading import lines_of
 
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
+TRAIN: Final = "train"
+"""Phase of a training's episodes."""
 TOOLS: Final = "tools"
 """Name of the field with the digest of the tools, and of the tools' directory beside the trajectories."""
 PROMPT: Final = "prompt"
@@ -37,7 +39,7 @@ class Trajectory:
     phase: str
     """`train`, `evaluate`, or another name of the stage."""
     step: int
-    """Rollout step of the trainer, from 0."""
+    """Rollout step as in the metrics: from 1 in training, 0 for an evaluation before it."""
     env: str
     """Name of the member of the mixture."""
     split: str
@@ -100,6 +102,7 @@ def trajectory(
     """The record of a settled episode.
 
     Args:
+        step: number of rollout steps before it.
         tools: JSON list of the tools' schemas.
         prompt: first messages and tools as text, if the run keeps prompts.
     """
@@ -112,7 +115,7 @@ def trajectory(
     return Trajectory(
         run=run,
         phase=phase,
-        step=step,
+        step=step + (phase == TRAIN),
         env=episode.task.env,
         split=episode.task.split,
         index=episode.task.index,

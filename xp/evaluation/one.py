@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.engines.evaluate import playing
+from xp.envs import server_events
 from xp.envs.chat_api import Api
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.episode.auto_dialect import detect
@@ -163,7 +164,7 @@ class EvaluationRun:
         health = Health(self.entry.spec.training.max_void_fraction, len(todo), num_void)
         if (reason := self._allowance.spent() or health.passed()) is not None:
             return reason
-        record = {loaded_code.VARIABLE: str((place / loaded_code.FILE).absolute())}
+        record = {one.VARIABLE: str((place / one.FILE).absolute()) for one in (loaded_code, server_events)}
         os.environ |= record
         board = Board(self.title, len(todo), episodes.values(), self._cost)
         with (

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from xp.diagnosis.history import History, ToolUse
+from xp.diagnosis.history import History
 from xp.diagnosis.rules import HACKED, symptoms
 from xp.diagnosis.symptom import Severity, Symptom
 from xp.errors import ExitCode, XpError
@@ -18,8 +18,8 @@ from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import CONFIDENCE
 from xp.lib.text import counted
 from xp.run_records.diagnose import metrics_history
+from xp.run_records.health import EpisodeCount
 from xp.run_records.record import RunRecord, RunStatus
-from xp.run_records.tool_use import tool_use
 
 
 class RunVerdict(StrEnum):
@@ -51,23 +51,26 @@ class Diagnosis:
     verdict: RunVerdict
     reason: str
     symptoms: Sequence[Symptom]
+    environment: Sequence[str]
+    """Health of the environments, in lines."""
 
     @property
     def code(self) -> ExitCode:
         return CODES[self.verdict]
 
 
-def diagnose(run: Path, record: RunRecord, tools: ToolUse | None = None) -> Diagnosis:
+def diagnose(run: Path, record: RunRecord, count: EpisodeCount | None = None) -> Diagnosis:
     """The verdict on a run and its symptoms.
 
     Args:
         run: the run's directory.
         record: its record.
-        tools: use of tools, if the trajectories were read already. None means that they are read.
+        count: its episodes, if the trajectories were read already. None means that they are read.
     """
-    history = replace(metrics_history(run, record), tools=tools or tool_use(run))
+    count = count or EpisodeCount.of(run)
+    history = replace(metrics_history(run, record), tools=count.tools.result())
     observed = symptoms(history)
-    return Diagnosis(run.name, *_verdict(run, record, history, observed), observed)
+    return Diagnosis(run.name, *_verdict(run, record, history, observed), observed, count.health.lines(run))
 
 
 def _verdict(run: Path, record: RunRecord, history: History, observed: Sequence[Symptom]) -> tuple[RunVerdict, str]:

@@ -19,6 +19,7 @@ from xp.lib.reading import json_of, text_of
 from xp.lib.text import counted
 from xp.lib.verified import DIGESTS, VERIFIED, damaged
 from xp.models.files import local_directory
+from xp.planning.episode import user_modules
 from xp.replay.bundle import figures_of, refuse_secrets
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import read_lock
@@ -92,8 +93,9 @@ def episode_files(run: Path) -> dict[str, Path | str]:
 def card(run: Path, spec: RunSpec) -> str:
     """The model card: how to do it again, and the figures with their intervals."""
     base, licence = _hubs_model(spec), licence_of(local_directory(start_place(spec), run.parent.parent))
-    if base and (link := licence.get("license_link", "https:")) and ":" not in link:  # a file beside the base model
-        licence["license_link"] = f"https://huggingface.co/{base}/blob/{spec.model.revision or 'main'}/{link}"
+    if ":" not in (link := licence.pop("license_link", "")):  # a file beside the base model, which is not published
+        link = f"https://huggingface.co/{base}/blob/{spec.model.revision or 'main'}/{link}" if base and link else ""
+    licence |= {"license_link": link} if link else {}
     head: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
@@ -119,10 +121,18 @@ def card(run: Path, spec: RunSpec) -> str:
         f" (backend {spec.backend.name}). The licence is that of the base model.\n\n"
         f"The weights are in {dtype}; the training computed in {spec.model.dtype}.{apart}\n\n"
         f"## Held-out reward\n\n| model | mean reward (95 %) | passes (95 %) |\n|---|---|---|\n{figures}\n\n"
-        f"## Do it again\n\n    python -m xp run {SPEC}\n\n"
+        f"## Do it again\n\n    python -m xp run {SPEC}\n\n{_not_published(spec)}"
         f"`{LOCK}` names what the run was made of; `python -m xp runs compare` shows what differs from another run.\n\n"
         f"| part | version |\n|---|---|\n{versions}\n",
     )
+
+
+def _not_published(spec: RunSpec) -> str:
+    """A sentence about the user's own code, which is not in the repository; empty if there is none."""
+    modules = [f"`{name}`" for name in user_modules(spec)]
+    if not modules:
+        return ""
+    return f"It imports {' and '.join(modules)}, not published here; `python -m xp runs bundle` hands them on.\n\n"
 
 
 def _hubs_model(spec: RunSpec) -> str | None:

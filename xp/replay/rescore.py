@@ -26,12 +26,13 @@ from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.mixture import description
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Tokens
 from xp.episode.rewards import EndedEpisode, RewardStep, RewardSteps, reward_steps
+from xp.episode.trajectory import TRAIN
 from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.paired import PairedComparison, compare
 from xp.evaluation.results import check_content, of_run
 from xp.evaluation.statistics import Rewards
 from xp.planning.episode import episode_config
-from xp.report.episodes import TRAIN, EpisodeIndex, EpisodeRow
+from xp.report.episodes import EpisodeIndex, EpisodeRow
 from xp.report.selection import AFTER, BEFORE
 from xp.run_records.held_out import is_of_reward_fn, scoring_differences
 from xp.secrets.redaction import resolve

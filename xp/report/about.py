@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Any
 
 from xp.composition import from_container
 from xp.episode.metric_table import title_of_metric
 from xp.errors import XpError
 from xp.planning.memory.fit import memory_lines
 from xp.report.foreign import as_dict, page_name
-from xp.run_records.record import RunRecord, RunStatus, is_held, minutes_between
-
-KILLED: Final = "killed"
-
-
-def status_of(run: Path, record: RunRecord) -> str:
-    """Status of the record; `killed` if it is `running` and no supervisor holds the run."""
-    is_orphan = record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is not None and not is_held(run)
-    return KILLED if is_orphan else record.status.value
+from xp.run_records.record import RunRecord, minutes_between
 
 
 def title_of(spec: Mapping[str, Any]) -> str:

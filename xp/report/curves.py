@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from xp.episode.clusters import reward_limits
 from xp.episode.metrics_file import metrics_lines
+from xp.episode.trajectory import TRAIN
 from xp.evaluation.statistics import bounded, mean
 from xp.lib.reading import is_finite
-from xp.report.episodes import TRAIN, EpisodeIndex
+from xp.report.episodes import EpisodeIndex
 from xp.report.foreign import page_name
 
 STAGES: Final = ("sft", "train", "evaluate_during", "evaluate")

@@ -14,7 +14,7 @@ from xp.episode.metric_table import find, title_of_metric
 from xp.errors import ExitCode, XpError
 from xp.evaluation.records import REQUEST, line_of, listed
 from xp.lib.reading import json_of
-from xp.report.about import facts, plan_and_measured, stages, status_of, title_of
+from xp.report.about import facts, plan_and_measured, stages, title_of
 from xp.report.base import differences, flat
 from xp.report.comparison import comparison
 from xp.report.curves import curves, reward_intervals, tool_calls
@@ -24,7 +24,7 @@ from xp.report.foreign import page_name
 from xp.report.result import results, verdict
 from xp.report.selection import Extent, chosen
 from xp.run_records.notes import listed_notes
-from xp.run_records.record import read_record
+from xp.run_records.record import read_record, status_of
 from xp.spec.recorded import recorded_spec
 
 FORMAT: Final = 1
@@ -78,7 +78,7 @@ class RunPage:
             "status": status,
             "title": title_of(spec),
             "facts": [*facts(record), *_notes(self.run)],
-            "verdict": verdict(self.run, record, status, self.index.tools.result()),
+            "verdict": verdict(self.run, record, status, self.index.count),
             "stages": stages(record),
             "plan": plan_and_measured(spec, record, lines.get("train", {})),
             "spec": list(flat(spec).items()),
@@ -139,6 +139,7 @@ class EvaluationPage(RunPage):
                 "word": page_name(status),
                 "sentence": page_name(line_of(evaluation).split("  ", 2)[-1]),
                 "symptoms": [],
+                "environment": [page_name(line) for line in self.index.count.health.lines(self.run)],
             },
             "spec": list(flat(self.spec).items()),
             "metrics": {},

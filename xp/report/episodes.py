@@ -7,16 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
-from xp.episode.trajectory import SCHEMA_VERSION
+from xp.episode.trajectory import SCHEMA_VERSION, TRAIN
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import check_below, is_finite
 from xp.lib.reading import opened as opened_file
+from xp.run_records.health import EpisodeCount
 from xp.run_records.record import number_of
-from xp.run_records.tool_use import ToolCount
-
-TRAIN: Final = "train"
 
 
 class EpisodeRow(NamedTuple):
@@ -25,7 +23,7 @@ class EpisodeRow(NamedTuple):
     attempt: int
     phase: str
     step: int
-    """Rollout step as in the metrics: from 1 in training, 0 for the evaluation before it."""
+    """See Trajectory."""
     env: str
     split: str
     task_index: int
@@ -58,8 +56,7 @@ class EpisodeIndex:
         self.rows: list[EpisodeRow] = []
         self.num_unreadable = 0
         """Number of lines that are incomplete (killed writer) or of an unknown schema."""
-        self.tools = ToolCount()
-        """Use of tools in the training's episodes."""
+        self.count = EpisodeCount()
         self.calls: dict[tuple[int, int], Counter[str]] = {}
         """Attempt and step of the training -> tool -> number of its calls."""
 
@@ -119,8 +116,8 @@ class EpisodeIndex:
                 row = _row(record, attempt)
                 if row is not None:
                     self.rows.append(row)
+                    names = self.count.add(file, record)
                     if is_training:
-                        names = self.tools.add(file, record)
                         self.calls.setdefault((attempt, row.step), Counter()).update(names)
                     self._places.append((file, offset))
                 elif line.strip():
@@ -145,7 +142,7 @@ def _row(record: Any, attempt: int) -> EpisodeRow | None:
         return EpisodeRow(
             attempt=attempt,
             phase=phase,
-            step=int(record["step"]) + (phase == TRAIN),
+            step=int(record["step"]),
             env=str(record["env"]),
             split=str(record["split"]),
             task_index=int(record["index"]),

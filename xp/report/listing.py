@@ -12,7 +12,6 @@ from threading import Lock
 from time import monotonic
 from typing import Any, Final
 
-from xp.diagnosis.history import ToolUse
 from xp.episode.evaluation import RECORD
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
@@ -20,9 +19,9 @@ from xp.evaluation.records import REQUEST, listed
 from xp.evaluation.verdict import RunVerdict, diagnose
 from xp.lib.reading import is_finite, json_of
 from xp.lib.text import shortened
-from xp.report.about import status_of
 from xp.report.foreign import as_dict, page_name
 from xp.report.result import interval_of
+from xp.run_records.health import EpisodeCount
 from xp.run_records.leaderboard import MAX_SHOWN, RunRow, differing, is_match, row_of, text
 from xp.run_records.named import EVALUATIONS, RUNS, known_names
 from xp.run_records.notes import FILE as NOTES
@@ -33,8 +32,6 @@ from xp.run_records.sweep import read_sweeps
 
 MAX_POINTS: Final = 32
 """Largest number of points of a row's curve; more steps are averaged."""
-NO_TOOLS: Final = ToolUse(0, frozenset(), {}, None)
-"""Use of tools of a training whose trajectories were not read."""
 
 
 @dataclass
@@ -155,7 +152,6 @@ def _read(place: Path, stamp: tuple[int, ...]) -> _Entry:
 def _of_run(place: Path, stamp: tuple[int, ...]) -> _Entry:
     record = read_record(place)
     spec, row = row_of(place, record)
-    row = replace(row, status=status_of(place, record))
     lines = read_metrics(place / "metrics.jsonl", "train")
     last, running = record.attempts[-1], row.status == RunStatus.RUNNING
     now = (datetime.now(UTC) - datetime.fromisoformat(last.started)).total_seconds() if running else 0.0
@@ -190,7 +186,7 @@ def _judged(place: Path, entry: _Entry) -> _Entry:
         return replace(entry, is_judged=True)
     changes: dict[str, Any] = {}
     try:
-        diagnosis = diagnose(place, entry.record, NO_TOOLS)
+        diagnosis = diagnose(place, entry.record, EpisodeCount())
         if diagnosis.verdict is RunVerdict.FLAT:
             diagnosis = diagnose(place, entry.record)
         is_killed = entry.record.status is RunStatus.RUNNING

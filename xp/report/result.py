@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from xp.diagnosis.history import ToolUse
 from xp.episode.clusters import within
 from xp.errors import XpError
 from xp.evaluation.paired import PairedComparison
@@ -16,6 +15,7 @@ from xp.evaluation.settings import default_margin
 from xp.evaluation.statistics import interval
 from xp.evaluation.verdict import RunVerdict, diagnose
 from xp.report.foreign import page_name
+from xp.run_records.health import EpisodeCount
 from xp.run_records.held_out import HeldOutResult, held_out
 from xp.run_records.record import RunRecord, RunStatus
 
@@ -40,19 +40,19 @@ def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:
     return within(low, result.limits), within(high, result.limits)
 
 
-def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = None) -> dict[str, Any]:
+def verdict(run: Path, record: RunRecord, status: str, count: EpisodeCount | None = None) -> dict[str, Any]:
     """The verdict of `runs diagnose` with its symptoms and its comparison.
 
     Args:
         run: directory of the run.
         record: the run's record.
         status: status text of the page.
-        tools: use of tools, if the trajectories were read already.
+        count: its episodes, if the trajectories were read already.
     """
     try:
-        diagnosis = diagnose(run, record, tools)
+        diagnosis = diagnose(run, record, count)
     except XpError as error:
-        return {"word": RunVerdict.INCOMPLETE, "sentence": page_name(error), "symptoms": []}
+        return {"word": RunVerdict.INCOMPLETE, "sentence": page_name(error), "symptoms": [], "environment": []}
     try:
         pair = before_and_after(run, default_margin())
     except (XpError, KeyError, TypeError, ValueError):
@@ -62,6 +62,7 @@ def verdict(run: Path, record: RunRecord, status: str, tools: ToolUse | None = N
         "word": diagnosis.verdict,
         "sentence": page_name(reason),
         "symptoms": [page_name(f"{one.rule}: {one.text()}") for one in diagnosis.symptoms],
+        "environment": [page_name(line) for line in diagnosis.environment],
     }
     if pair is None:
         return page

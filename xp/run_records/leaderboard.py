@@ -19,7 +19,7 @@ from xp.lib.text import shortened
 from xp.run_records.held_out import HeldOutResult, held_out, is_of_reward_fn, scoring_differences
 from xp.run_records.named import named_runs
 from xp.run_records.notes import listed_notes
-from xp.run_records.record import RunRecord, read_record
+from xp.run_records.record import RunRecord, read_record, status_of
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
         after=None if after is None else after.reward_mean,
         stderr=None if after is None else after.reward_stderr,
         minutes=record.minutes,
-        status=record.status.value,
+        status=status_of(directory, record),
         note=next((result.label for result in results.values() if result.label), ""),
         tags=" ".join(listed_notes(directory).tags),
         passes=None if after is None else after.env_pass_share,

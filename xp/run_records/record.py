@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import platform
 import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator
 
@@ -54,6 +54,12 @@ class RunStatus(StrEnum):
     """A stage whose result was there already."""
     FAILED = "failed"
     INTERRUPTED = "interrupted"
+
+
+KILLED: Final = "killed"
+"""Status of a run that is recorded as `running` and has no supervisor."""
+FOREIGN: Final = "of elsewhere"
+"""Status of a run that was begun elsewhere and is recorded as `running`; it is not queried."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +256,23 @@ def is_ours(directory: Path) -> bool:
     except XpError:
         return False
     return (record.user, record.directory) == begun_here(directory)
+
+
+def status_of(directory: Path, record: RunRecord, has_jobs: Callable[[], bool] | None = None) -> str:
+    """Status in the record; `running` is replaced if no process supervises the run.
+
+    Args:
+        has_jobs: asks a cluster whether a run without a supervisor has jobs; None: it is not asked, and has them.
+    """
+    if record.status is not RunStatus.RUNNING or is_held(directory):
+        return record.status.value
+    if not is_ours(directory):
+        return FOREIGN
+    # The last record is written before the lock is released: a run that ended meanwhile is seen now.
+    record = read_record(directory)
+    is_detached = bool(record.attempts) and record.attempts[-1].supervisor is None
+    is_live = is_detached and (has_jobs is None or has_jobs())
+    return KILLED if record.status is RunStatus.RUNNING and not is_live else record.status.value
 
 
 def check_ours(directory: Path) -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from xp.diagnosis.history import ToolUse
 from xp.episode.trajectory import TOOLS
 from xp.errors import ExitCode, XpError
 from xp.lib.names import is_name
-from xp.lib.reading import is_finite, json_of, lines_of
-
-STAGE: Final = "train"
-"""Stage whose trajectories are counted."""
+from xp.lib.reading import is_finite, json_of
 
 
 class ToolCount:
@@ -56,25 +51,6 @@ class ToolCount:
         names = frozenset(name for place, digest in self._offered for name in _tools(place, digest))
         share = self._waited / self._elapsed if self._elapsed > 0 else None
         return ToolUse(self._num_episodes, names, self._calls, share, self._malformed)
-
-
-def tool_use(run: Path) -> ToolUse | None:
-    """Use of tools in all trajectories of a run's training. None means that there are none. Raises XpError as
-    `lines_of` does."""
-    count = ToolCount()
-    for file in sorted(run.glob(f"attempt_*/{STAGE}/trajectories/*.jsonl")):
-        for record in _records(file, run):
-            count.add(file, record)
-    return count.result()
-
-
-def _records(file: Path, run: Path) -> Iterator[Mapping[str, Any]]:
-    """The records of a file; an incomplete line is skipped."""
-    for line in lines_of(file, ExitCode.RUN_DIR, below=run):
-        try:
-            yield json.loads(line)
-        except (ValueError, RecursionError):
-            continue
 
 
 def _tools(place: Path, digest: str) -> list[str]:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from xp.envs import server_events
 from xp.envs.base import AnswerChecker, Provider
 from xp.errors import ExitCode, XpError
 from xp.lib.progress import ProgressBar
@@ -155,7 +156,8 @@ def main(argv: list[str]) -> int:
     try:
         with stopping():
             reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
-            prepare(config_of(Path(argv[0]), PrepareConfig.from_json), os.environ, reader=reader)
+            events = {server_events.VARIABLE: str(Path(argv[0]).absolute().with_name(server_events.FILE))}
+            prepare(config_of(Path(argv[0]), PrepareConfig.from_json), {**os.environ, **events}, reader=reader)
     except XpError as error:
         if os.environ.get("XP_DEBUG") == "1":
             traceback.print_exc()

@@ -107,13 +107,25 @@ def play(solvers: Mapping[str, Solve], rows: Sequence[TaskRow], mix: Environment
 
 
 def _played(solve: Solve, row: TaskRow, mix: EnvironmentMixture) -> Episode:
-    episode, syntax = mix.episode(row), syntax_of(mix.dialect(row.env))
+    episode = mix.episode(row)
+    play_script(solve, episode, lambda: mix.description(row), syntax_of(mix.dialect(row.env)))
+    if mix.scores_groups(row.env):
+        mix.score_group([episode]).result()
+    return episode
+
+
+def play_script(solve: Solve, episode: Episode, describe: Callable[[], Mapping[str, Any]], syntax: Syntax) -> None:
+    """Plays an episode by a script; raises XpError if the script raises or returns something else than a turn.
+
+    Args:
+        describe: fetches the environment's description of the task.
+    """
     episode.start()
     try:
-        task = mix.description(row)
+        task = describe()
     except EnvFault as fault:
         episode.give_up(f"{type(fault).__name__}: {fault}")
-        return episode
+        return
     messages = list(episode.opening)
     while not episode.is_over:
         try:
@@ -122,13 +134,10 @@ def _played(solve: Solve, row: TaskRow, mix: EnvironmentMixture) -> Episode:
             raise
         except Exception as error:
             raise XpError(
-                f"sft.data=solve: the script raised {type(error).__name__} at task {row.task_id}: {error}"
+                f"sft.data=solve: the script raised {type(error).__name__} at task {episode.task.id}: {error}"
             ) from error
         reply = episode.step(text)
         messages += [Message(role="assistant", content=text), *reply.messages]
-    if mix.scores_groups(row.env):
-        mix.score_group([episode]).result()
-    return episode
 
 
 def turn_of(value: Any, syntax: Syntax) -> str:

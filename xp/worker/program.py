@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from xp.envs import server_events
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError
 from xp.lib import loaded_code
@@ -27,14 +28,16 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
     """
     os.environ.setdefault(BEGAN, str(time.time()))
     for config in argv[:1]:  # in the stage's directory
-        os.environ.setdefault(loaded_code.VARIABLE, str(Path(config).absolute().with_name(loaded_code.FILE)))
+        for record in (loaded_code, server_events):
+            os.environ.setdefault(record.VARIABLE, str(Path(config).absolute().with_name(record.FILE)))
     for name, place in CACHES.items():
         os.environ.setdefault(name, str(Path.cwd() / "cache" / place))
     try:
         with stopping():
             program(argv)
     except StopSignal as stopped:
-        return _tell(str(stopped), stopped.code)
+        # Not the signal's name: xp's own Ctrl-C reaches a stage as TERM.
+        return _tell("this stage was stopped", stopped.code)
     except XpError as error:
         return _tell(str(error), error.code)
     except EnvFault as fault:

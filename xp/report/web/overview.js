@@ -49,6 +49,8 @@
         heldOut(run, "before"), heldOut(run, "after"), paired(verdict.paired),
         run.metrics.train && figure("training reward, last step", XP.num(last(run, "reward/avg_raw_reward"), 3), `${steps} rollout steps`),
         figure("episodes", XP.num(XP.count(run)), run.unreadable ? `${run.unreadable} lines could not be read` : null)),
+      verdict.environment.length > 0 && h("details", { open: !/^0 of .*, 0 more .*, 0 restarts/.test(verdict.environment[0]) },
+        h("summary", {}, "Health of the environments"), h("pre", {}, verdict.environment.join("\n"))),
       run.is_evaluation && run.environments.length > 0 && environments(run),
       h("dl", { class: "facts" }, run.facts.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       run.stages.length ? h("details", {}, h("summary", {}, "Stages"), stages(run)) : null,

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import torch
 
 from xp.backends.skyrl.worker.config import XP_ESTIMATOR
-from xp.episode.advantages import EPSILON, AdvantageFn, Valid
+from xp.episode.advantages import EPSILON, AdvantageFn, of_valid
 
 
 def register_estimator() -> None:
@@ -42,13 +42,9 @@ def by_episode(
         groups: name of each episode's group.
         is_void: whether each episode is void.
     """
-    valid = [row for row, void in enumerate(is_void) if not void]
-    advantages = torch.zeros_like(rewards)
-    if valid:
-        totals, tokens = rewards.double().sum(-1).tolist(), trained.sum(-1).tolist()
-        estimates = rule([Valid(totals[row], groups[row], int(tokens[row])) for row in valid])
-        advantages[valid] = torch.tensor(estimates, dtype=rewards.dtype)[:, None] * trained[valid]
-    return advantages
+    totals, tokens = rewards.double().sum(-1).tolist(), map(int, trained.sum(-1).tolist())
+    scored = [None if void else total for total, void in zip(totals, is_void, strict=True)]
+    return torch.tensor(of_valid(rule, scored, groups, list(tokens)), dtype=rewards.dtype)[:, None] * trained
 
 
 def gae(

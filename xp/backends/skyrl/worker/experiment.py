@@ -20,14 +20,13 @@ from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.backends.skyrl.worker.trainer import XpTrainer
 from xp.engines.config import EvaluateConfig
 from xp.envs.secrets_file import environment
-from xp.episode.advantages import AdvantageFn, load_advantage_fn, reinforce_pp
+from xp.episode.advantages import advantage_rule
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
-from xp.spec import Estimator
 from xp.worker.best import BestKeeper
 from xp.worker.tasks import TASK_ORDER
 
@@ -95,7 +94,7 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         log: SkyRLStepLog,
         evaluation: ModelEvaluation | None,
     ) -> None:
-        self._log, self._rule, self._evaluation = log, advantage_rule(config), evaluation
+        self._log, self._rule, self._evaluation = log, advantage_rule(config.spec.algorithm), evaluation
         self._keeper, algorithm, overlong = BestKeeper.of(config), config.spec.algorithm, Overlong.of(config.spec)
         self._rules = config.importance, algorithm.ratio_from, overlong, algorithm.distill
         self._config, self._mix = config, mix
@@ -157,14 +156,3 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
         return AsyncTrainer(self._rule, self._keeper, self._evaluation, *self._rules, **parts)
-
-
-def advantage_rule(config: SkyRLTrainStageConfig) -> AdvantageFn | None:
-    """Returns the function that makes advantages of rewards; None if SkyRL or a critic does.
-
-    Raises XpError if it cannot be loaded.
-    """
-    algorithm = config.spec.algorithm
-    if algorithm.advantage_fn is not None:
-        return load_advantage_fn(algorithm.advantage_fn)
-    return reinforce_pp if algorithm.estimator is Estimator.REINFORCE_PP else None

@@ -15,13 +15,14 @@ from xp.backends.slime.worker.rollout_process import is_void, read_played, worke
 from xp.episode.advantages import (
     AdvantageFn,
     Valid,
+    advantage_rule,
     check_not_negative,
     differ,
-    load_advantage_fn,
-    reinforce_pp,
+    of_valid,
     without_variance,
 )
 from xp.errors import ExitCode, XpError
+from xp.spec import Estimator
 
 EPSILON = 1e-6
 """Added to a group's standard deviation, as in Slime's own normalization (slime/ray/rollout.py)."""
@@ -60,23 +61,21 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
 
 def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[float], list[float]]:
     """Does the work of `post_process`, with the estimator as an argument."""
-    raw = [float(sample.reward) for sample in samples]
-    positions = [position for position, sample in enumerate(samples) if not is_void(sample)]
-    valid = [Valid(raw[at], str(samples[at].group_index), num_trained_tokens(samples[at])) for at in positions]
-    estimates = [0.0] * len(samples)
-    for position, advantage in zip(positions, estimate(valid), strict=True):
-        estimates[position] = advantage
-    return raw, estimates
+    raw, groups = [float(sample.reward) for sample in samples], [str(sample.group_index) for sample in samples]
+    scored = [None if is_void(sample) else reward for sample, reward in zip(samples, raw, strict=True)]
+    return raw, of_valid(estimate, scored, groups, list(map(num_trained_tokens, samples)))
 
 
 def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
     """The estimator of a spec."""
-    if config.spec.algorithm.advantage_fn is not None:
-        return load_advantage_fn(config.spec.algorithm.advantage_fn)
+    algorithm = config.spec.algorithm
+    if (rule := advantage_rule(algorithm)) is not None:
+        return rule
+    if algorithm.estimator is Estimator.GAE:
+        return plain
     of_group = partial(centred, by_std=by_std)
     baselines: Mapping[str, Baseline] = {"grpo": of_group, "rloo": left_out, "maxrl": over_mean}
-    estimator = config.spec.algorithm.estimator
-    return ESTIMATES.get(estimator) or partial(by_group, baseline=baselines[estimator])
+    return partial(by_group, baseline=baselines[algorithm.estimator])
 
 
 def by_group(episodes: Sequence[Valid], *, baseline: Baseline) -> list[float]:
@@ -126,10 +125,6 @@ def plain(episodes: Sequence[Valid]) -> list[float]:
             ExitCode.UNHEALTHY,
         )
     return [episode.reward for episode in episodes]
-
-
-ESTIMATES: Mapping[str, AdvantageFn] = {"reinforce_pp": reinforce_pp, "gae": plain}
-"""Estimators that need the whole step."""
 
 
 def num_trained_tokens(sample: Any) -> int:

@@ -18,6 +18,7 @@ from xp.backends.trl.worker.means import Counts, rescaled, trained, update_count
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.engines.kv_cache import without_padding_mask
+from xp.episode.advantages import AdvantageFn, of_valid
 from xp.spec import RatioFrom
 from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.importance import Importance, metrics
@@ -37,6 +38,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         importance: importance correction. None means that there is none.
         ratio_from: source of the old log-probabilities, a spec's `algorithm.ratio_from`.
         teacher: teacher of on-policy distillation. None means that there is none.
+        rule: function that computes the advantages. None means that GRPOTrainer does.
         parts: GRPOTrainer's own arguments.
     """
 
@@ -51,10 +53,11 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         importance: Importance | None = None,
         ratio_from: RatioFrom = RatioFrom.TRAINER,
         teacher: Teacher | None = None,
+        rule: AdvantageFn | None = None,
         **parts: Any,
     ) -> None:
         self._xp_log, self._xp_importance, self._xp_ratio_from = log, importance, ratio_from
-        self._xp_teacher = teacher
+        self._xp_teacher, self._xp_rule = teacher, rule
         self._xp_logps: torch.Tensor | None = None
         """Log-probabilities of the last forward pass."""
         self._xp_gap = [0.0, 0.0]
@@ -117,7 +120,14 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         output = super()._generate_and_score_completions(inputs)
         first = self.accelerator.process_index * len(inputs)
         share, size = slice(first, first + len(inputs)), self.num_generations
-        advantages = rescaled(output["advantages"], self._xp_rewards, share, size, str(self.scale_rewards))
+        if self._xp_rule is None:
+            advantages = rescaled(output["advantages"], self._xp_rewards, share, size, str(self.scale_rewards))
+        else:
+            rewards = [None if math.isnan(reward) else reward for reward in self._xp_rewards.tolist()]
+            groups = [str(at // size) for at in range(len(rewards))]
+            tokens = self.accelerator.gather(trained(output).sum(1)).tolist()
+            estimates = of_valid(self._xp_rule, rewards, groups, list(map(int, tokens)))
+            advantages = output["advantages"].new_tensor(estimates[share])
         return self._corrected(self._distilled({**output, "advantages": advantages}))
 
     def _distilled(self, output: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from logging import getLogger
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from xp.lib import loopback
@@ -34,6 +35,9 @@ def quiet_trainer(num_threads: int) -> None:
     logging.disable_progress_bar()
     # TRL 1.16.0 uses the old name of activation checkpointing with transformers 5.23.0.
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+    # TRL would write the whole prompts of void episodes; the environment's fault is logged by the episode.
+    grpo = getLogger("trl.trainer.grpo_trainer")
+    grpo.addFilter(lambda record: not record.getMessage().startswith("All reward functions returned None"))
 
 
 def quiet_rank() -> None:

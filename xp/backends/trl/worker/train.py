@@ -21,6 +21,7 @@ from xp.backends.trl.worker.process import Ranks, join_group, leave_group, quiet
 from xp.engines.config import EvaluateConfig
 from xp.engines.key_check import KEY
 from xp.engines.server import URL
+from xp.episode.advantages import advantage_rule
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
@@ -161,6 +162,7 @@ def make_trainer(
         config.importance,
         config.spec.algorithm.ratio_from,
         None if distill is None else Teacher(distill, environ, tokenizer, of_dtype),
+        advantage_rule(config.spec.algorithm),
         model=model,
         args=args,
         processing_class=tokenizer,

@@ -26,12 +26,12 @@ LOSS_TYPE = {
 }
 OTHER_ESTIMATORS = {
     Estimator.RLOO: "includes every episode in the mean of its group",
-    Estimator.REINFORCE_PP: "centres on the mean of a group, not of the whole step",
     Estimator.MAXRL: "divides by the deviation of a group, not by its mean",
     Estimator.GAE: "has no critic",
-    Estimator.CUSTOM: "computes the advantages itself and takes none from a function",
 }
 """Estimator -> difference of TRL's GRPOTrainer from it."""
+BY_XP = (Estimator.CUSTOM, Estimator.REINFORCE_PP)
+RULES = "xp.episode.advantages"
 MEANS = "xp.backends.trl.worker.means"
 NO_CRITIC = "nothing: GRPOTrainer has no critic"
 
@@ -86,19 +86,18 @@ def _of_own_policy(is_set: Callable[[RunSpec], bool], other: str) -> Callable[[R
 ALGORITHM = (
     Row(
         "algorithm.estimator",
-        implemented_by="GRPOTrainer's own",
+        implemented_by=lambda s: RULES if s.algorithm.estimator in BY_XP else "GRPOTrainer's own",
         refuse=lambda s: (
             f"TRL's GRPOTrainer {other}; use algorithm=grpo, or backend=skyrl or slime"
             if (other := OTHER_ESTIMATORS.get(s.algorithm.estimator))
             else None
         ),
     ),
-    Row("algorithm.advantage_fn", implemented_by="nothing: GRPOTrainer computes the advantages itself"),
     Row("algorithm.critic", implemented_by=NO_CRITIC),
     Row(
         "algorithm.advantage_scale",
         lambda s: {"scale_rewards": SCALE[s.algorithm.advantage_scale]},
-        implemented_by=MEANS,
+        implemented_by=lambda s: RULES if s.algorithm.estimator in BY_XP else MEANS,
     ),
     Row(
         "algorithm.policy_loss",

@@ -1,0 +1,148 @@
+"""Served environments with one planted fault each: a table of how an environment fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from openenv.core.env_server.interfaces import Environment as OpenEnvironment
+from openenv.core.env_server.types import Action, Observation, State
+from openreward.environments import Environment, TextBlock, ToolOutput, tool
+
+MAP: dict[str, int] = {}
+
+
+def dug() -> ToolOutput:
+    return ToolOutput(blocks=[TextBlock(text="dug")], reward=1.0, finished=True)
+
+
+def map_of(place: str) -> int:
+    return MAP[place]
+
+
+class Faulty(Environment):
+    """Its only tool fails as the task says."""
+
+    @classmethod
+    def list_splits(cls) -> Sequence[str]:
+        return ["train"]
+
+    @classmethod
+    def list_tasks(cls, split: str) -> Sequence[dict[str, Any]]:
+        return [{"split": split}]
+
+    def get_prompt(self) -> list[TextBlock]:
+        return [TextBlock(text="Dig.")]
+
+
+class Raising(Faulty):
+    @tool
+    def dig(self) -> ToolOutput:
+        """Dig."""
+        map_of("treasure")  # fault: raise
+        return dug()
+
+
+class Secretive(Faulty):
+    @tool
+    def dig(self) -> ToolOutput:
+        """Dig."""
+        raise ValueError(os.environ["XP_DIGGER_TOKEN"])  # fault: secret
+
+
+class Hanging(Faulty):
+    @tool
+    def dig(self) -> ToolOutput:
+        """Dig."""
+        while True:
+            time.sleep(0.1)  # fault: hang
+
+
+class Blocking(Faulty):
+    @tool
+    async def dig(self) -> ToolOutput:
+        """Dig, and let the server do nothing else."""
+        while True:
+            time.sleep(0.1)  # fault: block
+
+
+class Waiting(Faulty):
+    @tool
+    async def dig(self) -> ToolOutput:
+        """Dig."""
+        await self.answered()
+        return dug()
+
+    async def answered(self) -> None:
+        await asyncio.sleep(600.0)  # fault: wait
+
+
+class Leaving(Faulty):
+    @tool
+    def dig(self) -> ToolOutput:
+        """Dig."""
+        sys.exit(3)  # fault: exit
+
+
+class Dying(Faulty):
+    @tool  # fault: die
+    def dig(self) -> ToolOutput:
+        """Dig."""
+        os._exit(3)
+
+
+class Mistaken(Faulty):
+    @tool  # fault: type
+    def dig(self) -> ToolOutput:
+        """Dig."""
+        return "dug"  # type: ignore[return-value]
+
+
+class Slow(Faulty):
+    @tool  # fault: slow
+    def dig(self) -> ToolOutput:
+        """Dig."""
+        time.sleep(0.7)
+        return dug()
+
+
+class Starting(Faulty):
+    def setup(self) -> None:
+        raise RuntimeError("no shovel")  # fault: setup
+
+    @tool
+    def dig(self) -> ToolOutput:
+        """Dig."""
+        return dug()
+
+
+class Dig(Action):
+    """Dig."""
+
+
+class Dug(Observation):
+    text: str = ""
+
+
+class OpenEnvRaising(OpenEnvironment[Dig, Dug, State]):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Dug:
+        del seed, episode_id
+        return Dug()
+
+    def step(self, action: Dig, timeout_s: float | None = None, **_: Any) -> Dug:
+        del action, timeout_s
+        raise RuntimeError("thirteen")  # fault: openenv
+
+    @property
+    def state(self) -> State:
+        return State()
+
+
+def rows() -> dict[str, list[dict[str, Any]]]:
+    return {"train": [{"prompt": "Dig."}]}

@@ -1,0 +1,53 @@
+"""Record of what happens to the servers of a stage's environments; other stages and commands read it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from xp.errors import ExitCode
+from xp.lib.reading import lines_of
+from xp.secrets.redaction import Redactor, secret_values
+
+VARIABLE: Final = "XP_SERVER_EVENTS"
+"""Variable with the file of the record, for child processes too; unset: there is none."""
+FILE: Final = "environment.jsonl"
+_log = logging.getLogger(__name__)
+
+
+class ServerEvents:
+    """Writes the events of one environment's server.
+
+    Args:
+        env: name of the environment.
+        environ: variables with the file of the record.
+        hidden: values that are masked, beside those of variables that look like secrets.
+    """
+
+    def __init__(self, env: str, environ: Mapping[str, str], hidden: Iterable[str]) -> None:
+        self._env, self._file = env, environ.get(VARIABLE)
+        self._redactor = Redactor([*hidden, *secret_values(environ)])
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Adds an event, and logs an exception or a late call."""
+        text = self._redactor.redact(event.get("text", ""))
+        if event["event"] in ("raised", "late"):
+            _log.warning("environment %s, %s:\n%s", self._env, event["call"], text)
+        if self._file:
+            line = json.dumps({**event, "env": self._env, "text": text})
+            with open(self._file, "a", encoding="utf-8") as record:
+                record.write(f"{line}\n")
+
+
+def server_events(file: Path, below: Path) -> list[Mapping[str, Any]]:
+    """The events on record, without incomplete lines; raises XpError as `lines_of` does."""
+    events = []
+    for line in lines_of(file, ExitCode.RUN_DIR, below=below):
+        try:
+            events.append(json.loads(line))
+        except ValueError:
+            continue
+    return [one for one in events if isinstance(one, dict)]
