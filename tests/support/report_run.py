@@ -39,7 +39,8 @@ GROUP = 4
 
 def outcome(reward: float | None, status: EpisodeStatus = EpisodeStatus.FINISHED) -> EpisodeResult:
     if reward is None:
-        return EpisodeResult(EpisodeStatus.VOID, None, (), 0, 0, 0, "the server was gone")
+        why = "ResponseLost: the server was gone"
+        return EpisodeResult(EpisodeStatus.VOID, None, (), 0, 0, 0, why, faults=(("accuse", why),))
     return EpisodeResult(status, reward, (reward,), 1, 1, 0, reward_steps={"reduce": reward})
 
 
@@ -56,7 +57,7 @@ def episode(
     return Trajectory(
         run="run",
         phase=phase,
-        step=step,
+        step=step + (phase == "train"),
         env=ENV,
         split="train" if phase == "train" else "test",
         index=index,

@@ -193,16 +193,17 @@ def show(run: Path, *, as_json: bool = False) -> None:
         print(json.dumps(asdict(record) | {"now": status(run, record)}, indent=2, default=str))
         return
     out = console()
-    out.print(table(record, run.parent.parent))
+    now = status(run, record)
+    out.print(table(record, run.parent.parent, now))
     for stage in record.attempts[-1].stages if record.status is RunStatus.RUNNING else ():
         if stage.native_id is not None and stage.status in (RunStatus.PENDING, RunStatus.RUNNING):
             out.print(f"{stage.name}: {stage.launcher} {stage.native_id}")
-    if status(run, record) == FOREIGN:
+    if now == FOREIGN:
         out.print("it was started elsewhere: its jobs are not queried, and it is not resumed")
     for line in _evaluation_lines(summaries(run.parent.parent), run.name):
         out.print(line)
     _show_progress(run, record)
-    if status(run, record) == KILLED:
+    if now == KILLED:
         command = resume_command(run.name, run.parent.parent)
         out.print(f"its supervisor was killed; continue with: {command}", soft_wrap=True)
 

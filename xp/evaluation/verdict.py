@@ -19,7 +19,7 @@ from xp.evaluation.statistics import CONFIDENCE
 from xp.lib.text import counted
 from xp.run_records.diagnose import metrics_history
 from xp.run_records.health import EpisodeCount
-from xp.run_records.record import RunRecord, RunStatus
+from xp.run_records.record import RunRecord, RunStatus, status_of
 
 
 class RunVerdict(StrEnum):
@@ -79,7 +79,7 @@ def _verdict(run: Path, record: RunRecord, history: History, observed: Sequence[
         ended = next((ExitCode(code) for code in codes if code in FATAL), None)
         if ended is not None:
             return RunVerdict.BROKEN, f"its training ended with {ended.name}"
-        return RunVerdict.INCOMPLETE, f"the run is {record.status.value}"
+        return RunVerdict.INCOMPLETE, f"the run is {status_of(run, record)}"
     stages = {stage.name for attempt in record.attempts for stage in attempt.stages}
     if not history.lines and "sft" not in stages:
         return RunVerdict.INCOMPLETE, "nothing was trained"

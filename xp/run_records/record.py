@@ -321,24 +321,32 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     return _with_last(record, replace(last, training=training))
 
 
-def table(record: RunRecord, outputs: Path | None = None) -> str:
-    """The record in a few aligned lines."""
-    lines = [f"{record.run_id}  {record.status}"]
+def table(record: RunRecord, outputs: Path | None = None, now: str = RunStatus.RUNNING.value) -> str:
+    """The record in a few aligned lines.
+
+    Args:
+        outputs: the outputs root, for whole paths; None: they are relative to it.
+        now: `status_of` of a run that is recorded as running.
+    """
+    lines = [f"{record.run_id}  {_now(record.status, now)}"]
     for attempt in record.attempts:
         commit = f"  {attempt.provenance.commit[:10]}" if attempt.provenance.commit else ""
         dirty = " (changed)" if attempt.provenance.is_dirty else ""
-        lines.append(
-            f"attempt_{attempt.number}  {attempt.status}  {attempt.started}{commit}{dirty}{_length(attempt.training)}"
-        )
+        length, status = _length(attempt.training), _now(attempt.status, now)
+        lines.append(f"attempt_{attempt.number}  {status}  {attempt.started}{commit}{dirty}{length}")
         for stage in attempt.stages:
             exit_code = "" if stage.exit_code is None else f"exit {stage.exit_code}"
             took = "" if stage.started is None else f"{60 * minutes_between(stage.started, stage.ended):.1f} s"
             log = "" if stage.log is None else stage.log if outputs is None else str(outputs / stage.log)
-            line = f"  {stage.name:12} {stage.status:12} {took:>9}  {exit_code:9} {log}"
+            line = f"  {stage.name:12} {_now(stage.status, now):12} {took:>9}  {exit_code:9} {log}"
             lines.append(line.rstrip())
         replaced = dict.fromkeys(one for stage in attempt.stages for one in stage.stubs)
         lines += [f"  not the real one: {', '.join(replaced)}"] if replaced else []
     return "\n".join(lines)
+
+
+def _now(status: RunStatus, now: str) -> str:
+    return now if status is RunStatus.RUNNING else status.value
 
 
 def _length(training: SettledLength | None) -> str:

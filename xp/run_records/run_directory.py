@@ -15,7 +15,7 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import TEMPORARY
 from xp.lib.text import counted
-from xp.run_records.record import LOCK, RunRecord, check_ours, is_held, read_record, write_record
+from xp.run_records.record import LOCK, RunRecord, check_ours, is_held, read_record, status_of, write_record
 
 SPEC = "spec.yaml"
 RESERVE = ".reserve"
@@ -107,7 +107,7 @@ def cancel(run: Path) -> int:
     record = read_record(run)
     attempt = record.attempts[-1] if record.attempts else None
     if attempt is None or attempt.supervisor is None or not is_held(run):
-        raise XpError(f"{run.name} is not running; its record says: {record.status}", ExitCode.RUN_DIR)
+        raise XpError(f"{run.name} is not running; its status is {status_of(run, record)}", ExitCode.RUN_DIR)
     if attempt.host != platform.node():
         whose = f"process {attempt.supervisor} of {attempt.host}"
         raise XpError(f"{run.name} is run by {whose}: stop it there", ExitCode.RUN_DIR)
