@@ -115,7 +115,7 @@ class Measured:
     random: Plays = Plays()
     scripted: Plays = Plays()
     right: Plays = Plays()
-    """Episodes of the environment's own `solve`, or with the rows' right answers; none: it has neither."""
+    """Episodes of the environment's own `solve`, or with the rows' right answers. None are played if it has neither."""
     right_source: str = ""
     """What plays these episodes."""
     slots: Slots | None = None
@@ -275,8 +275,8 @@ def _measure_plays(
 def _solver(
     measured: Measured, provider: Provider, rules: EnvConfig, tasks: Sequence[Task]
 ) -> tuple[str, Solve | None, Sequence[Task]]:
-    """The class's `solve`, or the answers in rows of a grader, with a description and the tasks to play; None: neither
-    exists."""
+    """The class's `solve`, or the answers in rows of a grader, with a description and the tasks to play. None means
+    that neither exists."""
     try:
         return "`solve`", load_object(f"{rules.serve or rules.grader}.solve"), tasks
     except (ImportError, AttributeError, ValueError):

@@ -13,7 +13,7 @@ from xp.lib.reading import lines_of
 from xp.secrets.redaction import Redactor, secret_values
 
 VARIABLE: Final = "XP_SERVER_EVENTS"
-"""Variable with the file of the record, for child processes too; unset: there is none."""
+"""Variable with the file of the record, for child processes too. Without it nothing is recorded."""
 FILE: Final = "environment.jsonl"
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ class _Call:
     name: str
     thread: int
     coroutine: Any = None
-    """The coroutine of an async function; None: the function is not async."""
+    """The coroutine of an async function. None means that the function is not async."""
     began: float = field(default_factory=time.monotonic)
 
 

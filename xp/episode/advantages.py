@@ -87,7 +87,7 @@ def reinforce_pp(episodes: Sequence[Valid]) -> list[float]:
 
 
 def advantage_rule(algorithm: Algorithm) -> AdvantageFn | None:
-    """The function that computes the advantages of whole episodes; None: a trainer or a critic does.
+    """The function that computes the advantages of whole episodes. None means that a trainer or a critic does.
 
     Raises XpError if it cannot be loaded.
     """
@@ -103,7 +103,7 @@ def of_valid(
 
     Args:
         rule: function from the valid episodes to one advantage each.
-        rewards: of each episode; None: void.
+        rewards: of each episode. None means void.
         groups: name of each episode's group.
         num_tokens: number of each episode's trained tokens.
     """

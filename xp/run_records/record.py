@@ -262,7 +262,7 @@ def status_of(directory: Path, record: RunRecord, has_jobs: Callable[[], bool] |
     """Status in the record; `running` is replaced if no process supervises the run.
 
     Args:
-        has_jobs: asks a cluster whether a run without a supervisor has jobs; None: it is not asked, and has them.
+        has_jobs: asks a cluster whether a run without a supervisor has jobs. None means that it is not asked.
     """
     if record.status is not RunStatus.RUNNING or is_held(directory):
         return record.status.value
@@ -325,7 +325,7 @@ def table(record: RunRecord, outputs: Path | None = None, now: str = RunStatus.R
     """The record in a few aligned lines.
 
     Args:
-        outputs: the outputs root, for whole paths; None: they are relative to it.
+        outputs: the outputs root, for whole paths. None means that they are relative to it.
         now: `status_of` of a run that is recorded as running.
     """
     lines = [f"{record.run_id}  {_now(record.status, now)}"]
