@@ -94,10 +94,10 @@ def test_a_torn_line_costs_no_other(tmp_path: Path) -> None:
     file = tmp_path / "0.jsonl"
     whole = a_record(0).to_line()
     file.write_bytes(whole + whole[:100])
-    assert [record["step"] for record in read_trajectories(file)] == [0]
+    assert [record["step"] for record in read_trajectories(file)] == [1]
     with TrajectoryWriter(file) as writer:
         writer.write(a_record(1))
-    assert [record["step"] for record in read_trajectories(file)] == [0, 1]
+    assert [record["step"] for record in read_trajectories(file)] == [1, 2]
 
 
 def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:
