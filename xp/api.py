@@ -114,25 +114,59 @@ def evaluate(*words: str, config_dirs: Sequence[Path | str] = (), again: bool = 
 
 
 def compare(
-    first: str | Run, second: str | Run, outputs: Path | str = OUTPUTS, margin: float | None = None
+    first: str | Path | Run, second: str | Path | Run, outputs: Path | str = OUTPUTS, margin: float | None = None
 ) -> PairedComparison:
     """Compares two runs or evaluations, task by task (`xp runs compare --paired`).
 
     Args:
-        first: a run, or the name of a run (`RUN@0`: before training) or of an evaluation.
+        first: a run; what `load` takes (`RUN@0`: before training); or the name of an evaluation.
         second: likewise.
-        outputs: the outputs root.
+        outputs: the outputs root of names; a run and a directory have their own.
         margin: largest difference of the mean reward that counts as equivalent. None means `eval.margin`.
 
     Raises:
         XpError: PLAN if tasks or rewards differ.
     """
-    from xp.evaluation.results import compare_all
+    from xp.evaluation.records import evaluation_place
+    from xp.evaluation.results import compare_named, named, whole_names
     from xp.evaluation.settings import default_margin
 
-    names = [one.name if isinstance(one, Run) else one for one in (first, second)]
-    (pair,) = compare_all(Path(outputs), names, default_margin() if margin is None else margin)
-    return pair
+    sides = []
+    for one in (first, second):
+        word, root = str(one.directory if isinstance(one, Run) else one), Path(outputs)
+        if "/" in word and evaluation_place(root, word) is None:  # OUTPUTS/runs/RUN
+            root, word = load(word.partition("@")[0]).directory.parent.parent, Path(word).name
+        names = whole_names(root, [word])
+        if len(names) != 1:
+            raise XpError(f"{word}: {len(names)} runs or evaluations have such a name, and one is expected")
+        sides.append(named(root, names[0]))
+    return compare_named(sides[0], sides[1], default_margin() if margin is None else margin)
+
+
+class Episodes:
+    """The episodes of a run: an iteration gives the record of each (docs/records.md, "Trajectories"), in the order of
+    attempts and stages.
+
+    Args:
+        directory: OUTPUTS/runs/RUN.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        from xp.report.episodes import EpisodeIndex
+
+        self._index = EpisodeIndex(directory)
+        self._index.refresh()
+
+    def __len__(self) -> int:
+        return len(self._index.rows)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return self._index.records(range(len(self)))
+
+    @property
+    def table(self) -> Any:
+        """The numbers of each episode without its text: a pandas.DataFrame, or a list of mappings."""
+        return _table([{"task": row.task, **row._asdict()} for row in self._index.rows])
 
 
 class Run:
@@ -170,13 +204,9 @@ class Run:
 
         return _table(read_metrics(self.directory / "metrics.jsonl", "train"))
 
-    def episodes(self) -> Iterator[Mapping[str, Any]]:
-        """The record of each episode (docs/records.md, "Trajectories"), in the order of attempts and stages."""
-        from xp.report.episodes import EpisodeIndex
-
-        index = EpisodeIndex(self.directory)
-        index.refresh()
-        return index.records(range(len(index.rows)))
+    def episodes(self) -> Episodes:
+        """The episodes: their records by iteration, and `.table`."""
+        return Episodes(self.directory)
 
     @property
     def held_out(self) -> dict[str, HeldOutResult]:

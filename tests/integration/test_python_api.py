@@ -12,6 +12,7 @@ import pytest
 from nbclient import NotebookClient
 
 import xp
+from tests.support.report_run import make_run
 from xp.composition import ROOT
 from xp.errors import ExitCode
 
@@ -40,6 +41,36 @@ def test_the_notebooks_code_compiles_and_its_names_exist() -> None:
     names = set(re.findall(r"\bxp\.(\w+)", "\n".join(cells)))
     assert {"compose", "plan", "run", "compare"} <= names
     assert [name for name in names if not hasattr(xp, name)] == []
+
+
+def test_the_page_shows_the_notebook() -> None:
+    page = (ROOT / "docs/python.md").read_text()
+    cells = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    shown = ["\n".join(f"    {line}" if line else "" for line in cell.splitlines()) for cell in cells]
+    assert [cell for cell in shown if f"\n{cell}\n" not in page] == []
+    assert len(shown) > 8
+
+
+def test_episodes_are_a_table_beside_an_iteration(tmp_path: Path) -> None:
+    make_run(tmp_path, "mine")
+    episodes = xp.load("mi", outputs=tmp_path).episodes()
+    assert len(list(episodes)) == len(episodes) == 4 * 8 + 2 * 20
+    rows = list(episodes.table.to_dict("records") if hasattr(episodes.table, "to_dict") else episodes.table)
+    assert len(rows) == len(episodes)
+    assert {"task", "phase", "step", "reward", "turns"} <= rows[0].keys()
+
+
+def test_a_comparison_takes_what_load_takes(tmp_path: Path) -> None:
+    make_run(tmp_path, "first", gain=0.0)
+    second = make_run(tmp_path, "second", gain=1.0)
+    differences = {
+        xp.compare(one, other, outputs=tmp_path).difference
+        for one in ("first", "fir", tmp_path / "runs/first", xp.load("first", outputs=tmp_path), f"{second}@0")
+        for other in ("second", str(second))
+    }
+    assert differences == {1.0}
+    with pytest.raises(xp.XpError, match="no such"):
+        xp.compare("nothing", "second", outputs=tmp_path)
 
 
 def test_a_fault_has_the_commands_exit_code(tmp_path: Path) -> None:

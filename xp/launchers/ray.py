@@ -46,6 +46,18 @@ from xp.spec.place import LauncherSpec
 
 HERE = "http://127.0.0.1:8265"
 """Default address of Ray's dashboard."""
+JOIN_S = 30.0
+"""Seconds until a head that has just started must have its resources."""
+PROBE_S = 60.0
+"""Seconds until the cluster must have said how far its autoscaler goes."""
+MAXIMUM = """
+import json, ray
+from ray._private.state import state
+ray.init(address="auto", logging_level="error", log_to_driver=False)
+print("maximum", json.dumps(state.get_max_resources_from_cluster_config()))
+"""
+"""A job's program: largest number of each resource by the autoscaler's configuration, which the dashboard does not
+have; null: the cluster does not grow."""
 LOST_S = 300.0
 """Seconds without an answer after which a cluster and its jobs count as lost."""
 
@@ -224,29 +236,53 @@ class RayLauncher(ClusterLauncher):
             )
 
     def _check_cluster(self, stages: Sequence[Stage]) -> None:
-        """Raises XpError(RUNTIME) for a cluster that does not answer, or can never run a stage."""
+        """Raises XpError(RUNTIME) for a cluster that does not answer, or can never run a stage: what it has now, or its
+        autoscaler's maximum, is too small."""
+        end = time.monotonic() + JOIN_S
+        there = self._resources()
+        while _lacking(stages, there) is not None and time.monotonic() < end:
+            time.sleep(1)
+            there = self._resources()
+        if _lacking(stages, there) is None:
+            return
+        maximum = self._maximum()
+        found = _lacking(stages, {name: max(count, maximum.get(name, 0)) for name, count in there.items()} | maximum)
+        if found is None:
+            print(f"xp: the Ray cluster at {self._address} has too little now; its autoscaler can add it", flush=True)
+            return
+        stage, name, needed, most = found
+        grows = " at most, with its autoscaler" if maximum else ""
+        raise XpError(
+            f"stage {stage} needs {needed} {name}s and the Ray cluster at {self._address} has {most}{grows}; choose a"
+            " smaller hardware option, or a larger cluster",
+            ExitCode.RUNTIME,
+        )
+
+    def _resources(self) -> dict[str, int]:
+        """What the cluster has now; nothing while its head starts."""
         try:
-            status = self._client()._do_request("GET", "/api/cluster_status").json()["data"]["clusterStatus"]
-            usage = status["loadMetricsReport"]["usage"]
+            status = self._client()._do_request("GET", "/api/cluster_status").json()["data"]["clusterStatus"] or {}
+            usage = (status.get("loadMetricsReport") or {}).get("usage") or {}
+            return {name: int(counts[1]) for name, counts in usage.items()}
         except Exception as error:
             raise XpError(
                 f"no Ray cluster answers at {self._address} ({type(error).__name__}); start one, or set"
                 " launcher.start_head=true",
                 ExitCode.RUNTIME,
             ) from None
-        for stage in stages:
-            needs = stage.job.resources
-            counts = {"CPU": needs.num_cpus * needs.num_nodes}
-            if needs.accelerator != "cpu":
-                counts["GPU"] = needs.num_accelerators * needs.num_nodes
-            for name, count in counts.items():
-                there = int(usage.get(name, (0, 0))[1])
-                if there < count:
-                    raise XpError(
-                        f"stage {stage.name} needs {count} {name}s and the Ray cluster at {self._address} has {there};"
-                        " choose a smaller hardware option, or a larger cluster",
-                        ExitCode.RUNTIME,
-                    )
+
+    def _maximum(self) -> dict[str, int]:
+        """What the autoscaler can reach, by a job that needs no resources; empty: the cluster does not grow."""
+        with suppress(Exception):
+            client, python = self._client(), sys.executable if is_loopback(self._address) else "python"
+            job = client.submit_job(entrypoint=shlex.join([python, "-c", MAXIMUM]), entrypoint_num_cpus=0)
+            end = time.monotonic() + PROBE_S
+            while not client.get_job_status(job).is_terminal() and time.monotonic() < end:
+                time.sleep(1)
+            lines = client.get_job_logs(job).splitlines()
+            found = json.loads(next(line for line in lines if line.startswith("maximum ")).partition(" ")[2]) or {}
+            return {str(name): int(count) for name, count in found.items()}
+        return {}
 
     def _ended(self, launch: Launch) -> int | None:
         try:
@@ -277,6 +313,19 @@ class RayLauncher(ClusterLauncher):
 
 make_launcher = RayLauncher
 """See xp.launchers.base.LauncherModule."""
+
+
+def _lacking(stages: Sequence[Stage], there: Mapping[str, int]) -> tuple[str, str, int, int] | None:
+    """First stage that needs more: its name, the resource, the number that it needs, and that which is there."""
+    for stage in stages:
+        needs = stage.job.resources
+        counts = {"CPU": needs.num_cpus * needs.num_nodes}
+        if needs.accelerator != "cpu":
+            counts["GPU"] = needs.num_accelerators * needs.num_nodes
+        for name, count in counts.items():
+            if there.get(name, 0) < count:
+                return stage.name, name, count, there.get(name, 0)
+    return None
 
 
 def _info(client: Any, native_id: str) -> Any | None:
