@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.launching import launcher_spec, stage
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers import follow as following
 from xp.launchers import ray, secrets_files, slurm, slurm_array
@@ -268,7 +269,12 @@ def test_a_stage_that_is_queued_again_leaves_other_tasks_of_its_array(
     (tmp_path / "1.txt").write_text(f"{code}\njob.json\n")
     context = Context("r", 1, tmp_path, "x", {})
     one = stage("train", "pass")
-    script = array_script(tmp_path, ["sbatch"]) if is_array else batch_script(context, one, tmp_path / "j", ["sbatch"])
+    spec = compose(["launcher=slurm", "launcher.setup=[: module load cuda]"]).launcher
+    script = (
+        array_script(spec, tmp_path, ["sbatch"])
+        if is_array
+        else batch_script(spec, context, one, tmp_path / "j", ["sbatch"])
+    )
     script = script.replace(str(tmp_path / context.code), str(code))
     # As Slurm sets them: the id of the whole array is the job id of one of its tasks.
     ids = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1"}

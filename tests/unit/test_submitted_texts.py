@@ -10,6 +10,7 @@ import pytest
 
 from xp.cli.display import submitted
 from xp.composition import compose
+from xp.planning.episode import named_code
 from xp.planning.plan import build_plan
 
 
@@ -24,6 +25,22 @@ def test_slurms_scripts_name_the_command_that_would_submit_them(tmp_path: Path) 
     assert "--partition=gpus" in script
     assert "--dependency=afterok:JOB_OF_model" in script
     assert f"{tmp_path}/runs/r/attempt_1/train/job.json" in script
+
+
+def test_slurm_prepares_in_its_own_partition_after_the_lines_of_setup(tmp_path: Path) -> None:
+    words = ("launcher=slurm", "launcher.partition=gpus", "launcher.prepare_partition=net", "hardware=a100x1")
+    found = texts(
+        tmp_path, *words, 'launcher.setup=[module load cuda/12.8,"export A=1"]', "model=qwen2.5-1.5b-instruct"
+    )
+    scripts = {stage: found[f"runs/r/attempt_1/{stage}/job.sh"] for stage in ("prepare", "train")}
+    assert "--partition=net" in scripts["prepare"]
+    assert "--partition=gpus" in scripts["train"]
+    for script in scripts.values():
+        before, _, after = script.partition("module load cuda/12.8\nexport A=1\n")
+        assert "python" not in before.splitlines()[-1]
+        assert "xp.launchers.node.on_node" in after
+    spec = compose(["launcher=slurm", "launcher.setup=[module load cuda/12.8]"])
+    assert "would run in each job of Slurm: module load cuda/12.8" in named_code(spec)
 
 
 def test_slurms_script_of_several_nodes_says_how_srun_starts_the_program(tmp_path: Path) -> None:

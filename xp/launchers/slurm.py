@@ -148,7 +148,7 @@ class SlurmLauncher(ClusterLauncher):
             job_spec = context.outputs / context.directory / stage.name / JOB_SPEC
             argv = self._command(stage, identity(stage, context), job_spec, context, before)
             scripts[f"{context.directory}/{stage.name}/{SCRIPT}"] = batch_script(
-                context, stage, job_spec, argv, self._spread(stage, context, has_token=False)
+                self._spec, context, stage, job_spec, argv, self._spread(stage, context, has_token=False)
             )
             before = f"JOB_OF_{stage.name}" if self._spec.detach else None
         return scripts
@@ -181,7 +181,7 @@ class SlurmLauncher(ClusterLauncher):
         spread = self._spread(stage, context)
         job_spec = place_job_spec(stage, context, self._spec, extra=hidden, prints=False, spread=spread)
         argv = self._command(stage, name, job_spec, context, None if after is None else after.native_id)
-        write_atomically(job_spec.parent / SCRIPT, batch_script(context, stage, job_spec, argv, spread))
+        write_atomically(job_spec.parent / SCRIPT, batch_script(self._spec, context, stage, job_spec, argv, spread))
         try:
             answer = ask(argv, timeout_s=ANSWER_S, environ=plain).strip()
         except TimedOut as error:

@@ -101,7 +101,7 @@ def array_job(
         f"--output={str(directory).replace('%', '%%')}/slurm-%A_%a.out",
         *("--open-mode=append", f"--chdir={outputs}", "--export=ALL", *words, str(directory / SCRIPT)),
     ]
-    return directory, argv, array_script(directory, argv)
+    return directory, argv, array_script(spec, directory, argv)
 
 
 def most(needs: Sequence[Resources]) -> Resources:

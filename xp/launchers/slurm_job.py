@@ -36,6 +36,7 @@ BATCH = """\
 # {key}, as xp submitted it: {submitted}
 # The job's program and its environment are in job.json beside this file.
 {starts}\
+{setup}\
 export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}
 {python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" {job_spec} &
 """ + _RUN.replace("JOB", "$SLURM_JOB_ID")
@@ -48,6 +49,7 @@ ARRAY = (
 list={directory}/"$SLURM_ARRAY_TASK_ID".txt
 [ -s "$list" ] || {{ echo "no stage of task $SLURM_ARRAY_TASK_ID was left to run"; exit 0; }}
 mapfile -t words <"$list"
+{setup}\
 export PYTHONPATH="${{words[0]}}${{PYTHONPATH:+:$PYTHONPATH}}"
 {python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" "${{words[@]:1}}" &
 """
@@ -70,7 +72,7 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
         "cpus-per-task": str(resources.num_cpus),
         "mem": f"{round(resources.memory_gb * 1024)}M",
         "gres": f"{spec.gres}:{gpus}" if gpus else None,
-        "partition": spec.partition,
+        "partition": spec.partition if gpus else spec.prepare_partition or spec.partition,
         "account": spec.account,
         "time": None if spec.time_limit_s is None else str(-(-spec.time_limit_s // 60)),
         "signal": f"B:USR1@{WARNING_S}" if spec.requeue else None,
@@ -90,11 +92,17 @@ MAIN_NODE = "MAIN_NODE:PORT"
 
 
 def batch_script(
-    context: Context, stage: Stage, job_spec: Path, argv: Sequence[str], spread: Spread | None = None
+    spec: LauncherSpec,
+    context: Context,
+    stage: Stage,
+    job_spec: Path,
+    argv: Sequence[str],
+    spread: Spread | None = None,
 ) -> str:
-    """The batch script for Slurm; all values from users are quoted.
+    """The batch script for Slurm; all values from users are quoted but the lines of `launcher.setup`.
 
     Args:
+        spec: the launcher.
         context: run and attempt of the stage.
         stage: the stage to run.
         job_spec: file of its job spec.
@@ -105,6 +113,7 @@ def batch_script(
     return BATCH.format(
         starts=f"# It is started on the job's nodes by: {starts}\n" if starts else "",
         key=context.key(stage.name),
+        setup=_setup(spec),
         submitted=json.dumps(shlex.join(argv)),
         code=shlex.quote(str(context.outputs / context.code)),
         python=shlex.quote(sys.executable),
@@ -113,9 +122,14 @@ def batch_script(
     )
 
 
-def array_script(directory: Path, argv: Sequence[str]) -> str:
+def _setup(spec: LauncherSpec) -> str:
+    return "".join(f"{line}\n" for line in spec.setup or ())
+
+
+def array_script(spec: LauncherSpec, directory: Path, argv: Sequence[str]) -> str:
     """The batch script of a sweep's job array."""
     return ARRAY.format(
+        setup=_setup(spec),
         submitted=json.dumps(shlex.join(argv)),
         directory=shlex.quote(str(directory)),
         python=shlex.quote(sys.executable),

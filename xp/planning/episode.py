@@ -154,6 +154,7 @@ def named_code(spec: RunSpec) -> list[str]:
     judges = [one.judge.model for one in members if one.judge is not None]
     return [
         *([f"would import modules: {', '.join(modules)}"] if modules else []),
+        *(f"would run in each job of Slurm: {line}" for line in spec.launcher.setup or ()),
         *(f"would import the task of inspect_ai: {target}" for target in dict.fromkeys(tasks)),
         *(f"would run the programs of the tasks in: {target}" for target in dict.fromkeys(folders)),
         *(f"would set in an environment's server: {', '.join(one.overrides)}" for one in members if one.overrides),

@@ -93,6 +93,10 @@ class LauncherSpec(Section):
     """Ray: start a cluster of this machine for the run, on 127.0.0.1 alone, and stop it at the end."""
     partition: str | None
     """Slurm. None means the cluster's default."""
+    prepare_partition: str | None
+    """Slurm: partition of stages without accelerators, such as one whose nodes reach the network; None: `partition`."""
+    setup: tuple[str, ...] | None
+    """Slurm: lines of shell at the beginning of each job, such as `module load cuda`."""
     account: str | None
     """Slurm: account that is charged. None means the user's default."""
     time_limit_s: Annotated[int, Field(ge=60, le=MOST_COUNT)] | None
@@ -154,7 +158,10 @@ class LauncherSpec(Section):
             yield "detach: the cluster of start_head ends with the run; set the address of another cluster"
 
 
-_SLURM = ("partition", "account", "time_limit_s", "gres", "requeue", "array", "array_at_once", "container", "sbatch")
+_SLURM = (
+    *("partition", "prepare_partition", "setup", "account", "time_limit_s", "gres", "requeue", "array"),
+    *("array_at_once", "container", "sbatch"),
+)
 OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     "secrets_file": (LauncherName.RAY, LauncherName.SLURM),
     **dict.fromkeys(("address", "start_head"), (LauncherName.RAY,)),
@@ -162,5 +169,7 @@ OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     **dict.fromkeys(("app", "volume", "base_image", "timeout_s", "secret_name"), (LauncherName.MODAL,)),
 }
 """Field -> launchers that have it, for fields that not every launcher has."""
-REQUIRED = frozenset({"start_head", "gres", "requeue", "array", "sbatch", "app", "volume", "base_image", "timeout_s"})
+REQUIRED = frozenset(
+    {"start_head", "gres", "requeue", "array", "setup", "sbatch", "app", "volume", "base_image", "timeout_s"}
+)
 """Fields that their launchers always have."""
