@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -68,6 +69,7 @@ def outputs_of(words: Sequence[str]) -> Path:
     return _outputs_of(words)[1]
 
 
+@cache
 def build() -> tuple[Parser, Mapping[str, frozenset[str]]]:
     """The parser, and the flags of each command and of each action, as `runs list`."""
     from xp import __version__
