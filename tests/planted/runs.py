@@ -8,7 +8,7 @@ from typing import Any
 
 SIZES = (
     *("training.prompts_per_step=4", "training.group_size=4", "training.micro_batch_size=16", "training.num_steps=9"),
-    *("training.warmup_updates=2", "training.checkpoint_every=100"),
+    *("training.learning_rate=7e-4", "training.warmup_updates=2", "training.checkpoint_every=100"),
 )
 SMALL = ("env.train.num_tasks=128", "env.held_out.num_tasks=64", *SIZES)
 """A minute of one core."""
@@ -18,6 +18,7 @@ LEARNS = (
     *("training.warmup_updates=3", "training.checkpoint_every=100"),
 )
 """The least that learns for sure."""
+SLOWLY = ("training.learning_rate=7e-4", "training.warmup_updates=5")
 
 
 @dataclass(frozen=True)
@@ -145,11 +146,11 @@ RUNS = {
         "waiting", "interviews take long", "flat learned", "env.serve=faults:Slow", "training.num_steps=8"
     ),
     "good_default": Planted(
-        "the embedded default, seed 1, 36 steps", ("seed=1", "training.num_steps=36"), frozenset({"learned"})
+        "the embedded default, seed 1, 36 steps", ("seed=1", "training.num_steps=36", *SLOWLY), frozenset({"learned"})
     ),
     "good_short": Planted(
         "the embedded default, stopped after 14 steps",
-        ("training.num_steps=14", "env.held_out.num_tasks=128"),
+        ("training.num_steps=14", *SLOWLY, "env.held_out.num_tasks=128"),
         frozenset({"learned"}),
     ),
     "good_seed_2": _good("seed 2", "seed=2"),
