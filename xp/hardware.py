@@ -16,6 +16,7 @@ from typing import Any, Final
 import yaml
 
 from xp.errors import XpError, nearest
+from xp.lib.yaml_loader import LOADER
 
 _PACKAGE = Path(__file__).resolve().parent
 TABLE = (_PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent) / "conf" / "accelerators.yaml"
@@ -91,7 +92,7 @@ class Machine:
 
 @cache
 def _table() -> Mapping[str, Any]:
-    table: Mapping[str, Any] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    table: Mapping[str, Any] = yaml.load(TABLE.read_text(encoding="utf-8"), Loader=LOADER)
     return table
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from omegaconf._utils import get_yaml_loader
 
 from xp.composition import GROUPS, ROOT, compose, compose_sweep, from_container, options, to_yaml
-from xp.composition.invalid import _shown, _way_out, user_path
+from xp.composition.invalid import _fix, _shown, user_path
 from xp.composition.sources import read_once
 from xp.errors import ExitCode, XpError
 
@@ -201,7 +203,7 @@ def test_every_default_has_a_comment_above_it() -> None:
     ],
 )
 def test_a_value_of_another_type_is_answered_with_the_likely_one(kind: str, value: Any, fix: str) -> None:
-    assert _way_out({"type": kind}, value) == fix
+    assert _fix({"type": kind}, value) == fix
 
 
 @pytest.mark.parametrize(
@@ -225,6 +227,17 @@ def test_a_path_names_the_member_of_a_mix_alone() -> None:
     location = ("env", "members", "a", "train")
     assert [user_path(location, is_mix=is_mix) for is_mix in (True, False)] == ["env.members.a.train", "env.train"]
     assert [user_path(one, is_mix=False) for one in (("env", "members"), ())] == ["env.members", "the spec"]
+
+
+def test_files_are_read_as_omegaconf_reads_them(tmp_path: Path) -> None:
+    more = tmp_path / "more.yaml"
+    more.write_text("a: 1_000\nb: 1e3\nc: 2026-01-01\nd: 1:30\ne: yes\nf: .5\ng: 0o10\nh: !!float 3\ni: ~\n")
+    files = [*(ROOT / "conf").rglob("*.yaml"), *(ROOT / "recipes").glob("*.yaml"), more]
+    differ = [file for file in files if read_once(file, 0)[1] != yaml.load(file.read_text(), Loader=get_yaml_loader())]
+    assert (differ, len(files) > 60) == ([], True)
+    more.write_text("a: 1\na: 2\n")
+    with pytest.raises(yaml.YAMLError, match="duplicate key a"):
+        read_once(more, 1)
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ import yaml
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import text_of
 from xp.lib.text import shortened
+from xp.lib.yaml_loader import LOADER
 
 MAX_DEPTH = 32
 
 INTERPOLATION = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 PLAIN_INTERPOLATION = re.compile(r"\$\{\.*[A-Za-z_][\w-]*(\.[\w-]+)*\}")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INSTANTIATED = re.compile(r"_(target|recursive|partial|convert|args)_")
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _OCTAL = re.compile(r"[-+]?0[0-7_]+")

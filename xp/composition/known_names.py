@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from xp.composition.files import LOADER
+from xp.lib.yaml_loader import LOADER
 
 WORDS: Mapping[str, Mapping[str, Any]] = yaml.load(
     Path(__file__).with_name("script_words.yaml").read_text(encoding="utf-8"), Loader=LOADER

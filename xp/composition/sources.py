@@ -14,6 +14,7 @@ from xp.composition.files import FileFault, read_file
 from xp.composition.mixes import MIXED, SIGN, defaults_of, with_mixes_named
 from xp.composition.values import ESCAPED_MISSING, ESCAPED_REFERENCE, MISSING
 from xp.hardware import AUTO, machine_of, this_machine
+from xp.lib.yaml_loader import over_libyaml
 
 XP_FILES, USER_FILES, MACHINES = "xp-own", "xp-user", "xp-machines"
 """Schemes of Hydra's search path. The last is of words such as `8xB200`, after all files."""
@@ -107,7 +108,7 @@ def read_once(file: Path, changed_ns: int) -> tuple[dict[str, str | None], Any]:
 
     del changed_ns
     text = file.read_text(encoding="utf-8")
-    return ConfigSource._get_header_dict(text[:512]), yaml.load(text, Loader=get_yaml_loader())
+    return ConfigSource._get_header_dict(text[:512]), yaml.load(text, Loader=over_libyaml(get_yaml_loader()))
 
 
 def _machines() -> Any:

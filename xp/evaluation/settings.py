@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from xp.composition import ROOT
 from xp.errors import XpError
+from xp.lib.yaml_loader import LOADER
 from xp.spec import EngineName
 from xp.spec.judge import Endpoint
 from xp.spec.section import Count, Section, secret_below
@@ -63,7 +64,7 @@ class Settings(Section):
 
 def defaults() -> dict[str, Any]:
     """The content of eval.yaml."""
-    content: dict[str, Any] = yaml.safe_load((ROOT / "conf" / "eval.yaml").read_text(encoding="utf-8"))
+    content: dict[str, Any] = yaml.load((ROOT / "conf" / "eval.yaml").read_text(encoding="utf-8"), Loader=LOADER)
     return content
 
 

@@ -148,8 +148,9 @@ def with_defaults(value: Any, info: ValidationInfo) -> Any:
     import yaml
 
     from xp.hardware import TABLE
+    from xp.lib.yaml_loader import LOADER
 
-    defaults: dict[str, Any] = yaml.safe_load(TABLE.with_name("judge.yaml").read_text(encoding="utf-8"))
+    defaults: dict[str, Any] = yaml.load(TABLE.with_name("judge.yaml").read_text(encoding="utf-8"), Loader=LOADER)
     model = value.get("model", {})
     if isinstance(model, dict):
         name = {"name": model["serve"]} if model.get("serve") else {}

@@ -10,8 +10,7 @@ import yaml
 
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import text_of
-
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+from xp.lib.yaml_loader import LOADER
 
 
 def recorded_spec(file: Path) -> dict[str, Any]:
@@ -22,7 +21,7 @@ def recorded_spec(file: Path) -> dict[str, Any]:
     """
     text = text_of(file, ExitCode.RUN_DIR, below=file.parent)
     try:
-        value: Any = yaml.load(text, Loader=_LOADER)
+        value: Any = yaml.load(text, Loader=LOADER)
         json.dumps(value, allow_nan=False)  # a date, a set or bytes are nothing that xp writes
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
         raise XpError(f"{file} is not a spec: YAML syntax: {str(error).splitlines()[0]}", ExitCode.RUN_DIR) from None
