@@ -87,6 +87,13 @@ def test_a_long_progress_bar_is_in_the_file_now_and_then() -> None:
     assert len(logged.file.splitlines()) == 1 + int(100 // (PROGRESS_EVERY_S + 1))
 
 
+def test_the_last_state_of_a_bar_is_in_the_file_once() -> None:
+    logged = Logged().feed("50%\r")
+    logged.time += PROGRESS_EVERY_S + 1
+    logged.feed("\r100%\r", "\r100%\n", "the end\n")
+    assert logged.file.splitlines() == ["50%", "100%", "the end"]
+
+
 def test_each_state_of_a_progress_bar_is_on_a_terminal() -> None:
     logged = Logged(on_screen=True).feed("\r10%", "\r20%", "\r30%\n")
     assert logged.screen == "\r10%\r20%\r30%\n"

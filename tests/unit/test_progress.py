@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.report_run import episode, write_episodes
 from tests.unit.test_diagnosis import FAULTS
 from tests.unit.test_verdict import MIXED, leave
 from xp.__main__ import main
@@ -42,7 +43,9 @@ def test_runs_are_listed_and_shown_with_how_far_they_are(tmp_path: Path, capsys:
     progressing(tmp_path)
     assert main(["runs", "list", f"outputs={tmp_path}"]) == 0
     head, row = (line.split("\t") for line in capsys.readouterr().out.splitlines()[:2])
-    assert dict(zip(head, row, strict=True))["progress"] == "0.50"
+    cells = dict(zip(head, row, strict=True))
+    assert (cells["progress"], cells["steps"]) == ("0.50", "36/72")
+    assert (cells["environment"], cells["model"], cells["algorithm"]) == ("whodunit_mini", "tiny", "grpo")
     assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
     shown = capsys.readouterr().out
     assert "reward   ▁" in shown
@@ -68,6 +71,13 @@ def test_the_last_problem_of_a_run_is_one_line(tmp_path: Path, capsys: pytest.Ca
     log.write_text("xp: a notice\nTraceback (most recent call last):\n  File x\nKeyError: 3\n")
     assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
     assert "exit 74: KeyError: 3" in capsys.readouterr().out
+
+
+def test_a_model_that_never_called_a_tool_is_told_at_the_end(tmp_path: Path) -> None:
+    run = progressing(tmp_path)
+    episodes = [replace(episode("train", 0, index, 0, 0.0), tool_calls=[]) for index in range(16)]
+    write_episodes(run / "attempt_1/train/trajectories/train.jsonl", episodes)
+    assert any("no tool was called in 16 episodes, of 1 that are offered" in line for line in symptom_lines(run))
 
 
 def test_a_symptom_is_a_problem_told_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,10 @@ import pytest
 
 from tests.support.report_run import data_of, episode, make_evaluation, make_run, write_episodes
 from xp.__main__ import main
+from xp.composition import compose
 from xp.envs.messages import chat_messages
 from xp.errors import ExitCode, XpError
+from xp.report.base import differences
 from xp.report.data import report
 from xp.report.detail import detail
 from xp.report.episodes import EpisodeIndex
@@ -52,6 +54,31 @@ def test_an_index_takes_additions_and_waits_for_whole_lines(tmp_path: Path) -> N
     assert [(row.step, row.task_index) for row in index.rows] == [(1, 0), (2, 7)]
     assert index.record(1)["index"] == 7
     assert index.num_unreadable == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "base", "differing"),
+    [
+        (["seed=2"], "env=whodunit_mini model=tiny", {"seed"}),
+        (["env=openreward", "env.serve=xp.builtin.sums:Sums"], "env=openreward", {"env.members.sums.serve"}),
+        (["env=verifiers", "env.target=x"], "env=verifiers", {"env.members.x.target"}),
+        (
+            ["env=graded", "env.rows=mine.jsonl", "env.grader=exact"],
+            "env=graded",
+            {"env.members.mine.rows", "env.members.mine.grader"},
+        ),
+        (["env=whodunit+ctf"], "env=whodunit+ctf", set()),
+        (["recipes=whodunit-skyrl"], "the recipe whodunit-skyrl", set()),
+    ],
+)
+def test_a_spec_is_compared_with_the_defaults_of_its_own_options(
+    words: list[str], base: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
+    name, changed = differences(compose(words).model_dump(mode="json"))
+    assert base in name
+    assert {key for key, _, _ in changed} == differing
 
 
 def test_best_median_worst_groups_and_all_void_are_chosen(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -15,6 +17,7 @@ from time import monotonic
 from typing import Any, Final
 
 from xp.cli.display import live_console
+from xp.composition import from_container
 from xp.diagnosis.rules import symptoms
 from xp.diagnosis.symptom import Severity
 from xp.errors import ExitCode, XpError
@@ -23,7 +26,9 @@ from xp.launchers.files import inside
 from xp.lib.reading import opened
 from xp.lib.terminal import plain, shown, write_to_screen
 from xp.lib.text import counted
+from xp.planning.duration import duration
 from xp.run_records.diagnose import metrics_history
+from xp.run_records.leaderboard import spec_of
 from xp.run_records.progress import RunProgress, progress_of
 from xp.run_records.record import FILE, RunRecord, RunStatus, StageRecord, read_record
 from xp.run_records.run_directory import xp_command
@@ -206,6 +211,15 @@ class Panel:
         title = Text(f"{self._run.name}  {clock(monotonic() - self._began)}")
         return Box(Group(*parts, *body), title=title, title_align="left", border_style="dim")
 
+    @cached_property
+    def _expected_step_s(self) -> float | None:
+        """Seconds of a step by the plan, until the first one is measured; None: the plan does not say."""
+        with suppress(XpError, LookupError, TypeError):
+            spec = from_container(dict(spec_of(self._run, len(read_record(self._run).attempts))))
+            expected = duration(spec, self._run.parent.parent)
+            return None if expected is None else (expected.low + expected.high) / 2
+        return None
+
     def _now(self) -> tuple[RunRecord, RunProgress | None] | None:
         """Record and progress, read again when their files change."""
         files = [self._run / FILE, self._run / "metrics.jsonl"]
@@ -213,7 +227,10 @@ class Panel:
             seen = tuple(value for file in files if file.is_file() for value in _stamp(file))
             if seen and seen != self._seen:
                 record = read_record(self._run)
-                self._known, self._seen = (record, progress_of(self._run, record)), seen
+                progress = progress_of(self._run, record)
+                if progress is not None and progress.step_s is None and not progress.is_tuning:
+                    progress = replace(progress, step_s=self._expected_step_s)
+                self._known, self._seen = (record, progress), seen
         except (OSError, XpError):
             return self._known  # the record is being written; it is read again in half a second
         return self._known
@@ -240,5 +257,6 @@ def _training(progress: RunProgress | None) -> list[str]:
         return []
     total = f" of {progress.num_steps}" if progress.num_steps else ""
     done = "" if progress.share is None else f"  {bar(progress.share)}"
-    left = "" if not progress.seconds_left else f"  {clock(progress.seconds_left)} left"
+    about = "" if progress.step else "about "
+    left = "" if not progress.seconds_left else f"  {about}{clock(progress.seconds_left)} left"
     return [f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{done}{left}", *curves(progress)]
