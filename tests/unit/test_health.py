@@ -13,10 +13,11 @@ from xp.cli.runs import show_diagnosis
 from xp.report.data import RunPage
 from xp.run_records.health import EpisodeCount
 
-HERE = "/home/me/my_env.py"
+CODE = "/home/me/outputs/runs/a/attempt_1/code/"
+HERE = "my_env.py"
 EVENTS = (
-    {"event": "served", "places": {"accuse": f"{HERE}:7", "look": f"{HERE}:3"}},
-    {"event": "raised", "call": "accuse", "text": f'File "{HERE}", line 9, in accuse\nKeyError: 1'},
+    {"event": "served", "places": {"accuse": f"{CODE}{HERE}:7", "look": f"{CODE}{HERE}:3"}},
+    {"event": "raised", "call": "accuse", "text": f'File "{CODE}{HERE}", line 9, in accuse\nKeyError: 1'},
     {"event": "late", "call": "look", "text": f'File "{HERE}", line 5, in look\nno answer after 9.0 s'},
     {"event": "restarted", "text": "has ended"},
 )

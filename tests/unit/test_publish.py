@@ -61,6 +61,15 @@ def head_of(text: str) -> dict[str, Any]:
     return head
 
 
+def test_a_model_has_the_data_type_of_its_weights(run: Path) -> None:
+    config = json.loads((run / "model/config.json").read_text())
+    (run / "model/config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
+    write_digests(run / "model")
+    assert main(["runs", "publish", run.name, "--to", "out"]) == 0
+    assert json.loads(Path("out/model/config.json").read_text())["dtype"] == "float32"
+    assert "The weights are in float32" in Path("out/model/README.md").read_text()
+
+
 def test_a_directory_gets_a_model_that_loads_with_its_card_and_the_episodes(run: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -62,10 +63,21 @@ def model_files(run: Path) -> dict[str, Path | str]:
             base = _hubs_model(spec)
         config |= {"base_model_name_or_path": base or spec.model.name, "revision": base and spec.model.revision}
         files[ADAPTERS] = json.dumps(config, indent=2) + "\n"
+    config = json_of(model / "config.json", ExitCode.RUN_DIR)
+    if config.get("dtype") != (dtype := stored_dtype(model)):  # a trainer may leave that of the base model
+        files["config.json"] = json.dumps({**config, "dtype": dtype}, indent=2) + "\n"
     files |= {SPEC: to_yaml(spec), LOCK: read_lock(run).to_json(), CARD: card(run, spec)}
     texts = {name: one for name, one in files.items() if isinstance(one, str) or one.suffix in (".json", ".jinja")}
     refuse_secrets(texts, read_record(run).secrets)
     return files
+
+
+def stored_dtype(model: Path) -> str:
+    """Data type of the weights in a model's files."""
+    with min(model.glob("*.safetensors")).open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    name = Counter(str(one["dtype"]) for one in header.values() if "dtype" in one).most_common(1)[0][0]
+    return {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(name, name)
 
 
 def episode_files(run: Path) -> dict[str, Path | str]:
@@ -113,7 +125,7 @@ def card(run: Path, spec: RunSpec) -> str:
     )
     start = f"[{base}](https://huggingface.co/{base})" if base else f"`{spec.model.name}`"
     start += f" at commit `{spec.model.revision}`" if spec.model.revision else ""
-    dtype = json_of(run / "model" / "config.json", ExitCode.RUN_DIR).get("dtype")
+    dtype = stored_dtype(run / "model")
     apart = f" Its adapters alone are in `{ADAPTER}/`." if (run / "model" / ADAPTERS).is_file() else ""
     return _card(
         head,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from xp.run_records.tool_use import ToolCount
 MAX_CAUSES: Final = 5
 """Largest number of causes that are described."""
 NUM_SLOWEST: Final = 3
+COPY: Final = re.compile(r"[^\s\"(]*/attempt_\d+/code/")
+"""Beginning of a path in a run's copy of the user's code."""
 MAX_REASON: Final = 200
 
 
@@ -71,7 +74,11 @@ class HealthCount:
         return self._causes.setdefault((env, call, reason.partition(":")[0]), _Cause(reason))
 
     def lines(self, run: Path) -> list[str]:
-        """Description of the health, with what the run's servers reported; empty without episodes and reports."""
+        """Description of the health, with what the run's servers reported; empty without episodes and reports. A file
+        of the user's has its path within the run's copy of the code."""
+        return [COPY.sub("", line) for line in self._lines(run)]
+
+    def _lines(self, run: Path) -> list[str]:
         files = sorted((*run.glob(f"attempt_*/*/{FILE}"), *run.glob(FILE)))
         events = [one for file in files for one in server_events(file, run)]
         reports = {(one["env"], one["call"]): one for one in reversed(events) if "call" in one}

@@ -37,7 +37,7 @@ def quiet_trainer(num_threads: int) -> None:
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
     # TRL would write the whole prompts of void episodes; the environment's fault is logged by the episode.
     grpo = getLogger("trl.trainer.grpo_trainer")
-    grpo.addFilter(lambda record: not record.getMessage().startswith("All reward functions returned None"))
+    grpo.addFilter(lambda record: "All reward functions returned None" not in record.getMessage())
 
 
 def quiet_rank() -> None:
