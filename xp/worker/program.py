@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from xp.envs import server_events
 from xp.envs.base import EnvFault
 from xp.errors import ExitCode, XpError
 from xp.lib import loaded_code
@@ -28,8 +27,7 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
     """
     os.environ.setdefault(BEGAN, str(time.time()))
     for config in argv[:1]:  # in the stage's directory
-        for record in (loaded_code, server_events):
-            os.environ.setdefault(record.VARIABLE, str(Path(config).absolute().with_name(record.FILE)))
+        os.environ.setdefault(loaded_code.VARIABLE, str(Path(config).absolute().with_name(loaded_code.FILE)))
     for name, place in CACHES.items():
         os.environ.setdefault(name, str(Path.cwd() / "cache" / place))
     try:
