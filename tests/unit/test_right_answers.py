@@ -158,7 +158,9 @@ def test_a_right_answer_that_its_grader_does_not_give_1_is_refused_with_its_row(
     good = {"exact": 1, "contains": 1, "number": 3, "math": 4, "regex": 1}.get(grader, 2)
     monkeypatch.setattr(graded, "NUM_LIMITED", 1)
     provider = provider_of(tmp_path, grader, rights)
-    with pytest.raises(XpError, match=rf"{len(rights) - good} of {len(rights)} right .*\nrow {good + 1} of split train: "):
+    with pytest.raises(
+        XpError, match=rf"{len(rights) - good} of {len(rights)} right .*\nrow {good + 1} of split train: "
+    ):
         provider.check_answers()
     provider._loaded = {"test": provider._rows()["train"][:good]}
     assert provider.check_answers() == f"{good} of {good} right answers score 1"
