@@ -66,7 +66,7 @@ class Notebook:
             self.room = room
 
     def accuse(self, rng: random.Random) -> None:
-        """Accuse by what is known, guess the rest among what is not ruled out, and name the weapon seen last."""
+        """Accuses by what is known, guesses the rest among what is not ruled out, and names the weapon seen last."""
         suspect = self.culprit or _any(rng, self.case.suspects, self.cleared)
         room = self.room or _any(rng, self.case.rooms, self.found)
         weapon = list(self.found.values())[-1] if self.found else rng.choice(WEAPONS)

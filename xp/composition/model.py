@@ -48,7 +48,7 @@ def _outputs(container: Mapping[str, Any]) -> Path:
 
 
 def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Iterator[Fault]:
-    """Fill in place what the option leaves open; yields what is wrong with the model's path.
+    """Fills in place what the option leaves open; yields what is wrong with the model's path.
 
     Args:
         container: the sections, with the command line's values.

@@ -18,7 +18,7 @@ ESCAPED_REFERENCE = "$\0{"
 
 
 def resolve_values(container: dict[str, Any]) -> list[Fault]:
-    """Put values in place of references; a value that has none becomes None, and its fault is returned."""
+    """Puts values in place of references; a value that has none becomes None, and its fault is returned."""
     faults: list[Fault] = []
     open_values = [
         (path, holder, key)

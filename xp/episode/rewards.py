@@ -225,7 +225,7 @@ class Overlong:
         return None if rule is None else Overlong(rule, spec.training.max_response_tokens)
 
     def penalty(self, num_response: int) -> float:
-        """Summand of the reward of a response with so many tokens: from 0 to -factor."""
+        """Summand of the reward of a response of `num_response` tokens: from 0 to -factor."""
         excess = num_response - (self.longest - self.rule.buffer_tokens)
         return -self.rule.factor * min(max(excess / self.rule.buffer_tokens, 0.0), 1.0)
 

@@ -90,7 +90,7 @@ class Tail:
 
 
 def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[], str], echo: Echo) -> int:
-    """Echo a stage's log until its result is there; returns the exit code.
+    """Echoes a stage's log until its result is there; returns the exit code.
 
     Args:
         directory: the stage's.

@@ -123,7 +123,7 @@ def fetch_results(run: Path, record: RunRecord, *, with_checkpoints: bool) -> li
 
 
 def stop(run: Path, record: RunRecord) -> list[str]:
-    """Cancel a run's jobs on the cluster, the last ones first; returns their ids."""
+    """Cancels a run's jobs on the cluster, the last ones first; returns their ids."""
     launcher, launches = detachable(run, record), live(run, record)
     assert launcher is not None or not launches
     for launch in reversed(launches):

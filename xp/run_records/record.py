@@ -179,7 +179,7 @@ def begin_attempt(
 
 
 def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
-    """Change fields of a stage of the last attempt."""
+    """Changes fields of a stage of the last attempt."""
     attempt = record.attempts[-1]
     stages = tuple(replace(stage, **changes) if stage.name == name else stage for stage in attempt.stages)
     return _with_last(record, replace(attempt, stages=stages))

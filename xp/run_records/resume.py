@@ -35,7 +35,7 @@ class ResumedRun:
 
 
 def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Separate `WORD=value` from the overrides, for words that name a run instead of a key of its spec.
+    """Separates `WORD=value` from the overrides, for words that name a run instead of a key of its spec.
 
     Raises:
         XpError: (CONFIG) a word has no value, as where a shell's variable is not set.

@@ -129,7 +129,7 @@ class _Attempt:
         return self._record
 
     def leave(self) -> RunRecord:
-        """Submit all stages, each to start after the one before, and return without waiting."""
+        """Submits all stages, each to start after the one before, and returns without waiting."""
         launcher = self._launcher
         assert isinstance(launcher, Detachable)  # LauncherSpec: local does not detach
         self._open()
@@ -152,7 +152,7 @@ class _Attempt:
         return self._record
 
     def _take_back(self, launcher: Detachable) -> None:
-        """Cancel the jobs of a chain that was not accepted as a whole, the last ones first; they stay on record."""
+        """Cancels the jobs of a chain that was not accepted as a whole, the last ones first; they stay on record."""
         accepted: list[Launch] = []
         for stage in self._plan.stages:
             with suppress(XpError):

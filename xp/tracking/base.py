@@ -26,7 +26,7 @@ class Tracker(Protocol):
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None: ...
 
     def close(self, *, is_success: bool) -> None:
-        """Flush all metrics at the end of the run."""
+        """Flushes all metrics at the end of the run."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class Work(StrEnum):
 
 
 def works(spec: RunSpec) -> tuple[Work, ...]:
-    """What is estimated: nothing without accelerators or for an unknown network; a fine-tuning if there is one."""
+    """Uses that are estimated: none without accelerators or for an unknown network; a fine-tuning if there is one."""
     if not _has_accelerators(spec) or shape_of(spec) is None:
         return ()
     return (Work.TRAINING,) if spec.sft.data is None else (Work.TRAINING, Work.FINE_TUNING)

@@ -69,7 +69,7 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
 
 
 def register_environment() -> None:
-    """Register the data view's `env_class` with SkyRL-Gym, whose registry is per process."""
+    """Registers the data view's `env_class` with SkyRL-Gym, whose registry is per process."""
     from skyrl_gym.envs import register
 
     register(id=ENV_CLASS, entry_point="xp.backends.skyrl.worker.env:XpEnv")

@@ -63,7 +63,7 @@ class RunningEpisode:
         self.generated += len(ids)
 
     def hears(self, reply: Reply, chat: ChatTokens) -> bool:
-        """Append the environment's reply; returns False if it ends the episode (`reply_ids`)."""
+        """Appends the environment's reply; returns False if it ends the episode (`reply_ids`)."""
         ids = reply_ids(chat, self.episode, reply, self.budget.room(self.num_response), self._last_id)
         if ids is None:
             return False

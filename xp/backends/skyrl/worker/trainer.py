@@ -134,7 +134,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return output
 
     async def eval(self, vllm_metrics_scraper: Any = None) -> dict[str, float]:
-        """Evaluate the current policy on held-out tasks; returns {} to SkyRL, as xp logs the results itself.
+        """Evaluates the current policy on held-out tasks; returns {} to SkyRL, as xp logs the results itself.
 
         The evaluation after the last step is that of the trained model, when this is published.
         """
@@ -290,7 +290,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return super().compute_advantages_and_returns(data)
 
     def _normalize_advantages(self, data: Any, boundaries: Any, prompt_boundaries: Any = None) -> Any:
-        """Correct SkyRL's divisor, an update's number of episodes: excluded ones (void, truncated) do not count."""
+        """Corrects SkyRL's divisor, an update's number of episodes: excluded ones (void, truncated) do not count."""
         data = super()._normalize_advantages(data, boundaries, prompt_boundaries)
         if self.cfg.trainer.algorithm.loss_reduction in OVER_EPISODES:
             for begin, end in boundaries:
@@ -299,7 +299,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return data
 
     def _execute_training_step(self, model: str, data: Any) -> dict[str, float]:
-        """Weigh the critic's tokens, so that its loss is aggregated as the policy's."""
+        """Weighs the critic's tokens, so that its loss is aggregated as the policy's."""
         if model == "critic":
             updates = data.metadata["critic_mini_batch_boundaries"]
             data = data.select(CRITIC_FIELDS)

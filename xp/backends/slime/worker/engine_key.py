@@ -79,7 +79,7 @@ def _key_of_router_and_rollouts(module: ModuleType) -> None:
 
 
 def _key_of_engine(module: ModuleType) -> None:
-    """Let the process that starts an engine send the key, also while it waits for the engine."""
+    """Lets the process that starts an engine send the key, also while it waits for the engine."""
     if getattr(module._wait_server_healthy, "xp_sends_key", False):
         return
     wait, requests = module._wait_server_healthy, module.requests

@@ -200,7 +200,7 @@ def worker_of(args: Any) -> Worker:
 
 
 def write_played(metadata: dict[str, Any], played: EpisodeFacts) -> None:
-    """Store how an episode ended in its sample's metadata, as plain values."""
+    """Stores how an episode ended in its sample's metadata, as plain values."""
     metadata[PLAYED] = asdict(played)
 
 
