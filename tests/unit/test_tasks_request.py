@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from tests.stubs.chat_server import ChatServer
 from tests.support.fake_session import LIMITS, RULES
 from tests.support.judges import config
+from tests.support.modules import found_at
 from tests.support.sections import changed_member, held_out_rule, member_of, prepare_of, replace, reward_rule, selection
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.errors import ExitCode, XpError
@@ -163,11 +163,11 @@ def served(module: str) -> EnvConfig:
 def test_a_change_of_a_served_module_is_another_set(tmp_path: Path) -> None:
     module = tmp_path / "lonely.py"
     module.write_text("raise SystemExit('must not be imported')")
-    before = source_digest(served("lonely"), [str(tmp_path)])
+    before = found_at(tmp_path, source_digest, served("lonely"))
     (tmp_path / "neighbour.py").write_text("x = 1")
-    assert source_digest(served("lonely"), [str(tmp_path)]) == before
+    assert found_at(tmp_path, source_digest, served("lonely")) == before
     module.write_text("raise SystemExit('changed')")
-    assert source_digest(served("lonely"), [str(tmp_path)]) != before
+    assert found_at(tmp_path, source_digest, served("lonely")) != before
 
 
 @pytest.mark.parametrize("touched", ["helper.py", "data/words.txt", "env.py"])
@@ -177,12 +177,12 @@ def test_a_change_of_a_helper_in_the_same_package_is_another_set(tmp_path: Path,
     (tmp_path / "games" / "__init__.py").write_text("raise SystemExit('must not be imported')")
     for name in ("__init__.py", "env.py", "helper.py", "data/words.txt"):
         (package / name).write_text("one")
-    before = source_digest(served("games.mystery.env"), [str(tmp_path)])
+    before = found_at(tmp_path, source_digest, served("games.mystery.env"))
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "env.pyc").write_text("generated")
-    assert source_digest(served("games.mystery.env"), [str(tmp_path)]) == before
+    assert found_at(tmp_path, source_digest, served("games.mystery.env")) == before
     (package / touched).write_text("two")
-    assert source_digest(served("games.mystery.env"), [str(tmp_path)]) != before
+    assert found_at(tmp_path, source_digest, served("games.mystery.env")) != before
 
 
 @pytest.mark.parametrize("touched", ["points.py", "rules/deep.py", "words.py", "late.py", "named.py"])
@@ -207,8 +207,7 @@ def test_a_change_of_an_imported_module_of_the_users_is_another_grader_and_is_co
     env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
 
     def digests(place: Path) -> tuple[str | None, str]:
-        path = [str(place), *sys.path]
-        return source_digest(env, path), code_digest("mine:grade", path)
+        return found_at(place, source_digest, env), found_at(place, code_digest, "mine:grade")
 
     before = digests(here)
     monkeypatch.syspath_prepend(str(here))
@@ -227,7 +226,7 @@ def test_a_change_of_an_imported_module_of_the_users_is_another_grader_and_is_co
 def test_a_users_provider_counts_by_its_source(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("1")
     own = replace(MEMBER.env, provider="mine:Provider")
-    assert source_digest(own, [str(tmp_path)]) is not None
+    assert found_at(tmp_path, source_digest, own) is not None
     assert source_digest(MEMBER.env) is None
     assert with_sources(CONFIG).members["a"].source is None
 
@@ -235,9 +234,9 @@ def test_a_users_provider_counts_by_its_source(tmp_path: Path) -> None:
 def test_code_counts_whatever_version_its_tasks_declare(tmp_path: Path) -> None:
     module = tmp_path / "mine.py"
     module.write_text('TASKS_VERSION = "1"\ndef reward_rule(result): return 1.0\n')
-    before = code_digest("mine:reward", [str(tmp_path)])
+    before = found_at(tmp_path, code_digest, "mine:reward")
     module.write_text('TASKS_VERSION = "1"\ndef reward_rule(result): return 0.0\n')
-    assert code_digest("mine:reward", [str(tmp_path)]) != before
+    assert found_at(tmp_path, code_digest, "mine:reward") != before
 
 
 def test_code_with_a_task_version_is_told_apart(tmp_path: Path) -> None:
@@ -246,8 +245,8 @@ def test_code_with_a_task_version_is_told_apart(tmp_path: Path) -> None:
     found = []
     for reward in ("1.0", "0.0"):
         module.write_text(f'TASKS_VERSION = "1"\ndef grade(): return {reward}')
-        (scored_by,) = scoring(EpisodeConfig({"a": env}), [str(tmp_path)]).values()
-        found.append((source_digest(env, [str(tmp_path)]), scored_by["code of mine:grade"]))
+        (scored_by,) = found_at(tmp_path, scoring, EpisodeConfig({"a": env})).values()
+        found.append((found_at(tmp_path, source_digest, env), scored_by["code of mine:grade"]))
     assert (found[0][0] == found[1][0], found[0][1] == found[1][1]) == (True, False)
 
 
@@ -274,7 +273,7 @@ def test_a_comparison_knows_what_decides_the_reward_and_nothing_else(
     (tmp_path / "mine.py").write_text("def grade(): return 1.0\ndef twice(): return 2.0\n")
     env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
     (before,), (after,) = (
-        scoring(EpisodeConfig({"a": one}), [str(tmp_path)]).values() for one in (env, replace(env, **changes))
+        found_at(tmp_path, scoring, EpisodeConfig({"a": one})).values() for one in (env, replace(env, **changes))
     )
     differing = {name for name in {*before, *after} if before.get(name) != after.get(name)}
     assert {name for name in differing if not name.startswith("code of ")} == ({key} if key else set())
@@ -294,7 +293,7 @@ def test_a_change_anywhere_in_the_top_level_package_is_another_grader(
     env = replace(MEMBER.env, target=None, provider="local", grader="games.mystery.grade:grade")
 
     def digests() -> tuple[str | None, str]:
-        return source_digest(env, [str(tmp_path)]), code_digest("games.mystery.grade:grade", [str(tmp_path)])
+        return found_at(tmp_path, source_digest, env), found_at(tmp_path, code_digest, "games.mystery.grade:grade")
 
     before = digests()
     (tmp_path / "neighbour.py").write_text("x = 1")
@@ -313,7 +312,7 @@ def test_the_digest_is_of_what_a_run_copies(tmp_path: Path) -> None:
     (package / "linked.txt").symlink_to(package / "words.txt")
     (tmp_path / "code").mkdir()
     copy_modules([package], tmp_path / "code")
-    here, copied = (code_digest("games.mystery.grade:grade", [str(tmp_path / name)]) for name in ("here", "code"))
+    here, copied = (found_at(tmp_path / name, code_digest, "games.mystery.grade:grade") for name in ("here", "code"))
     assert here == copied
 
 
@@ -321,22 +320,22 @@ def test_an_environment_of_xp_counts_by_its_own_package(tmp_path: Path) -> None:
     for name in ("__init__.py", "other.py", "builtin/__init__.py", "builtin/sums.py"):
         (tmp_path / "xp" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "xp" / name).write_text("one")
-    before = code_digest("xp.builtin.sums:grade", [str(tmp_path)])
+    before = found_at(tmp_path, code_digest, "xp.builtin.sums:grade")
     (tmp_path / "xp/other.py").write_text("two")
-    assert code_digest("xp.builtin.sums:grade", [str(tmp_path)]) == before
+    assert found_at(tmp_path, code_digest, "xp.builtin.sums:grade") == before
     (tmp_path / "xp/builtin/__init__.py").write_text("two")
-    assert code_digest("xp.builtin.sums:grade", [str(tmp_path)]) != before
+    assert found_at(tmp_path, code_digest, "xp.builtin.sums:grade") != before
 
 
 def test_code_that_is_not_here_or_is_no_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "only_a_directory").mkdir()
     for module in ("no_such_module", "only_a_directory"):
         with pytest.raises(XpError, match=f"module '{module}' is not on the Python path") as caught:
-            code_digest(f"{module}:Env", [str(tmp_path)])
+            found_at(tmp_path, code_digest, f"{module}:Env")
         assert caught.value.code is ExitCode.CONFIG
     (tmp_path / "a_module.py").write_text("A = 1")
     digests = []
     for text in ("A = 1", "A = 2"):
         (tmp_path / "a_module.py").write_text(text)
-        digests.append(code_digest("a_module:A", [str(tmp_path)]))
+        digests.append(found_at(tmp_path, code_digest, "a_module:A"))
     assert digests[0] != digests[1]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_session import RULES
+from tests.support.modules import found_at
 from tests.support.sections import replace
 from xp.builtin.mystery import TOOLS, generate_case
 from xp.builtin.whodunit_mini import NUM_TASKS, TASKS_VERSION
@@ -29,7 +30,7 @@ def test_a_module_that_declares_its_tasks_version_counts_by_it_alone(tmp_path: P
     for version, comment in (("1", "one"), ("1", "two"), ("2", "two")):
         module.write_text(f"raise SystemExit('must not be imported')  # {comment}\n{statement.format(version)}\n")
         (package / "neighbour.py").write_text(f"text = {comment!r}\n")
-        digests.append(source_digest(served("games.riddle"), [str(tmp_path)]))
+        digests.append(found_at(tmp_path, source_digest, served("games.riddle")))
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -37,9 +38,9 @@ def test_a_version_in_a_function_or_broken_module_declares_nothing(tmp_path: Pat
     module = tmp_path / "riddle.py"
     for text in ("def f():\n    TASKS_VERSION = '1'\n", "TASKS_VERSION = '1'\nthis is no python\n"):
         module.write_text(text)
-        before = source_digest(served("riddle"), [str(tmp_path)])
+        before = found_at(tmp_path, source_digest, served("riddle"))
         module.write_text(f"{text}# changed\n")
-        assert source_digest(served("riddle"), [str(tmp_path)]) != before
+        assert found_at(tmp_path, source_digest, served("riddle")) != before
 
 
 def test_the_mini_mysteries_are_those_of_their_version() -> None:

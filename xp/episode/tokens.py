@@ -231,9 +231,9 @@ class ChatTokens:
 
         return is_there
 
-    def rendered_reply(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> str:
+    def rendered_reply(self, messages: Sequence[Message]) -> str:
         """Text between two turns of the assistant, from the token that ends the first; raises TemplateFault."""
-        return self._tail(messages, tools)[0]
+        return self._tail(messages, ())[0]
 
     def _tail(self, messages: Sequence[Message], tools: Sequence[str]) -> tuple[str, str]:
         """The text of `rendered_reply`, and its first token.

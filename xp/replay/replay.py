@@ -64,11 +64,11 @@ class Level:
     differences: tuple[str, ...] = ()
 
 
-def _level(level: str, same: str, lines: Sequence[str], what: str = "difference") -> Level:
+def _level(level: str, same: str, lines: Sequence[str]) -> Level:
     if not lines:
         return Level(level, Outcome.SAME, same)
     more = [f"and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
-    return Level(level, Outcome.DIFFERS, counted(len(lines), what), (*lines[:MOST_LINES], *more))
+    return Level(level, Outcome.DIFFERS, counted(len(lines), "difference"), (*lines[:MOST_LINES], *more))
 
 
 def check_jobs(recorded: RecordedRun) -> Level:

@@ -6,7 +6,7 @@ Nothing heavy is imported, because the control plane computes the key while it p
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -125,28 +125,22 @@ def identities(config: PrepareConfig) -> dict[str, str]:
     }
 
 
-def with_sources(config: PrepareConfig, path: Sequence[str] | None = None) -> PrepareConfig:
+def with_sources(config: PrepareConfig) -> PrepareConfig:
     """The config with each member's `source`; the only step from spec to key that reads files."""
     return replace(
         config,
-        members={
-            name: replace(member, source=source_digest(member.env, path)) for name, member in config.members.items()
-        },
+        members={name: replace(member, source=source_digest(member.env)) for name, member in config.members.items()},
     )
 
 
-def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | None:
+def source_digest(env: EnvConfig) -> str | None:
     """Digest of an environment's local code and rows (all its `module:name`), without running the code.
 
     All files of the module's top-level package count, or its file if it is no package, and those of the user's modules
     that it imports, which are those that a run copies (`xp.lib.code_files`); for a module that declares a version of
     its tasks (`TASKS_VERSION = "1"` at the top level), only the version.
-
-    Args:
-        env: the environment.
-        path: directories that are searched for modules. None means `sys.path`.
     """
-    named, own = _named(env, path), None
+    named, own = _named(env), None
     if env.provider in CONTRIB[Kind.PROVIDER]:
         provider = load(Kind.PROVIDER, env.provider)
         if hasattr(provider, "source_digest"):
@@ -154,7 +148,7 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
     data = data_of(env.rows)
     if not named and not data:
         return own
-    digests = [_module_digest(name.partition(":")[0], path) for name in named]
+    digests = [_module_digest(name.partition(":")[0]) for name in named]
     for place in data:
         if not place.exists():
             raise XpError(f"rows {place}: there is no such file")
@@ -162,19 +156,19 @@ def source_digest(env: EnvConfig, path: Sequence[str] | None = None) -> str | No
     return digest_of(digests if own is None else [*digests, own])
 
 
-def scoring(config: EpisodeConfig, path: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+def scoring(config: EpisodeConfig) -> dict[str, dict[str, Any]]:
     """Member -> what decides its rewards, by key: rewards are on one scale only where all of it is equal."""
-    return {name: _scoring(env, path) for name, env in config.members.items()}
+    return {name: _scoring(env) for name, env in config.members.items()}
 
 
-def _scoring(env: EnvConfig, path: Sequence[str] | None) -> dict[str, Any]:
+def _scoring(env: EnvConfig) -> dict[str, Any]:
     functions = {one.fn: one.weight for one in env.reward_fn or ()}
     named = [
         one for one in (env.serve, env.grader, env.provider, env.group_reward_fn, *functions) if one and ":" in one
     ]
-    code = {f"code of {one}": code_digest(one, path) for one in named if is_found(one, path)}
+    code = {f"code of {one}": code_digest(one) for one in named if is_found(one)}
     if env.provider in ("harbor", "harness", "inspect", "verifiers"):
-        code[f"code of {env.target or env.provider}"] = source_digest(env, path) or ""
+        code[f"code of {env.target or env.provider}"] = source_digest(env) or ""
     keys: dict[str, Any] = {"serve": env.serve, "env_class": env.env_class, "reward_fn": functions or None}
     keys |= {"group_reward_fn": env.group_reward_fn, "group_score_weight": env.group_score_weight}
     judge = None if env.judge is None else env.judge.model_dump(mode="json")
@@ -187,32 +181,32 @@ def _scoring(env: EnvConfig, path: Sequence[str] | None) -> dict[str, Any]:
     return {f"env.{key}": value for key, value in keys.items()} | code
 
 
-def _named(env: EnvConfig, path: Sequence[str] | None) -> list[str]:
+def _named(env: EnvConfig) -> list[str]:
     """The local code that an environment names."""
     rows = env.rows if isinstance(env.rows, str) and not is_data(env.rows) else None
     named = [name for name in (env.serve, env.provider, env.grader, rows) if name is not None and ":" in name]
-    if env.python is not None and env.serve is not None and not is_found(env.serve, path):
+    if env.python is not None and env.serve is not None and not is_found(env.serve):
         named.remove(env.serve)
-    if env.provider == "verifiers" and env.target is not None and is_found(module_of(env.target), path):
+    if env.provider == "verifiers" and env.target is not None and is_found(module_of(env.target)):
         named.append(module_of(env.target))
     return named
 
 
-def is_found(name: str, path: Sequence[str] | None = None) -> bool:
+def is_found(name: str) -> bool:
     """Returns whether this interpreter finds the module of `module:name`; another one (`python`) may have it."""
-    return find_module(name.partition(":")[0], path) is not None
+    return find_module(name.partition(":")[0]) is not None
 
 
-def code_digest(name: str, path: Sequence[str] | None = None) -> str:
+def code_digest(name: str) -> str:
     """Digest of the code of a `module:name`, whatever version its tasks declare; raises XpError if it is not found."""
-    return _files_digest(_origin(name.partition(":")[0], path), path)
+    return _files_digest(_origin(name.partition(":")[0]))
 
 
-def _module_digest(module: str, path: Sequence[str] | None) -> str:
-    origin = _origin(module, path)
+def _module_digest(module: str) -> str:
+    origin = _origin(module)
     if (version := _version_in(origin.file.read_bytes())) is not None:
         return digest_of({"module": module, VERSION_NAME: version})
-    return _files_digest(origin, path)
+    return _files_digest(origin)
 
 
 class _Origin(NamedTuple):
@@ -221,9 +215,9 @@ class _Origin(NamedTuple):
     """Directory of which all files count, or the file, if it counts alone."""
 
 
-def _origin(module: str, path: Sequence[str] | None) -> _Origin:
+def _origin(module: str) -> _Origin:
     """Place of a module's code; raises XpError if there is none."""
-    spec = find_module(module, path)
+    spec = find_module(module)
     if spec is None or spec.origin is None:
         raise XpError(
             f"module {module!r} is not on the Python path, so its code cannot be read\n"
@@ -232,12 +226,12 @@ def _origin(module: str, path: Sequence[str] | None) -> _Origin:
     file, top = Path(spec.origin), module.partition(".")[0]
     if top == OWN_PACKAGE and top != module:
         return _Origin(file, file.parent)
-    places = code_places(find_module(top, path) or spec)
+    places = code_places(find_module(top) or spec)
     return _Origin(file, next((place for place in places if file.is_relative_to(place)), file))
 
 
-def _files_digest(origin: _Origin, path: Sequence[str] | None) -> str:
-    places = with_imports([origin.place], path)
+def _files_digest(origin: _Origin) -> str:
+    places = with_imports([origin.place])
     files = ((file.relative_to(place.parent), file) for place in places for file in code_files(place))
     return digest_of({name.as_posix(): _file_digest(file) for name, file in files})
 
