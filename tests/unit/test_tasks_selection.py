@@ -19,7 +19,7 @@ from xp.errors import XpError
 from xp.spec import HeldOutSpec, SelectionSpec
 from xp.tasks.config import Purpose
 from xp.tasks.held_out import HeldOutRecord, Identity, Rule, evaluation_only
-from xp.tasks.questions import Census
+from xp.tasks.questions import ProviderSplits
 from xp.tasks.selection import SHARD_TASKS, Place, SelectedTasks, cut_into_blocks, select_tasks
 
 SIZES = {"train": 100, "extra": 40, "test": 20, "empty": 0}
@@ -244,12 +244,12 @@ def test_a_list_of_tasks_is_as_long_as_their_number(listed: int | None, expected
         def listed(self, split: str) -> list[Task] | None:
             return None if listed is None else [Task("e", split, index, {"q": index}) for index in range(listed)]
 
-    census = Census(FakeWorld(tmp_path).member(), Listing())  # type: ignore[arg-type]
+    splits = ProviderSplits(FakeWorld(tmp_path).member(), Listing())  # type: ignore[arg-type]
     if expected is XpError:
         with pytest.raises(XpError, match="it counts 2 tasks in train, and lists 1"):
-            census.contents("train")
+            splits.contents("train")
     else:
-        found = census.contents("train")
+        found = splits.contents("train")
         assert (found if found is None else len(set(found))) == expected
 
 

@@ -100,7 +100,7 @@ class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
 class OpenRewardSession(ServerSession["OpenRewardCore"]):
     """See xp.envs.base.Session; opened by OpenRewardProvider.open."""
 
-    def __init__(self, core: OpenRewardCore, live: Live) -> None:
+    def __init__(self, core: OpenRewardCore, live: LiveSession) -> None:
         super().__init__(core)
         self._live = live
 
@@ -152,7 +152,7 @@ Terminal = tuple[str, str | None]
 
 
 @dataclass(eq=False)
-class Live:
+class LiveSession:
     """One open session on the server."""
 
     sid: str
@@ -175,13 +175,13 @@ class OpenRewardCore(ServerCore):
         super().__init__(target, config)
         self._toolset = config.toolset
         self.catalog = Catalog(self.transport, self._borrowed, config)
-        self._open: set[Live] = set()
+        self._open: set[LiveSession] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._keeper: asyncio.Task[None] | None = None
         self._draining = asyncio.Event()
         self._has_messages = True
 
-    async def open(self, task: Task) -> Live:
+    async def open(self, task: Task) -> LiveSession:
         """Creates a session and waits until its setup is complete, so that tools can be called at once.
 
         A creation without an answer may have executed; the next attempt creates another session.
@@ -200,7 +200,7 @@ class OpenRewardCore(ServerCore):
             self._keeper = asyncio.get_running_loop().create_task(self._keep_alive())
         return live
 
-    async def _open_once(self, env: str, task: Task, deadline: float) -> Live:
+    async def _open_once(self, env: str, task: Task, deadline: float) -> LiveSession:
         progress: list[str] = []
         sid: str | None = None
         try:
@@ -211,7 +211,7 @@ class OpenRewardCore(ServerCore):
             await self.transport.request(
                 "POST", "/create", deadline=deadline, body=body, sid=sid, with_secrets=True, repeat=Repeat.CREATION
             )
-            live = Live(sid, env, asyncio.get_running_loop().time())
+            live = LiveSession(sid, env, asyncio.get_running_loop().time())
             live.prompt = await self._prompt(live, deadline)
         except BaseException as error:
             is_answered = isinstance(error, EnvFault) and not isinstance(error, (ResponseLost, DeadlineExceeded))
@@ -239,7 +239,7 @@ class OpenRewardCore(ServerCore):
             raise ProtocolError(f"POST /create_session: the session's id {name[:60]!r} cannot be sent in a header")
         return name
 
-    async def call(self, live: Live, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+    async def call(self, live: LiveSession, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         what = f"POST /{live.env}/call"
         body = {"name": name, "input": dict(arguments)}
         deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
@@ -247,12 +247,12 @@ class OpenRewardCore(ServerCore):
         text = await self._guarded(live, work)
         return wire.tool_result(wire.parse_json(text, what), what)
 
-    async def tools(self, live: Live) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
+    async def tools(self, live: LiveSession) -> tuple[tuple[ToolSpec, ...], Terminal | None]:
         if live.tools is None:
             live.tools = wire.tools(*await self._listed(live))
         return live.tools
 
-    async def score_group(self, live: Live, dialogues: Sequence[Sequence[Message]]) -> list[float]:
+    async def score_group(self, live: LiveSession, dialogues: Sequence[Sequence[Message]]) -> list[float]:
         listing, path = await self._listed(live)
         if wire.mapping(listing, path).get("supports_score_group") is not True:
             raise NotOffered(f"{live.env} scores no groups (score_group); set env.group_score_weight=null")
@@ -265,13 +265,13 @@ class OpenRewardCore(ServerCore):
         )
         return wire.scores(wire.parse_json(await self._guarded(live, work), what), len(dialogues), what)
 
-    async def _listed(self, live: Live) -> tuple[Any, str]:
+    async def _listed(self, live: LiveSession) -> tuple[Any, str]:
         """The answer of `/task_tools`, and its path."""
         deadline, path = asyncio.get_running_loop().time() + self.limits.create_timeout_s, f"/{live.env}/task_tools"
         work = self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
         return wire.parse_json(await self._guarded(live, work), path), path
 
-    def close_soon(self, live: Live) -> asyncio.Task[None]:
+    def close_soon(self, live: LiveSession) -> asyncio.Task[None]:
         """Ends the session on the server in the background."""
         self._open.discard(live)
         live.lost = live.lost or "it is closed"
@@ -301,7 +301,7 @@ class OpenRewardCore(ServerCore):
         finally:
             self._later(self._tear_down(sid))
 
-    async def _prompt(self, live: Live, deadline: float) -> list[Message]:
+    async def _prompt(self, live: LiveSession, deadline: float) -> list[Message]:
         if self._has_messages:
             path = f"/{live.env}/messages"
             with suppress(SessionLost):
@@ -313,7 +313,7 @@ class OpenRewardCore(ServerCore):
         self._has_messages = False
         return [Message(role="user", content=wire.block_text(wire.parse_json(body, path), path))]
 
-    async def _guarded(self, live: Live, work: Coroutine[Any, Any, T]) -> T:
+    async def _guarded(self, live: LiveSession, work: Coroutine[Any, Any, T]) -> T:
         """Runs `work` on the session; stops when the keep-alive task finds that the server has lost it."""
         if live.lost is not None:
             work.close()
@@ -342,7 +342,7 @@ class OpenRewardCore(ServerCore):
                 live.touched = loop.time()
                 self._later(self._ping(live))
 
-    async def _ping(self, live: Live) -> None:
+    async def _ping(self, live: LiveSession) -> None:
         deadline = asyncio.get_running_loop().time() + PING_EVERY_S
         try:
             await self.transport.request("POST", "/ping", deadline=deadline, sid=live.sid, repeat=Repeat.NOTICE)

@@ -26,7 +26,7 @@ from xp.evaluation.driver import Allowance, EndpointPlay, EvaluationStage, Healt
 from xp.evaluation.entries import Entry
 from xp.evaluation.files import write_files
 from xp.evaluation.local import LocalModel, check_engine, local_model, served_judge
-from xp.evaluation.progress import Board
+from xp.evaluation.progress import EvaluationProgress
 from xp.evaluation.records import EvaluationIdentity
 from xp.evaluation.settings import Settings, Tasks
 from xp.evaluation.summary import summary_of
@@ -166,7 +166,7 @@ class EvaluationRun:
             return reason
         record = {one.VARIABLE: str((place / one.FILE).absolute()) for one in (loaded_code, server_events)}
         os.environ |= record
-        board = Board(self.title, len(todo), episodes.values(), self._cost)
+        board = EvaluationProgress(self.title, len(todo), episodes.values(), self._cost)
         with (
             served_judge(self.entry.spec, self._settings.eval, place) as judge,
             EnvironmentMixture(

@@ -9,7 +9,7 @@ from xp.episode.outcome import EpisodeResult
 from xp.lib.progress import ProgressBar
 
 
-class Board(ProgressBar):
+class EvaluationProgress(ProgressBar):
     """Counts episodes and shows progress on standard error; a context manager.
 
     Args:

@@ -33,7 +33,7 @@ from xp.run_records.lock import changed_keys, read_lock
 from xp.spec import DType, RunSpec
 from xp.tasks.prepare import prepare
 from xp.tasks.row import TaskRow
-from xp.tasks.store import Broken, TaskSet, prove
+from xp.tasks.store import BrokenSet, TaskSet, prove
 
 LEVELS: Final = {
     "a": "the jobs are the same bytes",
@@ -118,7 +118,7 @@ def check_tasks(recorded: RecordedRun, scratch: Path) -> tuple[Level, TaskSet]:
     key = Path(_plan(recorded)["stages"][0]["job"]["outputs"][0]).parent
     stored = None
     for root in (recorded.directory, Path(recorded.spec.outputs)):
-        with suppress(Broken, OSError):
+        with suppress(BrokenSet, OSError):
             stored = stored or prove(root / key)
     lines = []
     if stored is not None and expected and stored.manifest.content_digest != expected:

@@ -50,7 +50,7 @@ KEYS: Final = (
 
 
 @dataclass(frozen=True)
-class Rescored:
+class RescoredEpisode:
     """One episode: its row, its recorded outcome, and that by the other rule."""
 
     row: EpisodeRow
@@ -75,7 +75,7 @@ class RescoredStep:
     """Void episodes by the other rule."""
 
 
-def rescore(run: Path, rule: Mapping[str, Any]) -> list[Rescored]:
+def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
     """The episodes of the last attempt at each step, in order.
 
     Args:
@@ -95,7 +95,7 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[Rescored]:
     with ExitStack() as stack:
         log = JudgeLog(run / JUDGE, [*run.glob(f"attempt_*/*/{JUDGE}/*.jsonl"), *run.glob(f"{JUDGE}/*.jsonl")])
         members = {name: _Member(config, stack, log) for name, config in episode_config(spec).members.items()}
-        episodes: list[Rescored] = []
+        episodes: list[RescoredEpisode] = []
         groups: dict[tuple[str, int, str], list[tuple[int, GroupEpisode]]] = defaultdict(list)
         for number, record in zip(numbers, index.records(numbers), strict=True):
             row = index.rows[number]
@@ -115,9 +115,9 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[Rescored]:
         return episodes
 
 
-def steps(episodes: Sequence[Rescored], spec: RunSpec) -> Iterator[RescoredStep]:
+def steps(episodes: Sequence[RescoredEpisode], spec: RunSpec) -> Iterator[RescoredStep]:
     """Means over each phase and step, in the order of play."""
-    groups: dict[tuple[str, int], list[Rescored]] = defaultdict(list)
+    groups: dict[tuple[str, int], list[RescoredEpisode]] = defaultdict(list)
     for one in episodes:
         groups[one.row.phase, one.row.step].append(one)
     size, threshold = spec.training.group_size, spec.evaluation.pass_threshold
@@ -137,7 +137,11 @@ def steps(episodes: Sequence[Rescored], spec: RunSpec) -> Iterator[RescoredStep]
 
 
 def compared(
-    runs: tuple[Path, Path], first: Sequence[Rescored], second: Sequence[Rescored], spec: RunSpec, margin: float
+    runs: tuple[Path, Path],
+    first: Sequence[RescoredEpisode],
+    second: Sequence[RescoredEpisode],
+    spec: RunSpec,
+    margin: float,
 ) -> PairedComparison:
     """Compares the trained models of two runs, or of one run with the untrained one, by the other rule.
 
@@ -176,7 +180,7 @@ def _check_scorers(runs: tuple[Path, Path]) -> None:
     check_content(first, second)
 
 
-def _rewards(name: str, episodes: Sequence[Rescored], phase: str) -> Rewards:
+def _rewards(name: str, episodes: Sequence[RescoredEpisode], phase: str) -> Rewards:
     rewards: dict[str, list[float | None]] = defaultdict(list)
     for one in episodes:
         if one.row.phase == phase:
@@ -225,9 +229,9 @@ class _Member:
             source = GroupSource("judge", config.judge.weight, judge.score)
         self.rewards = reward_steps(config, provider, self._description, source)
 
-    def settled(self, row: EpisodeRow, record: Mapping[str, Any]) -> Rescored:
+    def settled(self, row: EpisodeRow, record: Mapping[str, Any]) -> RescoredEpisode:
         metadata = self._description(_task(row)) if self.rewards.wants_task else {}
-        return Rescored(row, _recorded(record["outcome"]), settled_again(self.rewards, record, metadata))
+        return RescoredEpisode(row, _recorded(record["outcome"]), settled_again(self.rewards, record, metadata))
 
     @cached_property
     def _provider(self) -> Provider:

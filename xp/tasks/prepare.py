@@ -22,7 +22,7 @@ from xp.tasks.held_out import HeldOutRecord, evaluation_only
 from xp.tasks.report import print_held_out
 from xp.tasks.request import request_key, source_digest
 from xp.tasks.selection import SelectedTasks, cut_into_blocks, select_tasks
-from xp.tasks.store import Broken, TaskSet, find_whole, prove, writing_below
+from xp.tasks.store import BrokenSet, TaskSet, find_whole, prove, writing_below
 
 
 def prepare(
@@ -70,7 +70,7 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
         _say(f"prepare: {path.name} lacks more tasks than is permitted; building it again")
     except FileNotFoundError:
         pass
-    except Broken as error:
+    except BrokenSet as error:
         set_aside(path, str(error))
     work = WorkDirectory(path.with_name(f"{path.name}.work"))
     work.prove_writable()
@@ -117,12 +117,12 @@ def _providers(config: PrepareConfig, environ: Mapping[str, str]) -> Iterator[di
 
 
 def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dict[str, str], dict[str, SelectedTasks]]:
-    from xp.tasks.questions import Census, ask
+    from xp.tasks.questions import ProviderSplits, ask
 
     versions, selected = {}, {}
     for name, member in sorted(config.members.items()):
         versions[name] = ask(member, providers[name].version)
-        selected[name] = select_tasks(member, Census(member, providers[name]))
+        selected[name] = select_tasks(member, ProviderSplits(member, providers[name]))
     if config.trains and not any(Purpose.TRAIN in chosen.tasks for chosen in selected.values()):
         raise _nothing_to_train_on({name: one.record for name, one in selected.items()})
     return versions, selected

@@ -60,7 +60,7 @@ def ask(member: MemberConfig, question: Callable[[], Answer], *, is_known: bool 
         raise unreachable(member, reason(error)) from error
 
 
-class Census:
+class ProviderSplits:
     """See xp.tasks.selection.Splits; requests the facts from a provider.
 
     Args:

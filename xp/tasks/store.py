@@ -42,28 +42,28 @@ class TaskSet:
         return sum(purposes[purpose].tasks for purposes in self.manifest.counts.values() if purpose in purposes)
 
 
-class Broken(Exception):
+class BrokenSet(Exception):
     """A directory of the store is not a valid set; the message says why."""
 
 
 def prove(path: Path) -> TaskSet:
-    """Verifies all hashes of the set at `path`; raises Broken, or FileNotFoundError if there is no set."""
+    """Verifies all hashes of the set at `path`; raises BrokenSet, or FileNotFoundError if there is no set."""
     if not path.exists():
         raise FileNotFoundError(path)
     try:
         manifest = read_manifest(path)
     except FileNotFoundError:
-        raise Broken(f"it has no {MANIFEST}") from None
+        raise BrokenSet(f"it has no {MANIFEST}") from None
     except (OSError, ValueError) as error:
-        raise Broken(f"{MANIFEST} cannot be read: {error}") from error
+        raise BrokenSet(f"{MANIFEST} cannot be read: {error}") from error
     if manifest.key != path.name or key_of(manifest.request) != manifest.key:
-        raise Broken(f"it is the set {manifest.key}, in a directory of another name")
+        raise BrokenSet(f"it is the set {manifest.key}, in a directory of another name")
     for name, digest in {TABLE: "", **manifest.files}.items():
         file = path / Path(name).name
         if not file.is_file():
-            raise Broken(f"{name} is missing")
+            raise BrokenSet(f"{name} is missing")
         if file_digest(file) != digest:
-            raise Broken(f"{name} does not match its sha256")
+            raise BrokenSet(f"{name} does not match its sha256")
     return TaskSet(path, manifest)
 
 
@@ -71,7 +71,7 @@ def find_whole(path: Path, allow_missing_fraction: float) -> TaskSet | None:
     """The set at `path` if it is valid and lacks at most the allowed share of tasks; never raises for its content."""
     try:
         task_set = prove(path)
-    except (Broken, OSError):
+    except (BrokenSet, OSError):
         return None
     return task_set if task_set.manifest.missing_fraction() <= allow_missing_fraction else None
 
@@ -82,7 +82,7 @@ def open_verified(path: Path) -> TaskSet:
         return prove(path)
     except FileNotFoundError:
         fault = f"there is no task set at {path}"
-    except Broken as error:
+    except BrokenSet as error:
         fault = f"the task set {path} is damaged: {error}"
     raise XpError(f"{fault}\nrun `python -m xp prepare` with the same spec to build it", ExitCode.TASKS)
 
