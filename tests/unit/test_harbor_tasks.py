@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.harbor_tasks import CONFIG, HELLO, harbor, write_task
 from xp.composition import compose
+from xp.contrib.harbor.provider import resolved
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config
@@ -91,8 +92,10 @@ def test_a_declared_secret_goes_only_to_the_task_that_names_it(tmp_path: Path) -
     with pytest.raises(XpError, match=r"env.secrets.JUDGE_KEY=null") as raised:
         load_provider(harbor(tmp_path), {"JUDGE_KEY": "of-the-judge"})
     assert raised.value.code is ExitCode.SECRET
-    session = load_provider(harbor(tmp_path, secrets={"JUDGE_KEY": None}), {**os.environ, "JUDGE_KEY": "of-the-judge"})
-    assert session._resolved({"KEY": "${JUDGE_KEY}", "X": "${OTHER:-y}"}) == {"KEY": "of-the-judge", "X": "y"}  # type: ignore[attr-defined]
+    config, environ = harbor(tmp_path, secrets={"JUDGE_KEY": None}), {**os.environ, "JUDGE_KEY": "of-the-judge"}
+    load_provider(config, environ)
+    found = resolved({"KEY": "${JUDGE_KEY}", "X": "${OTHER:-y}"}, config, environ)
+    assert found == {"KEY": "of-the-judge", "X": "y"}
 
 
 def words(folder: Path, *more: str) -> list[str]:
