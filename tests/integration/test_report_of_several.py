@@ -53,7 +53,7 @@ def test_seeds_are_one_line_with_a_band_or_lines_of_their_own(watched: Watched) 
     legend = page.locator("#over .chart.large .u-series:not(.quiet) th .u-label")
     assert [label.inner_text() for label in legend.all()] == [
         "rollout step",
-        "learning_rate 0.0007: mean of 2 seeds",
+        "learning_rate 0.002: mean of 2 seeds",
         "seed 1, learning_rate 1e-05",
         "seed 1, learning_rate 0.001",
     ]

