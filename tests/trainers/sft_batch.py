@@ -16,17 +16,19 @@ TOOLS = [{"type": "function", "function": {"name": "multiply", "description": ""
 
 
 def samples() -> list[Example]:
-    """Eight episodes of different lengths; the policy's tokens come in pieces."""
+    """Eight episodes of different lengths; the tokens with a loss come in pieces, and are all tokens of the second."""
     rng = np.random.default_rng(0)
     lengths = [5, 9, 12, 6, 20, 7, 3, 15]
-    return [
+    made = [
         Example(rng.integers(5, 200, n).tolist(), [0, *(rng.random(n - 2) < 0.5).astype(int).tolist(), 1])
         for n in lengths
     ]
+    made[1] = Example(made[1].ids, [0] + [1] * (lengths[1] - 1))
+    return made
 
 
 def expected_loss(model: Any, batch: Sequence[Example]) -> tuple[float, float]:
-    """Mean of -log p over the policy's tokens of the whole batch, and the norm of its gradient."""
+    """Mean of -log p over the masked tokens of the whole batch, and the norm of its gradient."""
     import torch
 
     total = torch.zeros((), dtype=torch.float64)

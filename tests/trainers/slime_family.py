@@ -58,7 +58,15 @@ YARN = {
 }
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 FAMILIES: dict[str, dict[str, Any]] = {
-    "deepseek_v3": {**ROUTED, **LATENT, "n_group": 4, "topk_group": 2, "rope_parameters": YARN},
+    "deepseek_v3": {
+        **ROUTED,
+        **LATENT,
+        "n_group": 4,
+        "topk_group": 2,
+        # Megatron scores a group by its best (experts per token / groups per token), transformers by its best two.
+        "num_experts_per_tok": 4,
+        "rope_parameters": YARN,
+    },
     "glm4_moe": {
         **ROUTED,
         "num_key_value_heads": 2,
@@ -175,10 +183,14 @@ def main(family: str, root: Path) -> None:
     packed_attention()
     latent_attention()
     begin(args, root)
+    from megatron.core.transformer import multi_latent_attention
+    from megatron.core.transformer.moe import moe_utils
     from slime.backends.megatron_utils import hf_to_megatron
     from slime.backends.megatron_utils.data import get_data_iterator
     from slime.backends.megatron_utils.model import setup_model_and_optimizer, train_one_step
 
+    # Of TransformerEngine, for GPUs.
+    moe_utils.te_general_gemm, multi_latent_attention.TELinear = None, type(None)
     model, optimizer, scheduler = setup_model_and_optimizer(args, "actor")
     load = hf_to_megatron._LOADERS[family]
     hf_to_megatron._LOADERS[family] = lambda name, *more: load(

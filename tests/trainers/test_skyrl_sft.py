@@ -60,7 +60,7 @@ def run(root: Path, module: str, *argv: str) -> subprocess.CompletedProcess[str]
         pytest.param(2, "max_tokens_per_micro_batch=24", 8, marks=pytest.mark.slow),
     ],
 )
-def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
+def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
     num_ranks: int, micro: str, count: int, tmp_path: Path
 ) -> None:
     import torch

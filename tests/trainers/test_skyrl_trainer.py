@@ -305,8 +305,11 @@ def test_xps_warm_up_begins_above_0_where_skyrls_begins_at_0(schedule: str) -> N
         return found
 
     assert rates()[0] == 0
-    with xp_schedules():
-        assert rates()[:4] == [0.25, 0.5, 0.75, 1.0]
+    with xp_schedules(SimpleNamespace(min_lr=0.5)):
+        found = rates()
+    assert found[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert found[4:] == sorted(found[4:], reverse=True)
+    assert found[-1] >= 0.5
     assert rates()[0] == 0
 
 

@@ -28,7 +28,7 @@ def test_two_updates_move_the_policy_and_the_export_agrees(tmp_path: Path) -> No
     assert all(float((old - new).abs().max()) > 1e-3 for old, new in ((before, first), (first, second)))
 
 
-@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe", "glm4_moe_lite", "minimax_m2"])
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe", "minimax_m2"])
 def test_a_random_model_of_a_family_is_loaded_updated_and_exported(family: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.trainers.slime_family", family, str(tmp_path)]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def make(
     warmup_updates: int = 0,
     rewards: tuple[float, ...] = (1.0, 0.0, 0.5, 0.25),
     schedule: str = "constant",
+    overrides: Sequence[str] = (),
     **native: Any,
 ) -> Any:
     """A trainer whose activations are nan in the updates of the given numbers, from 0."""
@@ -46,6 +48,7 @@ def make(
     tokenizer, model = deepcopy(tokenizer_and_model())
     overrides = [
         *OVERRIDES,
+        *overrides,
         f"training.warmup_updates={warmup_updates}",
         "training.entropy_coef=0",
         f"training.num_steps={num_steps}",

@@ -43,7 +43,7 @@ def outputs_with_model(root: Path, *overrides: str) -> TRLSftConfig:
 
 
 @pytest.mark.parametrize("micro", few([2, 8], 1))
-def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
+def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
     micro: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
@@ -64,7 +64,7 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_policys_tokens(
 
 
 @pytest.mark.parametrize("micro", few([1, 4, 8], 2))
-def test_the_held_out_loss_is_the_mean_over_the_policys_tokens(
+def test_the_held_out_loss_is_the_mean_over_the_tokens_of_the_mask(
     micro: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch

@@ -28,16 +28,19 @@ from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
 from xp.spec import RunSpec, Sampling, Thinking
 from xp.spec.dialect import Dialect
+from xp.spec.sft import LossOn, TooLong
 from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.row import Purpose, TaskRow
 from xp.worker.demonstrations import (
     Demonstration,
+    Example,
     after_prompt,
     chosen,
     example_of,
     play,
     recorded,
     rendered,
+    summary,
     text_of,
     turn_of,
 )
@@ -180,7 +183,7 @@ def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path
     assert len(demonstrations) == NUM_EPISODES
     assert not counts
     for one, demonstration in zip(rollouts, demonstrations, strict=True):
-        sample = example_of(demonstration, chat, syntax, BUDGET)
+        sample = example_of(demonstration, chat, syntax, RULE)
         assert sample is not None
         prompt = one.conversation.prompt_ids
         assert sample.ids == [*prompt, *one.conversation.completion_ids]
@@ -282,7 +285,7 @@ def test_what_a_rollout_could_not_write_is_left_out(budget: Sampling, is_rendere
 )
 def test_calls_are_written_in_the_policys_dialect(content: str, expected: str | None, tmp_path: Path) -> None:
     chat, syntax = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path)), SYNTAX[Dialect.HERMES]
-    sample = example_of(demonstration(text=content, turns={1: [("look", {"n": 1})]}), chat, syntax, BUDGET)
+    sample = example_of(demonstration(text=content, turns={1: [("look", {"n": 1})]}), chat, syntax, RULE)
     assert sample is not None
     trained = [token for token, is_trained in zip(sample.ids, sample.mask, strict=True) if is_trained]
     call = syntax.write("look", {"n": 1})
@@ -292,7 +295,7 @@ def test_calls_are_written_in_the_policys_dialect(content: str, expected: str | 
 def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
     """As its template writes it; without a channel the model would learn a turn that it cannot begin."""
     chat, syntax = ChatTokens(tokenizer_of("gptoss", tmp_path)), SYNTAX[Dialect.HARMONY]
-    sample = example_of(demonstration(text="It is 42."), chat, syntax, BUDGET)
+    sample = example_of(demonstration(text="It is 42."), chat, syntax, RULE)
     assert sample is not None
     messages = demonstration(text="It is 42.").messages
     whole = chat.tokenizer.apply_chat_template(list(messages), tools=json.loads(TOOLS), tokenize=False)
@@ -319,7 +322,7 @@ def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
 def test_a_turn_of_a_file_begins_as_the_template_writes_it(template: str, text: str, tmp_path: Path) -> None:
     """With thinking, and without: some templates write an empty block then, or their prompt opens one."""
     chat = ChatTokens(tokenizer_of(template, tmp_path))
-    sample = example_of(demonstration(text=text, tools="[]"), chat, SYNTAX[Dialect.HERMES], BUDGET)
+    sample = example_of(demonstration(text=text, tools="[]"), chat, SYNTAX[Dialect.HERMES], RULE)
     assert sample is not None
     messages = [dict(one) for one in demonstration(text=text).messages]
     whole = chat.tokenizer.apply_chat_template(messages, tokenize=False)
@@ -330,7 +333,7 @@ def test_a_turn_of_a_file_begins_as_the_template_writes_it(template: str, text: 
 
 def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
     chat = ChatTokens(tokenizer_of("qwen3", tmp_path))
-    sample = example_of(replace(demonstration(text="yes"), is_own=True), chat, SYNTAX[Dialect.HERMES], BUDGET)
+    sample = example_of(replace(demonstration(text="yes"), is_own=True), chat, SYNTAX[Dialect.HERMES], RULE)
     assert sample is not None
     assert chat.tokenizer.decode(sample.ids).endswith("<|im_start|>assistant\nyes<|im_end|>")
 
@@ -376,6 +379,45 @@ def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:
             chat.text([token for token, is_trained in zip(sample.ids, sample.mask, strict=True) if is_trained])
         )
     assert texts == ["<think>hm</think>yes", "yes"]
+
+
+def talk() -> Demonstration:
+    texts = [("user", "one"), ("assistant", "two"), ("user", "three"), ("assistant", "four")]
+    messages = [Message(role=role, content=text) for role, text in texts]
+    return demonstration(messages=messages, turns={1: [], 3: []}, tools="[]")
+
+
+@pytest.mark.parametrize(
+    ("loss_on", "expected"),
+    [("turns", "two<|im_end|>four<|im_end|>"), ("last_turn", "four<|im_end|>"), ("all", None)],
+)
+def test_the_loss_is_on_the_turns_the_last_one_or_all_tokens(
+    loss_on: str, expected: str | None, tmp_path: Path
+) -> None:
+    chat, spec = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path)), with_sft(loss_on=LossOn(loss_on))
+    given = chosen([talk()], spec, frozenset(), Counter())
+    ((sample,), _) = rendered(given, spec, chat, lambda _: Dialect.HERMES, Counter())
+    trained = [token for token, is_trained in zip(sample.ids, sample.mask, strict=True) if is_trained]
+    assert chat.tokenizer.decode(trained) == (chat.tokenizer.decode(sample.ids[1:]) if expected is None else expected)
+
+
+def test_a_long_episode_is_left_out_or_cut_and_counted(tmp_path: Path) -> None:
+    chat, counts = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path)), Counter[str]()
+    (whole,), _ = rendered([talk()], RULE, chat, lambda _: Dialect.HERMES, Counter())
+    tight = within(replace(BUDGET, max_prompt_tokens=2, max_tokens_per_turn=1))
+
+    def examples(**rule: Any) -> list[Example]:
+        spec = replace(tight, sft=replace(tight.sft, **rule))
+        return rendered([talk()], spec, chat, lambda _: Dialect.HERMES, counts)[0]
+
+    number = len(whole.ids)
+    assert examples(max_tokens=number) == [whole]  # the limits of training are not those of the stage then
+    assert examples(max_tokens=number - 3) == []
+    (cut,) = examples(max_tokens=number - 3, too_long=TooLong.CUT)
+    assert (cut.ids, cut.mask, cut.is_cut) == (whole.ids[:-3], whole.mask[:-3], True)
+    assert ", 1 cut;" in summary([cut], [], {})
+    assert examples(max_tokens=3, too_long=TooLong.CUT) == []
+    assert counts == {f"longer than {number - 3} tokens": 1, "without a token to train on in the first 3": 1}
 
 
 def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> None:

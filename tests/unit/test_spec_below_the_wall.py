@@ -39,6 +39,7 @@ OTHERS = {
     "_Form": {"data"},
     "Syntax": {"thinking"},
     "PromptLengths": {"groups"},
+    "Lengths": {"too_long"},
     "PrepareConfig": {"members", "preparation"},  # the section itself
     "Manifest": {"held_out"},  # what was held out
     "LoggedRates": {"variant"},

@@ -83,6 +83,9 @@ SET = {
             ("training.max_tokens_per_micro_batch", 4096),
             ("backend.parallel.tensor", 2),
             ("backend.parallel.pipeline", 2),
+            ("backend.parallel.first_stage_layers", 2),
+            ("backend.parallel.last_stage_layers", 2),
+            ("backend.parallel.cpu_optimizer", "true"),
             ("backend.parallel.context", 2),
             ("backend.parallel.expert", 2),
         )

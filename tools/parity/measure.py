@@ -82,6 +82,7 @@ def case_of(option: Option, spec: RunSpec) -> ParityCase:
     config = next(text for path, text in job.files.items() if path.endswith("/train/config.json"))
     sections = {**spec.training.model_dump(mode="json"), **spec.algorithm.model_dump(mode="json")}
     sections["adam_eps"] = option.adam_eps
+    sections["loss_length"] = spec.algorithm.loss_length or spec.training.max_response_tokens
     if sections["critic"] is not None:
         sections["critic"] = CriticRule(**sections["critic"], scale=CRITIC_SCALE[spec.backend.name])
     for name in ("overlong", "sapo"):

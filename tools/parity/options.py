@@ -103,6 +103,7 @@ OPTIONS = (
     Option("advantage_scale=none", ("algorithm.advantage_scale=none",)),
     Option("loss_aggregation=sequence_mean", ("algorithm.loss_aggregation=sequence_mean",)),
     Option("loss_aggregation=constant", ("algorithm.loss_aggregation=constant",)),
+    Option("loss_length=24", ("algorithm.loss_aggregation=constant", "algorithm.loss_length=24")),
     Option("a narrow clip", ("algorithm.clip_low=0.02", "algorithm.clip_high=0.04")),
     Option(
         "a narrow dual clip", ("algorithm.clip_low=0.001", "algorithm.clip_high=0.001", "algorithm.dual_clip=1.002")
@@ -121,6 +122,17 @@ OPTIONS = (
     _corrected("geometric_mask, narrow", 0.97, 1.05),
     _corrected("token_mask, sequence_mean", LOWER, UPPER, SEQUENCE_MEAN),
     Option("ratio_from=engine", ("algorithm.ratio_from=engine", CORRECTED), of_backend=SGLANG),
+    Option(
+        "ratio_from=engine, geometric_mask",
+        (
+            "algorithm.ratio_from=engine",
+            "algorithm.importance_correction=geometric_mask",
+            "algorithm.importance_lower=0.97",
+            "algorithm.importance_upper=1.05",
+            CORRECTED,
+        ),
+        of_backend=SGLANG,
+    ),
     Option("ratio_from=engine, gspo", ("algorithm=gspo", "algorithm.ratio_from=engine", CORRECTED), of_backend=SGLANG),
     Option("mask_truncated", ("algorithm.mask_truncated=true",)),
     Option(

@@ -100,6 +100,7 @@ class UpdateRule:
     clip_high: float
     dual_clip: float | None
     loss_aggregation: str
+    loss_length: int
     kl_estimator: str
     kl_coef: float
     entropy_coef: float

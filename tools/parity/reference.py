@@ -148,7 +148,7 @@ def shares(rule: UpdateRule, masks: Sequence[torch.Tensor]) -> list[torch.Tensor
     divisors: dict[str, Callable[[torch.Tensor], Any]] = {
         "token_mean": lambda _: num_tokens,
         "sequence_mean": lambda mask: mask.sum().clamp(min=1) * num_episodes,
-        "constant": lambda _: num_episodes * rule.max_response_tokens,
+        "constant": lambda _: num_episodes * rule.loss_length,
     }
     return [mask / divisors[rule.loss_aggregation](mask) for mask in masks]
 

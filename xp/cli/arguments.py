@@ -48,6 +48,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
 
 def _plan(parser: argparse.ArgumentParser) -> None:
     _run(parser)
+    parser.add_argument("--sft", action="store_true", help="plan the fine-tuning alone, as `xp sft` runs it")
     parser.add_argument("--files", action="store_true", help="print the files of every stage")
     parser.add_argument("--json", action="store_true", help="the whole plan as JSON")
     parser.add_argument(

@@ -90,7 +90,7 @@ def plan(args: Namespace) -> int:
 
         compare_plans(args)
         return ExitCode.OK
-    plans = plans_of(args)
+    plans = [_planned(args, point, build_sft) for point in points_of(args)] if args.sft else plans_of(args)
     if args.json:
         texts = map(plan_json, plans)
         print("[" + ",".join(texts) + "]" if args.multirun else next(texts), end="")

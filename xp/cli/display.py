@@ -75,9 +75,10 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
 
     out = console()
     out.print(title(plan), style="bold")
-    times = (*sft_time_lines(plan.spec, outputs), *time_lines([plan.spec], outputs), *disk_line(plan.spec))
+    of_training = (*time_lines([plan.spec], outputs), *disk_line(plan.spec)) if plan.trains else ()
+    times = (*sft_time_lines(plan.spec, outputs), *of_training)
     facts = (machine_line(plan.spec), *arithmetic(plan), *times)
-    for line in (*facts, *memory_lines(plan.spec, outputs)):
+    for line in (*facts, *memory_lines(plan.spec, outputs, trains=plan.trains)):
         out.print(wrapped(f"  {line}"))
     for line in notice_lines(plan):
         out.print(f"  {line}")
@@ -131,7 +132,8 @@ def plan_json(plan: Plan) -> str:
 
     outputs = Path(plan.spec.outputs)
     step = duration(plan.spec, outputs)
-    estimates = {"memory": memory_json(plan.spec, outputs), "step_s": None if step is None else asdict(step)}
+    memory = memory_json(plan.spec, outputs, trains=plan.trains)
+    estimates = {"memory": memory, "step_s": None if step is None else asdict(step)}
     content = json.loads(plan.to_json()) | estimates
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
@@ -195,6 +197,9 @@ def arithmetic(plan: Plan) -> list[str]:
     from xp.planning.extent import evaluation_line, ineffective_lines, training_line
 
     training = plan.spec.training
+    if not plan.trains:
+        update = f"an update of the fine-tuning: {counted(plan.spec.sft.batch_size, 'episode')}"
+        return [update, evaluation_line(plan.spec)]
     episodes, updates = training.episodes_per_step, training.all_updates_per_step
     return [
         f"a step: {counted(training.prompts_per_step, 'task')} x {counted(training.group_size, 'episode')}"
@@ -216,10 +221,9 @@ def show_summary(plan: Plan, outputs: Path) -> None:
     run = outputs / "runs" / plan.run_id
     is_evaluated = any(stage.name == "evaluate" for stage in plan.stages)
     results = held_out(run) if is_evaluated else {}
-    was_trained = any(stage.name == "train" for stage in plan.stages)
     was_tuned = any(stage.name == "sft" for stage in plan.stages)
-    size, record = _made(run, "train" if was_trained else "sft"), read_record(run)
-    out.print(headed(f"\n{'Trained' if was_trained else 'Fine-tuned'}", f" {title(plan)}{size}"))
+    size, record = _made(run, "train" if plan.trains else "sft"), read_record(run)
+    out.print(headed(f"\n{'Trained' if plan.trains else 'Fine-tuned'}", f" {title(plan)}{size}"))
     for line in notice_lines(plan):
         out.print(f"  {line}")
     for name, label in (("before", "before"), ("after", "after ")):
@@ -227,12 +231,12 @@ def show_summary(plan: Plan, outputs: Path) -> None:
             out.print(f"  held-out reward {label} {_reward(results[name])}")
     if not is_evaluated:
         out.print("  not evaluated: nothing is held out (env.held_out=null)")
-    if was_tuned and not was_trained and "after" in results:
+    if was_tuned and not plan.trains and "after" in results:
         out.print(f"  RL can learn   {_learnable(run)}")
     for line in held_out_lines(plan.spec, outputs):
         out.print(f"  {line}")
     out.print(f"  took          {time_text(record, plan.spec.hardware)}")
-    for line in symptom_lines(run) if was_trained else ():
+    for line in symptom_lines(run) if plan.trains else ():
         out.print(f"  {line}", soft_wrap=True)
     for line in environment_lines(run):
         out.print(f"  {line}", soft_wrap=True)

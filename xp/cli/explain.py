@@ -193,7 +193,8 @@ def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     ]
     pattern = f" like {schema['pattern']}" if "pattern" in schema else ""
     names = {"integer": "a whole number", "number": "a number", "string": "text", "boolean": "true or false"}
-    names |= {"array": "a list", "object": "keys of your own" if "properties" not in schema else "a section"}
+    keys = ", ".join(schema.get("properties", ()))
+    names |= {"array": "a list", "object": f"a section ({keys})" if keys else "keys of your own"}
     kind = names.get(schema.get("type", ""), str(schema.get("type", "anything")))
     return f"{kind}{pattern}{' ' + ' and '.join(bounds) if bounds else ''}"
 

@@ -97,8 +97,10 @@ def _metrics(played: Sequence[EpisodeFacts], group_size: int, pass_threshold: fl
             pass_name(group_size, pass_threshold): _mean(
                 [float(max(one.outcome.task_reward or 0.0 for one in group) >= pass_threshold) for group in groups]
             ),
-            "reward/groups_without_variance": _mean([float(len(set(map(_reward, group))) == 1) for group in groups]),
         }
+        if group_size > 1:
+            equal = [float(len(set(map(_reward, group))) == 1) for group in groups]
+            metrics["reward/groups_without_variance"] = _mean(equal)
     penalties = [_reward(one) - one.outcome.unpenalized for one in scored if one.outcome.unpenalized is not None]
     return metrics | ({"reward/overlong_penalty": fmean(penalties)} if penalties else {})
 

@@ -56,6 +56,7 @@ NOT_SHAPE: Final = (
     "budget_usd",
     "learning_rate",
     "lr_schedule",
+    "min_learning_rate",
     "warmup_updates",
     "weight_decay",
     "kl_coef",

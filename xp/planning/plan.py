@@ -33,6 +33,11 @@ class Plan:
     command: tuple[str, ...] = ()
     """Words of the command line that requested the run; of a later attempt, its changes."""
 
+    @property
+    def trains(self) -> bool:
+        """True if the run has a training, and not a fine-tuning or a preparation alone."""
+        return any(stage.name == "train" for stage in self.stages)
+
     def to_json(self) -> str:
         """The plan without its command as JSON; planning again gives the same text. A recipe's golden file has it."""
         content = {

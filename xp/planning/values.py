@@ -8,7 +8,7 @@ from xp.models.network import WITH_HEADS, has_own_decoding
 from xp.planning.backend import backend_of
 from xp.planning.rows import Refusal
 from xp.planning.shared_rows import has_correction, network_fields
-from xp.spec import DType, EngineName, RunSpec, SpeculativeMethod
+from xp.spec import DType, EngineName, Estimator, RunSpec, SpeculativeMethod
 from xp.spec.sft import SOLVE
 from xp.worker.adapters import NOT_TIED, TIED
 
@@ -34,6 +34,11 @@ def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
                 f"max_prompt_tokens + max_response_tokens = {longest} is more than the {model.max_context_tokens}"
                 f" tokens of the context of model={model.name}; lower one of them",
             )
+    if spec.sft.data is not None and (spec.sft.max_tokens or 0) > model.max_context_tokens:
+        reason = f"{spec.sft.max_tokens} is more than the {model.max_context_tokens} tokens of the context of"
+        yield Refusal("sft.max_tokens", f"{reason} model={model.name}; lower it")
+    if training.group_size == 1 and (needs := _needs_groups(spec)) is not None:
+        yield Refusal("training.group_size", f"{needs}; set 2 or more")
     if training.budget_usd is not None and spec.hardware.usd_per_hour is None:
         yield Refusal("training.budget_usd", "the price of the machines is not known; set hardware.usd_per_hour=N")
     if training.reference_every is not None and training.kl_coef == 0:
@@ -60,6 +65,18 @@ def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
                 " sft.data=solve:module:function",
             )
     yield from _engine_refusals(spec)
+
+
+def _needs_groups(spec: RunSpec) -> str | None:
+    """What needs more than one episode of a task, with the reason. None means nothing."""
+    algorithm, distill = spec.algorithm, spec.algorithm.distill
+    has_baseline = distill is None or distill.beside_reward
+    if has_baseline and algorithm.estimator in (Estimator.GRPO, Estimator.RLOO, Estimator.MAXRL):
+        return f"the baseline of algorithm.estimator={algorithm.estimator} is a mean over other episodes of the task"
+    for name in ("dynamic_sampling", "zero_variance_filter"):
+        if getattr(algorithm, name):
+            return f"algorithm.{name} leaves groups with equal rewards out, and so every group of one episode"
+    return "the group's rewards (env.group_reward_fn, env.judge) compare episodes" if spec.env.scores_groups else None
 
 
 def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:

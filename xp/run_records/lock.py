@@ -28,7 +28,8 @@ from xp.worker.facts import Facts, differing
 
 FILE: Final = "lock.json"
 CHANGEABLE: Final = (
-    *("training.num_steps", "training.epochs", "training.checkpoint_every", "training.keep_checkpoints"),
+    *("training.num_steps", "training.epochs"),
+    *("training.checkpoint_every", "training.export_every", "training.keep_checkpoints"),
     *("training.max_void_fraction", "training.on_nonfinite", "training.max_logprob_gap", "training.on_symptom"),
     *("training.max_hours", "training.budget_usd", "hardware.usd_per_hour", "hardware.name", "hardware.accelerator"),
     *("hardware.accelerator_memory_gb", "hardware.num_cpus", "hardware.memory_gb"),

@@ -77,7 +77,7 @@ class LossAggregation(StrEnum):
     SEQUENCE_MEAN = "sequence_mean"
     """Per-episode token means, then the mean over episodes (GRPO's paper, arXiv:2402.03300)."""
     CONSTANT = "constant"
-    """Sum over tokens divided by episodes x max_response_tokens (Dr. GRPO, arXiv:2503.20783)."""
+    """Sum over tokens divided by episodes x `loss_length` (Dr. GRPO, arXiv:2503.20783)."""
 
 
 class KlEstimator(StrEnum):
@@ -186,6 +186,9 @@ class Algorithm(Section):
     """Largest probability ratio that counts of a token with a negative advantage, which clip_high does not bound
     (dual-clip PPO, arXiv:1912.09729), at least 1 + clip_high. None means no bound."""
     loss_aggregation: LossAggregation
+    loss_length: Count | None
+    """Tokens by which `loss_aggregation=constant` divides an episode's sum. None means training.max_response_tokens.
+    Adam hardly sees such a factor: only training.max_grad_norm and a penalty that is not divided by it do."""
     kl_estimator: KlEstimator
     """Form of the penalty whose size is training.kl_coef."""
     use_kl_in_reward: bool
@@ -232,13 +235,16 @@ class Algorithm(Section):
         yield from self._teacher_faults()
 
     def _loss_faults(self) -> Iterator[str]:
+        if self.loss_length is not None and self.loss_aggregation is not LossAggregation.CONSTANT:
+            yield f"loss_length is for loss_aggregation=constant, not {self.loss_aggregation}: set loss_length=null"
         if self.policy_loss is PolicyLoss.CISPO and self.ratio_level is RatioLevel.SEQUENCE:
             yield "policy_loss=cispo needs ratio_level=token: set it, or set policy_loss=clip"
         correction = self.importance_correction
-        if self.ratio_from is RatioFrom.ENGINE and correction is not ImportanceCorrection.NONE:
+        is_weight = correction not in (ImportanceCorrection.NONE, ImportanceCorrection.GEOMETRIC_MASK)
+        if self.ratio_from is RatioFrom.ENGINE and is_weight:
             yield (
-                f"ratio_from=engine needs importance_correction=none, got {correction}: with the clipped ratio to the"
-                " engine, nothing is left to correct; set importance_correction=none, or ratio_from=trainer"
+                f"ratio_from=engine needs importance_correction=none or geometric_mask, got {correction}: the clipped"
+                " ratio to the engine has this factor already; set one of both, or ratio_from=trainer"
             )
         if correction is ImportanceCorrection.GEOMETRIC_MASK and self.importance_lower == 0:
             yield (

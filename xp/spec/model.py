@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from xp.spec.dialect import Dialect, DialectName
 from xp.spec.section import (
@@ -139,6 +139,13 @@ class Architecture(Section):
             yield "num_experts, experts_per_token, expert_intermediate_size and router go together"
 
 
+def _module_names(value: Any) -> Any:
+    """A name alone is a list of one; `all-linear` is peft's word for every linear layer but the head."""
+    if isinstance(value, str):
+        return None if value == "all-linear" else (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
 class LoraSpec(Section):
     """Low-rank adapters (arXiv:2106.09685) in place of full training."""
 
@@ -146,8 +153,17 @@ class LoraSpec(Section):
     alpha: Positive
     """The adapter's output is scaled by alpha / rank."""
     dropout: Annotated[float, Field(ge=0, lt=1)]
-    target_modules: tuple[str, ...] | None
+    target_modules: Annotated[tuple[str, ...] | None, BeforeValidator(_module_names)]
     """Names of the layers that get an adapter. None means every linear layer but the head."""
+
+
+def _with_usual_keys(value: Any) -> Any:
+    """Adapters that are given by their rank alone, or by some keys, with the usual values of the others."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = {"rank": value}
+    if isinstance(value, Mapping) and isinstance(value.get("rank"), int):
+        return {"alpha": 2.0 * value["rank"], "dropout": 0.0, "target_modules": None, **value}
+    return value
 
 
 class Model(Section):
@@ -169,7 +185,7 @@ class Model(Section):
     date, YYYY-MM-DD, for a template that asks for it."""
     tools_prompt: ToolsPrompt
     """Writer of the tools in the prompt: the chat template, or xp (`system`) where the template leaves them out."""
-    lora: LoraSpec | None
+    lora: Annotated[LoraSpec | None, BeforeValidator(_with_usual_keys)]
     """None: all weights are trained."""
     router_replay: bool
     """Trains a mixture of experts with the experts that the engine chose for each token (R3, arXiv:2510.11370)."""

@@ -10,8 +10,8 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field
 
 from xp.lib.data_files import HUB
-from xp.spec.section import Count, CountOrZero, NativeKeys, Number, Positive, Section, Size
-from xp.spec.training import LrSchedule
+from xp.spec.section import Count, CountOrZero, NativeKeys, NotNegative, Number, Positive, Section, Size
+from xp.spec.training import LrSchedule, rate_faults
 
 SOLVE: Final = "solve"
 RUN: Final = "run"
@@ -40,6 +40,23 @@ class Thinking(StrEnum):
     CUT = "cut"
 
 
+class LossOn(StrEnum):
+    """Tokens of an episode that are trained on."""
+
+    TURNS = "turns"
+    """All turns of the policy."""
+    LAST_TURN = "last_turn"
+    ALL = "all"
+    """All tokens, those of the prompt and the environment too."""
+
+
+class TooLong(StrEnum):
+    """Treatment of an episode with more than `sft.max_tokens` tokens."""
+
+    LEAVE_OUT = "leave_out"
+    CUT = "cut"
+
+
 class Sft(Section):
     """Supervised fine-tuning; the defaults come with the model. Optimizer settings that it lacks are training's."""
 
@@ -52,6 +69,12 @@ class Sft(Section):
     num_episodes: Count | None
     """Largest number of episodes, drawn by `seed`; for `solve` the number of tasks that are played. None: all."""
     thinking: Thinking
+    loss_on: LossOn
+    max_tokens: Count | None
+    """Largest number of tokens of an episode, with the prompt. None means the limits of prompts, turns and responses in
+    training."""
+    too_long: TooLong
+    """Treatment of a longer episode; `cut` keeps its first `max_tokens` tokens."""
     epochs: Count | None
     """Passes over the episodes. None means that `num_updates` are given."""
     num_updates: Count | None
@@ -64,6 +87,8 @@ class Sft(Section):
     """Token budget per accelerator to which episodes are packed, instead of `micro_batch_size`. None means off."""
     learning_rate: Positive
     lr_schedule: LrSchedule
+    min_learning_rate: NotNegative
+    """Learning rate to which `lr_schedule` decays."""
     warmup_updates: CountOrZero
     """Optimizer updates of linear warm-up."""
     checkpoint_every: Count
@@ -77,3 +102,6 @@ class Sft(Section):
         if (self.num_updates is None) == (self.epochs is None):
             both = "exclude each other" if self.epochs is not None else "are both null"
             yield f"num_updates and epochs {both}: set one of them, and the other to null"
+        if self.too_long is TooLong.CUT and self.max_tokens is None:
+            yield "too_long=cut needs max_tokens, after which an episode is cut"
+        yield from rate_faults(self.learning_rate, self.min_learning_rate, self.lr_schedule)

@@ -9,7 +9,6 @@ from typing import Annotated
 from pydantic import Field
 
 from xp.spec.section import (
-    MOST_SIZE,
     Count,
     CountOrZero,
     Fraction,
@@ -26,6 +25,15 @@ class LrSchedule(StrEnum):
     CONSTANT = "constant"
     LINEAR = "linear"
     COSINE = "cosine"
+
+
+class Optimizer(StrEnum):
+    ADAMW = "adamw"
+    """Adam with decoupled weight decay (arXiv:1711.05101)."""
+    ADAMW_8BIT = "adamw_8bit"
+    """The same with both moments in 8 bits, block by block (arXiv:2110.02861)."""
+    SGD = "sgd"
+    """Stochastic gradient descent without momentum."""
 
 
 class Reference(StrEnum):
@@ -91,7 +99,7 @@ class Training(Sampling):
     """Passes over the training tasks, each of whole steps. None means that `num_steps` are given."""
     prompts_per_step: Size
     """Distinct tasks per rollout step."""
-    group_size: Annotated[int, Field(ge=2, le=MOST_SIZE)]
+    group_size: Size
     """Episodes per task; GRPO's baseline is their mean."""
     updates_per_step: Size
     """Optimizer updates per pass over a step's episodes."""
@@ -104,10 +112,14 @@ class Training(Sampling):
     """Episodes per accelerator in one forward-backward."""
     max_tokens_per_micro_batch: Count | None
     """Episodes are packed up to this number of tokens per accelerator, instead of micro_batch_size. None means off."""
+    optimizer: Optimizer
+    """Optimizer of the policy, of a fine-tuning too."""
     learning_rate: Positive
     critic_learning_rate: Positive | None
     """Peak learning rate of algorithm.critic, with the same schedule. None means the policy's."""
     lr_schedule: LrSchedule
+    min_learning_rate: NotNegative
+    """Learning rate to which `lr_schedule` decays, the critic's too; without effect on the warm-up."""
     warmup_updates: CountOrZero
     """Optimizer updates of linear warm-up, N: update k has k/N of the learning rate, so that the first is not 0."""
     weight_decay: NotNegative
@@ -132,6 +144,9 @@ class Training(Sampling):
     """Limit as an amount of money, by `hardware.usd_per_hour`. None means no limit."""
     checkpoint_every: Count
     """Rollout steps between checkpoints; the last step always has one."""
+    export_every: Count | None
+    """Rollout steps between checkpoints that also get a Hugging Face model, where that is not the checkpoint itself;
+    the last step always has one. None means that each checkpoint gets one."""
     keep_checkpoints: Count
     gradient_checkpointing: bool
     shuffle: bool
@@ -165,6 +180,19 @@ class Training(Sampling):
         if (self.num_steps is None) == (self.epochs is None):
             both = "exclude each other" if self.epochs is not None else "are both null"
             yield f"num_steps and epochs {both}: set one of them, and the other to null"
+        if self.export_every is not None and self.export_every % self.checkpoint_every:
+            reason = f"must be a multiple of checkpoint_every={self.checkpoint_every}; got {self.export_every}"
+            yield f"export_every {reason}"
+        rate = min(self.learning_rate, self.critic_learning_rate or self.learning_rate)
+        yield from rate_faults(rate, self.min_learning_rate, self.lr_schedule)
+
+
+def rate_faults(peak: float, minimum: float, schedule: LrSchedule) -> Iterator[str]:
+    """Faults of a learning rate that decays to a minimum."""
+    if minimum and schedule is LrSchedule.CONSTANT:
+        yield "min_learning_rate needs lr_schedule=linear or cosine, since constant does not decay; set one, or 0"
+    if minimum >= peak:
+        yield f"min_learning_rate must be below the learning rate {peak}; got {minimum}"
 
 
 class Evaluation(Section):

@@ -73,6 +73,8 @@ def others(now: Any, path: str) -> list[Any]:
         sapo = {"temperature_positive": 0.5, "temperature_negative": 2.0}
         losses = ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})
         return [Together(one) for one in losses if one[path.rpartition(".")[2]] != now]
+    if path == "algorithm.loss_length":
+        return [Together({"loss_aggregation": "constant", "loss_length": 7})]
     if path == "algorithm.distill":
         unset = dict.fromkeys(("revision", "url", "key"))
         return [{"teacher": "Org/Other", **unset, "coef": 0.5, "beside_reward": True}]
@@ -90,7 +92,7 @@ def others(now: Any, path: str) -> list[Any]:
     if isinstance(now, int):
         return [now * 2, now // 2, now + 1]
     if isinstance(now, float):
-        return [now / 2, now * 2, now + 0.1]
+        return [now / 2, now * 2, now + 1e-8, now + 0.1]
     if isinstance(now, str):
         return ["other"]
     if isinstance(now, dict):
@@ -105,6 +107,7 @@ def rendered(spec: RunSpec) -> str:
 LIVE = {
     "algorithm.importance_lower": "algorithm.importance_correction=token_truncate",
     "algorithm.importance_upper": "algorithm.importance_correction=token_truncate",
+    "training.min_learning_rate": "training.lr_schedule=linear",
     "backend.engine.quantization": "algorithm.importance_correction=token_truncate",
     "backend.engine.kv_cache_dtype": "algorithm.importance_correction=token_truncate",
     "algorithm.kl_estimator": "training.kl_coef=0.01",

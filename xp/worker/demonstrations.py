@@ -32,7 +32,8 @@ from xp.errors import ExitCode, XpError
 from xp.lib.load import load_object
 from xp.lib.names import is_name
 from xp.lib.text import counted
-from xp.spec import RunSpec, Sampling, Thinking
+from xp.spec import RunSpec, Thinking
+from xp.spec.sft import LossOn, TooLong
 from xp.tasks.row import TaskRow
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
@@ -68,10 +69,12 @@ class Example:
 
     ids: list[int]
     mask: list[int]
-    """1 for tokens of the policy, which are trained on; 0 for all others, the prompt included."""
+    """1 for tokens that are trained on; 0 for all others."""
+    is_cut: bool = False
+    """True if tokens after `sft.max_tokens` are left out."""
 
     def add(self, ids: Sequence[int], *, is_trained: bool) -> None:
-        """Appends tokens of the policy, or of the environment."""
+        """Appends tokens."""
         self.ids.extend(ids)
         self.mask.extend([int(is_trained)] * len(ids))
 
@@ -222,6 +225,8 @@ def chosen(
     rule, by_task = spec.sft, dict[str, list[Demonstration]]()
     least = spec.evaluation.pass_threshold if rule.min_reward is None else rule.min_reward
     for one in demonstrations:
+        if rule.loss_on is LossOn.LAST_TURN:
+            one = replace(one, without_loss=one.without_loss.union(sorted(one.turns)[:-1]))
         if len(one.without_loss) == len(one.turns):
             counts["without a turn to learn"] += 1
         elif not excluded.isdisjoint(_names(one)):
@@ -255,18 +260,20 @@ def rendered(
     """The tokens of the episodes to train on, and of those of the held-out share of tasks."""
     trained: list[Example] = []
     held_out: list[Example] = []
-    budget, keeps_thinking = spec.training, spec.sft.thinking is Thinking.KEEP
     for one in demonstrations:
         if (mark := special_token_in(one, chat)) is not None:
             counts[f"with {mark} in a text, which would be a special token"] += 1
             continue
         try:
-            example = example_of(one, chat, syntax_of(dialect_of(one.env)), budget, thinking=keeps_thinking)
+            example = example_of(one, chat, syntax_of(dialect_of(one.env)), spec)
         except TemplateFault as fault:
             counts[f"that the chat template does not render ({fault.reason})"] += 1
             continue
         if example is None:
-            counts["longer than the token budget of training"] += 1
+            limit = spec.sft.max_tokens
+            counts["longer than " + ("the token budget of training" if limit is None else f"{limit} tokens")] += 1
+        elif not any(example.mask):
+            counts[f"without a token to train on in the first {len(example.ids)}"] += 1
         else:
             # Not the hash by which evaluations choose their tasks: the chosen ones would all be on one side.
             share = int.from_bytes(hashlib.sha256(f"sft/{one.task_id}".encode()).digest()[:7]) / 2**56
@@ -287,33 +294,38 @@ def special_token_in(one: Demonstration, chat: ChatTokens) -> str | None:
     return None
 
 
-def example_of(
-    one: Demonstration, chat: ChatTokens, syntax: Syntax, budget: Sampling, *, thinking: bool = True
-) -> Example | None:
-    """The tokens of one episode as a rollout has them. None means that a part is longer than the budget.
+def example_of(one: Demonstration, chat: ChatTokens, syntax: Syntax, spec: RunSpec) -> Example | None:
+    """The tokens of one episode as a rollout has them. None means that it, or a part of it, is too long.
 
     Raises:
         TemplateFault: the chat template does not render it.
     """
+    rule, limits = spec.sft, spec.training
+    is_limited, is_all = rule.max_tokens is None, rule.loss_on is LossOn.ALL
     places = sorted(one.turns)
     opening = one.messages[: places[0]]
     prompt = chat.prompt(opening, one.tools)
     _check_is_rendered(opening, chat.rendered(opening, one.tools))
-    if len(prompt) > budget.max_prompt_tokens:
+    if is_limited and len(prompt) > limits.max_prompt_tokens:
         return None
-    example = Example([*prompt], [0] * len(prompt))
+    # No logits are there for the first token.
+    example = Example([*prompt], [0] + [int(is_all)] * (len(prompt) - 1))
     for number, at in enumerate(places):
-        text = text_of(one.messages[at]["content"], one.turns[at], syntax, one.tools, thinking=thinking)
+        keeps_thinking = rule.thinking is Thinking.KEEP
+        text = text_of(one.messages[at]["content"], one.turns[at], syntax, one.tools, thinking=keeps_thinking)
         no_thinking = "" if one.is_own else chat.no_thinking
         ids = chat.turn(after_prompt(chat.text(example.ids[-16:]), text, no_thinking), is_call=bool(one.turns[at]))
-        if len(ids) > budget.next_turn(len(example.ids) - len(prompt)):
+        if is_limited and len(ids) > limits.next_turn(len(example.ids) - len(prompt)):
             return None
         example.add(ids, is_trained=at not in one.without_loss)
         if number + 1 < len(places):
             reply = one.messages[at + 1 : places[number + 1]]
-            example.add(chat.reply(reply, last_id=ids[-1]), is_trained=False)
+            example.add(chat.reply(reply, last_id=ids[-1]), is_trained=is_all)
             _check_is_rendered(chat.env_messages(reply), chat.rendered_reply(reply))
-    return example
+    most = rule.max_tokens
+    if most is None or len(example.ids) <= most:
+        return example
+    return None if rule.too_long is TooLong.LEAVE_OUT else Example(example.ids[:most], example.mask[:most], is_cut=True)
 
 
 def _check_is_rendered(messages: Sequence[Message], text: str) -> None:
@@ -377,9 +389,9 @@ def specs_of(tools: str) -> list[ToolSpec]:
 
 def summary(trained: Sequence[Example], held_out: Sequence[Example], counts: Mapping[str, int]) -> str:
     """One line about the episodes, and those that are left out with the reason."""
-    tokens = sum(sum(one.mask) for one in trained)
+    tokens, num_cut = sum(sum(one.mask) for one in trained), sum(one.is_cut for one in (*trained, *held_out))
     left_out = "; ".join(f"{number} {why}" for why, number in counts.items())
     return (
-        f"{counted(len(trained), 'episode')} to train on ({tokens:,} tokens of the policy),"
-        f" {len(held_out)} held out; left out: {left_out or 'none'}"
+        f"{counted(len(trained), 'episode')} to train on ({tokens:,} tokens with a loss),"
+        f" {len(held_out)} held out{f', {num_cut} cut' if num_cut else ''}; left out: {left_out or 'none'}"
     )

@@ -32,6 +32,7 @@ from xp.planning.memory.weights import (
     weights_of,
 )
 from xp.spec import Architecture, DType, EngineName, Placement, RunSpec, Strategy
+from xp.spec.training import Optimizer
 
 GIB = 2**30
 """A gigabyte of a card's name: nvidia-smi shows 143,771 MiB of an H200's 141, 81,559 MiB of an H100's 80."""
@@ -46,6 +47,8 @@ SLEEPING_ENGINE = 1.25e9
 CRITIC_OPTIMIZER = "critic's optimizer"
 SPREAD = 2.0
 """Standard deviations between the mean micro-batch and the largest of many."""
+MOMENTS = {Optimizer.ADAMW: 8, Optimizer.ADAMW_8BIT: 2, Optimizer.SGD: 0}
+"""Bytes of an optimizer's state per parameter, beside the float32 weight; Megatron's are counted with its copy."""
 OFFLOADED = ("weights", "gradients", "optimizer")
 """Parts that are on the host with `backend.parallel.offload_parameters`."""
 MOVED = "moved while engines generate"
@@ -118,6 +121,9 @@ def _network(model: str, outputs: str, commit: str | None) -> dict[str, Any] | N
 def fine_tuning(spec: RunSpec) -> RunSpec:
     """The spec with its fine-tuning in the place of the training: on all accelerators, with no other model."""
     sizes = {name: getattr(spec.sft, name) for name in ("micro_batch_size", "max_tokens_per_micro_batch")}
+    if (most := spec.sft.max_tokens) is not None:
+        prompt = min(spec.training.max_prompt_tokens, most // 2)
+        sizes |= {"max_prompt_tokens": prompt, "max_response_tokens": most - prompt}
     engine = spec.backend.engine.model_copy(update={"name": EngineName.TRANSFORMERS, "accelerators": None})
     sections = {
         "training": spec.training.model_copy(update={**sizes, "kl_coef": 0.0, "passes_per_step": 1}),
@@ -295,7 +301,7 @@ def _has_engine(spec: RunSpec) -> bool:
 def _states(spec: RunSpec, shape: Architecture, batch: BatchShape, stage: Stage) -> dict[str, float]:
     """Weights, gradients, optimizer and reference on one accelerator, all resident."""
     weights, use, lora = weights_of(shape), _use(spec), spec.model.lora
-    strategy = spec.backend.parallel.strategy
+    strategy, moments = spec.backend.parallel.strategy, MOMENTS[spec.training.optimizer]
     dense, experts = _rank_parameters(spec, weights, batch, stage)
     on_rank = dense + experts
     if strategy is Strategy.MEGATRON:
@@ -312,9 +318,9 @@ def _states(spec: RunSpec, shape: Architecture, batch: BatchShape, stage: Stage)
         adapters = peft_adapters(shape, lora.rank, adapts_experts=use.adapts_experts)
         trained = adapters * on_rank / weights.total
         states = {"weights": use.frozen_bytes * on_rank + 4 * trained}
-        states |= {"gradients": 4 * trained, "optimizer": 8 * trained}
+        states |= {"gradients": 4 * trained, "optimizer": moments * trained}
     else:
-        states = {"weights": 4 * on_rank, "gradients": 4 * on_rank, "optimizer": 8 * on_rank}
+        states = {"weights": 4 * on_rank, "gradients": 4 * on_rank, "optimizer": moments * on_rank}
     # Policy and critic are computed in turn; the policy needs more, since it has the logits.
     if spec.algorithm.critic is not None and use.leaves_optimizers:
         states[CRITIC_OPTIMIZER] = states["optimizer"]
@@ -325,7 +331,7 @@ def _states(spec: RunSpec, shape: Architecture, batch: BatchShape, stage: Stage)
         states["cast weights"] = 2 * on_rank
     if lora is None:
         states["head's gradient"] = use.head_bytes * stage.ends
-    if spec.training.kl_coef > 0 and use.has_reference and not spec.backend.parallel.offload_reference:
+    if spec.training.kl_coef > 0 and use.has_reference:
         states["reference"] = 2 * on_rank
     if (teacher := teacher_shape(spec)) is not None and not spec.backend.parallel.offload_reference:
         ranks = batch.training if strategy is Strategy.FSDP2 else 1

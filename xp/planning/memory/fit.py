@@ -75,11 +75,16 @@ class Work(StrEnum):
         return fine_tuning(spec) if self is Work.FINE_TUNING else spec
 
 
-def works(spec: RunSpec) -> tuple[Work, ...]:
-    """Uses that are estimated: none without accelerators or for an unknown network; a fine-tuning if there is one."""
+def works(spec: RunSpec, *, trains: bool = True) -> tuple[Work, ...]:
+    """Uses that are estimated: none without accelerators or for an unknown network; a fine-tuning if there is one.
+
+    Args:
+        spec: the run.
+        trains: False if it only fine-tunes.
+    """
     if not _has_accelerators(spec) or shape_of(spec) is None:
         return ()
-    return (Work.TRAINING,) if spec.sft.data is None else (Work.TRAINING, Work.FINE_TUNING)
+    return (*([Work.TRAINING] * trains), *([Work.FINE_TUNING] * (spec.sft.data is not None)))
 
 
 @dataclass(frozen=True)
@@ -173,9 +178,7 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         trains: False if it only fine-tunes.
     """
     capacity = capacity_of(spec)
-    for work in works(spec):
-        if work is Work.TRAINING and not trains:
-            continue
+    for work in works(spec, trains=trains):
         found = estimate(work.of(spec))
         if (size := _kept_on_host(found)) > spec.hardware.memory_gb * 1e9:
             yield Refusal(
@@ -298,7 +301,7 @@ def _yaml(value: Any) -> str:
     return str(value)
 
 
-def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
+def memory_lines(spec: RunSpec, outputs: Path | None = None, *, trains: bool = True) -> list[str]:
     """The interval from the expected to the worst case in both phases, the verdict, and changes that make it fit.
 
     The list is empty for a run without accelerators.
@@ -306,6 +309,7 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
     Args:
         spec: the run.
         outputs: the outputs root, whose task sets and earlier runs show lengths. None means that they are assumed.
+        trains: False if it only fine-tunes.
     """
     if not _has_accelerators(spec):
         return []
@@ -315,12 +319,28 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
             f"memory: not estimated: the config.json of {spec.model.path} is neither on this machine nor available"
             " from the hub"
         ]
-    result = fit(spec, outputs)
-    capacity, expected, worst = result.capacity / GIB, result.expected, result.worst
     lines = [
         f"memory per accelerator, from the expected case to every episode at its limit"
         f" ({weights_of(shape).total / 1e9:.2f} B parameters{_uncounted(shape)}; arithmetic, with measured bytes of a"
         " logit):",
+        *(_training_lines(spec, outputs) if trains else ()),
+    ]
+    if Work.FINE_TUNING in works(spec):
+        tuning = fit(spec, outputs, Work.FINE_TUNING)
+        likely, worst = tuning.expected, tuning.worst
+        lines += [
+            f"  fine-tuning {_interval(likely.training_peak, worst.training_peak)} of {tuning.capacity / GIB:.0f} GiB,"
+            f" in a micro-batch of {_interval(likely.tokens, worst.tokens, 1, 0)} tokens:"
+            f" {_parts(likely.training, worst.training)}",
+            f"  {tuning}",
+        ]
+    return lines
+
+
+def _training_lines(spec: RunSpec, outputs: Path | None) -> list[str]:
+    result = fit(spec, outputs)
+    capacity, expected, worst = result.capacity / GIB, result.expected, result.worst
+    lines = [
         f"  micro-batch {_interval(expected.tokens, worst.tokens, 1, 0)} tokens ({result.lengths.source})",
         f"  training {_interval(expected.training_peak, worst.training_peak)} of {capacity:.0f} GiB:"
         f" {_parts(expected.training, worst.training)}",
@@ -344,24 +364,14 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
     if speculative is not None and speculative.model is not None and draft_shape(spec) is None:
         lines.append(f"  draft not counted: the config.json of {speculative.model} is not available")
     lines.append(f"  {result}")
-    if Work.FINE_TUNING in works(spec):
-        tuning = fit(spec, outputs, Work.FINE_TUNING)
-        likely, worst = tuning.expected, tuning.worst
-        lines += [
-            f"  fine-tuning {_interval(likely.training_peak, worst.training_peak)} of {capacity:.0f} GiB, in a"
-            f" micro-batch of {_interval(likely.tokens, worst.tokens, 1, 0)} tokens:"
-            f" {_parts(likely.training, worst.training)}",
-            f"  {tuning}",
-        ]
     return lines
 
 
-def memory_json(spec: RunSpec, outputs: Path | None = None) -> dict[str, Any] | None:
+def memory_json(spec: RunSpec, outputs: Path | None = None, *, trains: bool = True) -> dict[str, Any] | None:
     """The same as JSON values, sizes in bytes; None where nothing is estimated."""
-    if not works(spec):
-        return None
-    training, *others = (_fit_json(fit(spec, outputs, work)) for work in works(spec))
-    return training | ({"fine_tuning": others[0]} if others else {})
+    found = {work: _fit_json(fit(spec, outputs, work)) for work in works(spec, trains=trains)}
+    tuning = {"fine_tuning": found[Work.FINE_TUNING]} if Work.FINE_TUNING in found else {}
+    return (found.get(Work.TRAINING, {}) | tuning) or None
 
 
 def _fit_json(result: MemoryFit) -> dict[str, Any]:

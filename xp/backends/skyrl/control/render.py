@@ -95,7 +95,7 @@ def memory(spec: RunSpec) -> MemoryUse:
     keeps a float32 log-softmax.
     """
     parallel = spec.backend.parallel
-    is_moved = parallel.offload_optimizer or parallel.offload_parameters
+    is_moved = (parallel.offload_optimizer and is_colocated(spec)) or parallel.offload_parameters
     moves = ("weights", "optimizer", "reference")
     if parallel.strategy is not Strategy.FSDP2:
         # Adapters stay (megatron_utils.py `offload_megatron_model_to_cpu`).
@@ -103,6 +103,7 @@ def memory(spec: RunSpec) -> MemoryUse:
         return MemoryUse(stays=stays, moves=moves, has_reference=not is_colocated(spec))
     is_flash = spec.backend.attention is Attention.FLASH
     return MemoryUse(
+        has_reference=not parallel.offload_reference,
         moves=moves if is_moved else ("weights", "reference"),
         leaves_optimizers=not is_moved,
         frozen_bytes=4,  # The base of adapters is loaded in float32 too (fsdp_worker.py `init_model`).

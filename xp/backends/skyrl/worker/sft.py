@@ -46,7 +46,9 @@ def native_config(config: SkyRLSftConfig, root: Path) -> Any:
     from xp.backends.skyrl.worker.advantages import register_estimator
 
     register_estimator()
-    return SkyRLTrainConfig.from_cli_overrides(config.native(config.model, root))
+    cfg = SkyRLTrainConfig.from_cli_overrides(config.native(config.model, root))
+    cfg.trainer.policy.optimizer_config.min_lr = config.spec.sft.min_learning_rate
+    return cfg
 
 
 def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, *, has_held_out: bool) -> Any:

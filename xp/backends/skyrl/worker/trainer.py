@@ -247,14 +247,14 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             advantages, gap = distilled(self._distill, data["advantages"], teacher, policy, mask)
             data["advantages"] = data["returns"] = advantages
             self.all_metrics[DISTILL_KL] = float(gap / mask.sum().clamp(min=1))
-        if self._ratio_from is RatioFrom.ENGINE:
-            data["action_log_probs"] = data["rollout_logprobs"]
         if self._importance is not None:
             gap = data["action_log_probs"] - data["rollout_logprobs"]
             weighed = self._importance.weigh(gap, data["loss_mask"])
             self.all_metrics |= metrics(weighed.sums())
             if not self._importance.is_native:
                 data["advantages"] = data["advantages"] * weighed.weights
+        if self._ratio_from is RatioFrom.ENGINE:
+            data["action_log_probs"] = data["rollout_logprobs"]
         return data
 
     def _estimated(self, data: Any) -> Any:

@@ -34,7 +34,7 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
     """Policy worker that ties the embeddings again before the parameters are sharded."""
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
-        with _tying(), xp_schedules():
+        with _tying(), xp_schedules(self.cfg.policy.optimizer_config):
             super().init_model(model_path, num_training_steps)
         if self._is_lora:
             check_untied(self.model.model, self.cfg.policy.model.lora.target_modules)
@@ -73,7 +73,7 @@ class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]
         self.critic_loss_fn = self._loss
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
-        with xp_schedules():
+        with xp_schedules(self.cfg.critic.optimizer_config):
             super().init_model(model_path, num_training_steps)
         disable_dropout(self.model)
 
@@ -128,15 +128,19 @@ def _tying() -> Iterator[None]:
 
 
 @contextmanager
-def xp_schedules() -> Iterator[None]:
-    """Context manager: replaces transformers' get_scheduler, which FSDPStrategy calls, by xp's schedules."""
-    theirs = fsdp_strategy.get_scheduler
+def xp_schedules(settings: Any) -> Iterator[None]:
+    """Context manager: replaces transformers' get_scheduler, which FSDPStrategy calls, by xp's schedules.
+
+    Args:
+        settings: SkyRL's of the optimizer, with the smallest rate as `min_lr` if it is not 0.
+    """
+    theirs, minimum = fsdp_strategy.get_scheduler, getattr(settings, "min_lr", 0.0)
 
     def get_scheduler(name: Any, optimizer: Any, num_warmup_steps: int, num_training_steps: int | None) -> Any:
         schedule = str(getattr(name, "value", name)).removesuffix("_with_warmup")
         if schedule not in SCHEDULES:
             return theirs(name, optimizer, num_warmup_steps=num_warmup_steps, num_training_steps=num_training_steps)
-        return make_scheduler(schedule, optimizer, num_warmup_steps, num_training_steps or 0)
+        return make_scheduler(schedule, optimizer, num_warmup_steps, num_training_steps or 0, minimum)
 
     fsdp_strategy.get_scheduler = get_scheduler
     try:

@@ -207,3 +207,9 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
             "Megatron divides sigmoid scores by their sum and has a bias for them only, and would train another"
             " network; use backend=skyrl or trl",
         )
+    if router is not None and router.groups > 1 and (shape.experts_per_token or 0) // router.groups_per_token != 2:
+        yield Refusal(
+            "model.architecture.router",
+            "Megatron scores a group by its best experts_per_token / groups_per_token experts, and the model's own code"
+            " by its best two, so that it would train another network; use backend=skyrl or trl",
+        )

@@ -92,7 +92,7 @@ def log_evaluation(
 def _consider(worker: Worker, keeper: BestKeeper, rollout_id: int, reward: float) -> None:
     """Keeps the export of the step where it is the best so far; else raises EarlyStop where it is time.
 
-    The step has an export: `evaluation.every` is a multiple of `training.checkpoint_every`.
+    The step has an export: `evaluation.every` is a multiple of `training.export_every`.
     """
     if keeper.is_better(reward):
         staged = keeper.begin()

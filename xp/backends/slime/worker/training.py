@@ -31,7 +31,7 @@ def enter(args: Any) -> None:
     the last steps, as their writer is never closed. Slime takes the advantage function from its critic
     (slime/utils/arguments.py, _apply_megatron_role_overrides), whose returns would then be Slime's own: here it is set.
     """
-    from slime.backends.megatron_utils import model
+    from slime.backends.megatron_utils import actor, model
     from slime.observability import logging_utils
 
     config = config_of(Path(getattr(args, WORKER_ATTRIBUTE)), WorkerConfig.from_json)
@@ -41,6 +41,19 @@ def enter(args: Any) -> None:
     if not isinstance(logging_utils.log, CapturedLog):
         logging_utils.log = watched = CapturedLog(logging_utils.log, config)
         model.train_one_step = watched.noting_rate(model.train_one_step)
+        actor.save_hf_model_to_path = exporting(config, actor.save_hf_model_to_path)
+
+
+def exporting(config: WorkerConfig, native: Callable[..., None]) -> Callable[..., None]:
+    """Wraps Slime's function that writes a checkpoint's Hugging Face model, to do so by `training.export_every`."""
+    every = config.spec.training.export_every
+
+    def save(args: Any, path: Path, *parts: Any, **named: Any) -> None:
+        step = int(path.name) + 1
+        if every is None or step % every == 0 or step == config.steps:
+            native(args, path, *parts, **named)
+
+    return save
 
 
 class CapturedLog(StepLog):

@@ -35,6 +35,7 @@ from xp.planning.stages import (
 )
 from xp.planning.values import value_refusals
 from xp.spec import DType, EngineName, RunSpec
+from xp.spec.training import Optimizer
 from xp.worker.places import RunPaths
 
 PACKAGES = ("torch", "transformers", "trl", "openreward")
@@ -57,7 +58,7 @@ def memory(spec: RunSpec) -> MemoryUse:
         keeps_engine=True,
         casts=casts,
         # The model without its adapters is the reference.
-        has_reference=spec.model.lora is None,
+        has_reference=spec.model.lora is None and not spec.backend.parallel.offload_reference,
         adapts_experts=True,
         logit_bytes=0.0,
         head_bytes=4.0,
@@ -153,6 +154,7 @@ def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, st
     engine, packages = spec.backend.engine, [*PACKAGES]
     packages += ["vllm"] if engine.name is EngineName.VLLM else []
     packages += ["peft"] if spec.model.lora is not None else []
+    packages += ["bitsandbytes"] if spec.training.optimizer is Optimizer.ADAMW_8BIT else []
     env = {**cpu_environment(spec.backend.num_threads), **cpu_engine(spec)}
     stubs = ("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else ()
     return trainer_job(spec, here, argv, files, outputs, trainer_runtime(spec, packages), env, stubs)

@@ -107,7 +107,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         if self.lr_scheduler is not None or schedule not in SCHEDULES or self.args.lr_scheduler_kwargs:
             return super().create_scheduler(num_training_steps, optimizer)
         warmup = self.args.get_warmup_steps(num_training_steps)
-        self.lr_scheduler = make_scheduler(schedule, optimizer or self.optimizer, warmup, num_training_steps)
+        minimum = self._xp_log.spec.training.min_learning_rate
+        self.lr_scheduler = make_scheduler(schedule, optimizer or self.optimizer, warmup, num_training_steps, minimum)
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -199,7 +200,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             return super()._compute_loss(model, inputs)
         if self._step % self.args.gradient_accumulation_steps == 0:
             self._xp_counts = update_counts(self)
-        with update_means(self, inputs, self._xp_counts) as counted:
+        with update_means(self, inputs, self._xp_counts, self._xp_log.spec.algorithm.loss_length) as counted:
             loss = super()._compute_loss(model, counted)
         weigh_metrics(self, self._xp_counts)
         return loss

@@ -63,25 +63,30 @@ def weigh_metrics(trainer: Any, counts: Counts) -> None:
 
 
 @contextmanager
-def update_means(trainer: Any, inputs: dict[str, Any], counts: Counts) -> Iterator[dict[str, Any]]:
+def update_means(
+    trainer: Any, inputs: dict[str, Any], counts: Counts, loss_length: int | None
+) -> Iterator[dict[str, Any]]:
     """Context manager: GRPOTrainer's loss of these inputs is their part of the means over the whole update.
 
     Args:
         trainer: the trainer; its factors are changed, and restored.
         inputs: inputs of a micro-batch.
         counts: counts of its update.
+        loss_length: tokens by which `constant` divides. None means TRL's max_completion_length.
     """
     mask, args, ranks = trained(inputs), trainer.args, trainer.accelerator.num_processes
     accumulated, coefficient = trainer.current_gradient_accumulation_steps, trainer.entropy_coef
     divisor = counts.episodes / (len(mask) * ranks)
     trainer.current_gradient_accumulation_steps = divisor
     trainer.entropy_coef = coefficient * float(mask.sum().clamp(min=1)) * divisor * ranks / counts.tokens
+    longest, trainer.max_completion_length = trainer.max_completion_length, loss_length or trainer.max_completion_length
     # TRL multiplies by the accumulated share of the step, and divides by the number of processes.
     items = counts.tokens * args.steps_per_generation / divisor
     try:
         yield {**inputs, "num_items_in_batch": torch.tensor(items, device=mask.device)}
     finally:
         trainer.current_gradient_accumulation_steps, trainer.entropy_coef = accumulated, coefficient
+        trainer.max_completion_length = longest
 
 
 def rescaled(

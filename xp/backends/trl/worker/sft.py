@@ -97,7 +97,11 @@ def make_trainer(
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             """xp's schedules, whose warm-up begins above 0."""
             self.lr_scheduler = make_scheduler(
-                sft.lr_schedule, optimizer or self.optimizer, sft.warmup_updates, num_training_steps
+                sft.lr_schedule,
+                optimizer or self.optimizer,
+                sft.warmup_updates,
+                num_training_steps,
+                sft.min_learning_rate,
             )
             self._created_lr_scheduler = True
             return self.lr_scheduler

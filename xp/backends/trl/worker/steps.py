@@ -30,7 +30,7 @@ class TRLStepLog(StepLog):
 
     def __init__(self, config: TRLTrainConfig, file: MetricsFile | None, start: Start | None = None) -> None:
         super().__init__(config, file, num_steps=config.num_steps)
-        self._config, self.updates_per_rollout = config, config.updates_per_rollout
+        self._config, self.spec, self.updates_per_rollout = config, config.spec, config.updates_per_rollout
         self.is_ahead = config.spec.training.max_staleness > 0
         """True if episodes may be of an older policy than the one that is updated."""
         self._episodes: dict[str, float] = {}

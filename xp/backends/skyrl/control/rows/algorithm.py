@@ -57,16 +57,18 @@ def _advantages(spec: RunSpec) -> str:
     return "xp.backends.skyrl.worker.advantages" if has_xp_estimator(spec) else ""
 
 
-def _loss_aggregation(spec: RunSpec) -> Keys:
-    is_constant = spec.algorithm.loss_aggregation is LossAggregation.CONSTANT
-    return {
-        f"{PLACE}.loss_reduction": LOSS_REDUCTION[spec.algorithm.loss_aggregation],
-        f"{PLACE}.max_seq_len": spec.training.max_response_tokens if is_constant else None,
-    }
+def _loss_length(spec: RunSpec) -> Keys:
+    algorithm = spec.algorithm
+    is_constant = algorithm.loss_aggregation is LossAggregation.CONSTANT
+    length = algorithm.loss_length or spec.training.max_response_tokens
+    return {f"{PLACE}.max_seq_len": length if is_constant else None}
 
 
 def has_native_correction(spec: RunSpec) -> bool:
     """Returns whether SkyRL has the importance correction with these bounds, or there is none."""
+    if is_to_engine(spec):
+        # SkyRL compares the old log-probabilities with the engine's, and xp replaces them by these.
+        return not is_corrected(spec)
     return spec.algorithm.importance_lower == 0 or not spec.algorithm.importance_correction.endswith("truncate")
 
 
@@ -161,7 +163,11 @@ ALGORITHM = (
             "SkyRL's gspo has no dual clip; set ratio_level=token or dual_clip=null, or use backend=trl or slime",
         ),
     ),
-    Row("algorithm.loss_aggregation", _loss_aggregation),
+    Row(
+        "algorithm.loss_aggregation",
+        lambda s: {f"{PLACE}.loss_reduction": LOSS_REDUCTION[s.algorithm.loss_aggregation]},
+    ),
+    Row("algorithm.loss_length", _loss_length),
     Row(
         "algorithm.kl_estimator",
         lambda s: {f"{PLACE}.kl_estimator_type": s.algorithm.kl_estimator.value},
@@ -186,7 +192,8 @@ ALGORITHM = (
         note=lambda s: (
             ""
             if has_native_correction(s)
-            else "SkyRL cuts only from above: xp multiplies the advantages by the weights."
+            else "xp multiplies the advantages by the weights: SkyRL cuts only from above, and compares the engine with"
+            " the old log-probabilities of the ratio."
         ),
     ),
     _bound("importance_lower", LOWER),

@@ -81,15 +81,6 @@ def _context(spec: RunSpec) -> Keys:
     return keys | megatron(spec, "context_parallel_size", spec.backend.parallel.context)
 
 
-def _no_optimizer_offload(spec: RunSpec) -> str | None:
-    is_set = spec.backend.parallel.offload_optimizer
-    if is_set and not is_colocated(spec):
-        return "SkyRL moves optimizer state only where engines are colocated; set it to false"
-    if is_megatron(spec) and is_colocated(spec) and not is_set:
-        return "SkyRL always moves Megatron's optimizer state to the host while colocated engines generate; set true"
-    return None
-
-
 def _stage_layers(end: str) -> Row:
     """Row of the layers of a pipeline's first or last stage."""
     key = f"transformer_config_kwargs.num_layers_in_{end}_pipeline_stage"
@@ -117,6 +108,9 @@ def _sharded(spec: RunSpec) -> str:
     return "" if is_megatron(spec) else "nothing: FSDP2 shards over all accelerators"
 
 
+NEVER_UNUSED = "SkyRL moves it only where engines are colocated; it stays on the accelerator."
+
+
 def _moved(spec: RunSpec) -> str:
     if not is_megatron(spec):
         return ""
@@ -124,10 +118,12 @@ def _moved(spec: RunSpec) -> str:
 
 
 def _reference_note(spec: RunSpec) -> str:
-    has_reference = spec.training.kl_coef > 0 or spec.algorithm.distill is not None
-    if not has_reference or not is_colocated(spec) or spec.backend.parallel.offload_reference:
+    is_moved = spec.backend.parallel.offload_reference
+    if spec.training.kl_coef == 0 and spec.algorithm.distill is None:
         return ""
-    return "While colocated engines generate, SkyRL moves it there in any case."
+    if is_colocated(spec):
+        return "" if is_moved else "While colocated engines generate, SkyRL moves it there in any case."
+    return NEVER_UNUSED if is_moved and is_megatron(spec) else ""
 
 
 PARALLEL = (
@@ -181,8 +177,12 @@ PARALLEL = (
     ),
     Row(
         "backend.parallel.offload_optimizer",
-        lambda s: optimizers(s, "offload_after_step", s.backend.parallel.offload_optimizer),
-        refuse=_no_optimizer_offload,
+        lambda s: optimizers(s, "offload_after_step", s.backend.parallel.offload_optimizer and is_colocated(s)),
+        note=lambda s: "" if is_colocated(s) or not s.backend.parallel.offload_optimizer else NEVER_UNUSED,
+        refuse=when(
+            lambda s: is_megatron(s) and is_colocated(s) and not s.backend.parallel.offload_optimizer,
+            "SkyRL always moves Megatron's optimizer state to the host while colocated engines generate; set true",
+        ),
     ),
     Row(
         "backend.parallel.cpu_optimizer",
@@ -199,10 +199,6 @@ PARALLEL = (
         lambda s: fsdp(s, ("ref",), {"cpu_offload": s.backend.parallel.offload_reference}),
         implemented_by=_moved,
         note=_reference_note,
-        refuse=when(
-            lambda s: is_megatron(s) and not is_colocated(s) and s.backend.parallel.offload_reference,
-            "SkyRL moves Megatron's reference model only where engines are colocated; set it to false",
-        ),
     ),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM, MICRO_BATCHES, Keys
-from xp.backends.skyrl.control.rows.training import SCHEDULER, no_rate, other_schedule, warmup_note
+from xp.backends.skyrl.control.rows.training import SCHEDULER, SCHEDULES, no_rate, other_schedule, warmup_note
 from xp.planning.batch import batch_shape
 from xp.planning.rows import Row
 from xp.planning.shared_rows import sft_updates, uneven_sft_batch
@@ -54,6 +54,10 @@ SFT = (
         "sft.lr_schedule",
         lambda s: {f"{OPTIMIZER}.scheduler": SCHEDULER[s.sft.lr_schedule]},
         refuse=lambda s: other_schedule(s, s.sft.lr_schedule),
+    ),
+    Row(
+        "sft.min_learning_rate",
+        implemented_by=lambda s: "nothing: the rate is constant" if is_megatron(s) else SCHEDULES,
     ),
     Row(
         "sft.warmup_updates",

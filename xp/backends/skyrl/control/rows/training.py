@@ -19,7 +19,7 @@ from xp.planning.extent import num_steps
 from xp.planning.rows import Row, when
 from xp.planning.shared_rows import OLDER, length_rows, longest_episode, longest_in_engine, not_ahead
 from xp.spec import LrSchedule, RunSpec
-from xp.spec.training import OnNonfinite
+from xp.spec.training import OnNonfinite, Optimizer
 
 SCHEDULER = {
     # Without warm-up updates, the rate is constant from the start.
@@ -27,6 +27,7 @@ SCHEDULER = {
     LrSchedule.LINEAR: "linear",
     LrSchedule.COSINE: "cosine",
 }
+SCHEDULES = "xp's schedule in SkyRL's FSDP worker"
 FSDP_ADAM_EPS = 1e-8
 """PyTorch's AdamW default: SkyRL's FSDP strategy has no key for it (fsdp_strategy.py `_fsdp_init_train_model`)."""
 BY_GROUP = (
@@ -136,6 +137,15 @@ SIZES = (
 )
 
 RATES = (
+    Row(
+        "training.optimizer",
+        implemented_by="AdamW: PyTorch's under FSDP, Megatron's",
+        refuse=when(
+            lambda s: s.training.optimizer is not Optimizer.ADAMW,
+            "SkyRL has AdamW alone: its FSDP strategy makes no other, and Megatron's distributed optimizer takes no"
+            " other; set adamw, or use backend=trl",
+        ),
+    ),
     Row("training.learning_rate", "trainer.policy.optimizer_config.lr"),
     Row(
         "training.critic_learning_rate",
@@ -152,9 +162,13 @@ RATES = (
         refuse=lambda s: other_schedule(s, s.training.lr_schedule),
     ),
     Row(
+        "training.min_learning_rate",
+        implemented_by=lambda s: "nothing: the rate is constant" if is_megatron(s) else SCHEDULES,
+    ),
+    Row(
         "training.warmup_updates",
         lambda s: optimizers(s, "num_warmup_steps", s.training.warmup_updates),
-        implemented_by=lambda s: "" if is_megatron(s) else "xp's schedule in SkyRL's FSDP worker, which begins at 1/N",
+        implemented_by=lambda s: "" if is_megatron(s) else f"{SCHEDULES}, which begins at 1/N",
         note=lambda s: warmup_note(s, s.training.warmup_updates),
         refuse=lambda s: no_rate(s, s.training.warmup_updates, (num_steps(s) or 0) * s.training.all_updates_per_step),
     ),
@@ -266,10 +280,10 @@ SAMPLING = (
 
 PROGRESS = (
     Row("training.initial_checkpoint", implemented_by="trainer.policy.model.path; null: model.path"),
+    Row("training.checkpoint_every", "trainer.ckpt_interval"),
     Row(
-        "training.checkpoint_every",
-        lambda s: dict.fromkeys(("trainer.ckpt_interval", "trainer.hf_save_interval"), s.training.checkpoint_every),
-        note="SkyRL also writes each checkpoint as a Hugging Face model.",
+        "training.export_every",
+        lambda s: {"trainer.hf_save_interval": s.training.export_every or s.training.checkpoint_every},
     ),
     Row("training.keep_checkpoints", "trainer.max_ckpts_to_keep"),
     Row("training.gradient_checkpointing", "trainer.gradient_checkpointing"),

@@ -131,9 +131,10 @@ ALGORITHM = (
         implemented_by="xp.backends.slime.worker.means",
         refuse=when(
             lambda s: s.algorithm.loss_aggregation is LossAggregation.CONSTANT,
-            "Slime has no constant normaliser; set token_mean or sequence_mean, or use backend=skyrl",
+            "Slime has no constant normaliser; set token_mean or sequence_mean, or use backend=trl or skyrl",
         ),
     ),
+    Row("algorithm.loss_length", implemented_by="nothing: there is no constant normaliser"),
     # low_var_kl is k3 clamped to 10; k3 is the exact estimator.
     Row("algorithm.kl_estimator", "--kl-loss-type"),
     Row(
@@ -153,7 +154,15 @@ ALGORITHM = (
     ),
     Row("algorithm.importance_lower", "--tis-clip-low"),
     Row("algorithm.importance_upper", "--tis-clip"),
-    Row("algorithm.ratio_from", lambda s: {"--use-rollout-logprobs": is_to_engine(s)}),
+    Row(
+        "algorithm.ratio_from",
+        lambda s: {"--use-rollout-logprobs": is_to_engine(s)},
+        refuse=when(
+            lambda s: is_to_engine(s) and is_corrected(s),
+            "Slime has either the ratio to the engine or a correction; set trainer, or"
+            " algorithm.importance_correction=none",
+        ),
+    ),
     Row(
         "algorithm.mask_truncated",
         implemented_by="Sample.remove_sample, by xp.backends.slime.worker.rollout",

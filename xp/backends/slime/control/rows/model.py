@@ -63,7 +63,6 @@ DROPOUT = Pin(
 PINS = {
     "--train-backend": Pin("megatron", "it is Slime's only trainer"),
     "--loss-type": Pin("policy_loss", "set sft.data, which fine-tunes in a stage of its own"),
-    "--optimizer": Pin("adam", "the spec has the settings of Adam, and Slime stops with muon"),
     # Megatron's own defaults are 0.1.
     "--attention-dropout": DROPOUT,
     "--hidden-dropout": DROPOUT,

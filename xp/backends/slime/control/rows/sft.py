@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xp.backends.slime.control.rows.algorithm import ALGORITHM
-from xp.backends.slime.control.rows.training import EVALUATION, packing, warmup_flags
+from xp.backends.slime.control.rows.training import EVALUATION, packing, sequence_length, warmup_flags
 from xp.backends.slime.worker.config import (
     ENTER_SFT,
     EPISODES,
@@ -14,6 +14,7 @@ from xp.backends.slime.worker.config import (
     warm_up_too_long,
 )
 from xp.planning.batch import batch_shape
+from xp.planning.by_xp import BY_XP
 from xp.planning.rows import Row, render
 from xp.planning.shared_rows import sft_updates, uneven_sft_batch
 from xp.spec import RunSpec
@@ -71,8 +72,14 @@ SFT = (
         lambda s: {"--micro-batch-size": s.sft.micro_batch_size if s.sft.max_tokens_per_micro_batch is None else 1},
     ),
     Row("sft.max_tokens_per_micro_batch", lambda s: packing(s.sft.max_tokens_per_micro_batch)),
+    Row(
+        "sft.max_tokens",
+        lambda s: {} if s.sft.max_tokens is None else {"--seq-length": sequence_length(s, s.sft.max_tokens)},
+        implemented_by=BY_XP["sft.max_tokens"],
+    ),
     Row("sft.learning_rate", "--lr"),
     Row("sft.lr_schedule", "--lr-decay-style"),
+    Row("sft.min_learning_rate", "--min-lr"),
     Row("sft.warmup_updates", lambda s: warmup_flags(s.sft), refuse=_long_warmup),
     Row("sft.checkpoint_every", "--save-interval"),
 )

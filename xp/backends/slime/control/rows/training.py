@@ -19,6 +19,7 @@ from xp.planning.extent import num_steps
 from xp.planning.rows import Row, when
 from xp.planning.shared_rows import OLDER, length_rows, longest_episode, not_ahead
 from xp.spec import LossAggregation, RunSpec, Sft, Training
+from xp.spec.training import Optimizer
 
 REPORTED_LATER = "Slime reports the gap of an update after it; the first update of a step is checked."
 REPLAYED = "A resumed run repeats the step that was sampled in advance."
@@ -27,10 +28,10 @@ ROLLOUT = "xp.backends.slime.worker.rollout"
 START = "--load until the run has a checkpoint of its own, and --hf-checkpoint; null: --ref-load is the start"
 
 
-def sequence_length(spec: RunSpec) -> int:
-    """Longest episode in tokens, rounded up to a length that context parallelism can split."""
+def sequence_length(spec: RunSpec, longest: int) -> int:
+    """Tokens of the longest episode, rounded up to a length that context parallelism can split."""
     step = 2 * spec.backend.parallel.context
-    return -(-longest_episode(spec) // step) * step
+    return -(-longest // step) * step
 
 
 CUT = "Tokens are drawn from these; log-probabilities, SGLang's and the trainer's, are those of all tokens."
@@ -118,6 +119,16 @@ SIZES = (
 )
 
 RATES = (
+    # Source of the refusal: slime/backends/megatron_utils/arguments.py sets use_distributed_optimizer, and
+    # megatron/core/optimizer/distrib_optimizer.py asserts Adam.
+    Row(
+        "training.optimizer",
+        {"--optimizer": "adam"},
+        refuse=when(
+            lambda s: s.training.optimizer is not Optimizer.ADAMW,
+            "Slime always has Megatron's distributed optimizer, which takes Adam alone; set adamw, or use backend=trl",
+        ),
+    ),
     Row("training.learning_rate", "--lr"),
     Row(
         "training.critic_learning_rate",
@@ -127,7 +138,8 @@ RATES = (
             else "lr of the role critic in --megatron-config-path"
         ),
     ),
-    Row("training.lr_schedule", lambda s: {"--lr-decay-style": s.training.lr_schedule, "--min-lr": 0.0}),
+    Row("training.lr_schedule", "--lr-decay-style"),
+    Row("training.min_learning_rate", "--min-lr"),
     Row(
         "training.warmup_updates",
         lambda s: warmup_flags(s.training),
@@ -210,7 +222,7 @@ SAMPLING = (
     ),
     Row(
         "training.max_response_tokens",
-        lambda s: {"--seq-length": sequence_length(s)},
+        lambda s: {"--seq-length": sequence_length(s, longest_episode(s))},
         implemented_by=ROLLOUT,
     ),
 )
@@ -230,6 +242,14 @@ PROGRESS = (
         ),
     ),
     Row("training.checkpoint_every", "--save-interval"),
+    Row(
+        "training.export_every",
+        implemented_by=lambda s: (
+            "--save-hf"
+            if s.training.export_every is None
+            else "xp.backends.slime.worker.training, which leaves the other exports of --save-hf out"
+        ),
+    ),
     Row(
         "training.keep_checkpoints",
         implemented_by="xp.backends.slime.worker.checkpoints",
@@ -274,12 +294,14 @@ def _evaluated(name: str, flag: str, value: Callable[[RunSpec], Any]) -> Row:
 def _without_export(spec: RunSpec) -> str | None:
     """Returns why an evaluation's step may have no model, since Slime exports only with checkpoints. None means that it
     has."""
-    every, checkpoint = spec.evaluation.every, spec.training.checkpoint_every
-    if every is None or every % checkpoint == 0:
+    every, training = spec.evaluation.every, spec.training
+    name = "checkpoint_every" if training.export_every is None else "export_every"
+    export = getattr(training, name)
+    if every is None or every % export == 0:
         return None
     return (
-        f"Slime exports a model with each checkpoint, every {checkpoint} steps; set training.checkpoint_every to a"
-        f" divisor of evaluation.every={every}, or use backend=trl or skyrl"
+        f"Slime exports a model with a checkpoint, every {export} steps; set training.{name} to a divisor of"
+        f" evaluation.every={every}, or use backend=trl or skyrl"
     )
 
 

@@ -130,6 +130,10 @@ ALGORITHM = (
         refuse=_other_aggregation,
     ),
     Row(
+        "algorithm.loss_length",
+        implemented_by=lambda s: MEANS if s.algorithm.loss_length is not None else "max_completion_length",
+    ),
+    Row(
         "algorithm.use_kl_in_reward",
         refuse="TRL has the rewards before the log-probabilities; set false, which puts the penalty into the loss, or"
         " use backend=skyrl",

@@ -86,7 +86,7 @@ PARALLEL = (
     _offload("offload_optimizer", "FSDP2 offloads parameters, gradients and optimizer state together."),
     Row(
         "backend.parallel.cpu_optimizer",
-        refuse="FSDP2 moves parameters, gradients and Adam together; set it to false, and"
+        refuse="TRL's FSDP2 moves parameters, gradients and Adam together; set it to false, and"
         " backend.parallel.offload_parameters=true",
     ),
     _offload("offload_reference", "FSDP2 offloads the reference together with the policy."),
@@ -274,14 +274,7 @@ def _patience_s(spec: RunSpec) -> int:
 
 
 PLACE = (
-    Row(
-        "hardware.accelerator",
-        lambda s: (
-            {"use_cpu": True, "optim": "adamw_torch"}
-            if s.hardware.accelerator == "cpu"
-            else {"use_cpu": False, "optim": "adamw_torch_fused"}
-        ),
-    ),
+    Row("hardware.accelerator", lambda s: {"use_cpu": s.hardware.accelerator == "cpu"}),
     Row(
         "hardware.num_nodes",
         implemented_by="num_machines",

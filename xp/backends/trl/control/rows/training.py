@@ -8,7 +8,8 @@ from xp.backends.trl.control.constraints import episodes_per_process, is_colocat
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.rows import Row, when
 from xp.planning.shared_rows import OLDER, length_rows, longest_in_engine, not_ahead
-from xp.spec import EngineName, Reference, RunSpec
+from xp.spec import EngineName, Reference, RunSpec, Strategy
+from xp.spec.training import Optimizer
 
 AFTER_THE_CUT = "With vLLM, log-probabilities are those after it; with transformers, before it."
 
@@ -46,8 +47,10 @@ def _no_synced(spec: RunSpec) -> str | None:
 
 
 def _split_group(spec: RunSpec) -> str | None:
-    """Returns why groups cannot be scored: each process scores whole groups of its own episodes."""
+    """Returns why groups cannot be trained on: each process scores whole groups of its own episodes."""
     size, own = spec.training.group_size, episodes_per_process(spec)
+    if size == 1:
+        return "TRL's GRPOTrainer needs groups of at least 2; set 2 or more, or use backend=skyrl or slime"
     if own % size == 0 or not (spec.env.scores_groups or spec.algorithm.zero_variance_filter):
         return None
     why = "a group's reward" if spec.env.scores_groups else "algorithm.zero_variance_filter"
@@ -61,6 +64,25 @@ def _accumulation(spec: RunSpec) -> dict[str, Any]:
     training = spec.training
     at_once = training.updates_per_step * training.micro_batch_size * world_size(spec)
     return {"gradient_accumulation_steps": training.episodes_per_step // at_once}
+
+
+def _optimizer(spec: RunSpec) -> dict[str, Any]:
+    optimizer = spec.training.optimizer
+    if optimizer is not Optimizer.ADAMW:
+        return {"optim": optimizer.value}
+    return {"optim": "adamw_torch" if spec.hardware.accelerator == "cpu" else "adamw_torch_fused"}
+
+
+def _optimizer_note(spec: RunSpec) -> str:
+    if spec.training.optimizer is Optimizer.SGD:
+        return "It has no moments: adam_beta1, adam_beta2 and adam_eps have no effect."
+    # transformers 5.23, trainer_optimizer.py `_get_bitsandbytes_optimizer`.
+    return "Moments of embeddings stay in 32 bits." if spec.training.optimizer is Optimizer.ADAMW_8BIT else ""
+
+
+def _has_sharded_8bit(spec: RunSpec) -> bool:
+    is_sharded = spec.backend.parallel.strategy is Strategy.FSDP2 and world_size(spec) > 1
+    return is_sharded and spec.training.optimizer is Optimizer.ADAMW_8BIT
 
 
 TRAINING = (
@@ -81,9 +103,19 @@ TRAINING = (
         "training.max_tokens_per_micro_batch",
         refuse="TRL's micro-batches count episodes; set it to null and use training.micro_batch_size",
     ),
+    Row(
+        "training.optimizer",
+        _optimizer,
+        note=_optimizer_note,
+        refuse=when(
+            _has_sharded_8bit,
+            "bitsandbytes does not know the sharded tensors of FSDP2; set adamw, or backend.parallel.strategy=ddp",
+        ),
+    ),
     Row("training.learning_rate", "learning_rate"),
     Row("training.critic_learning_rate", implemented_by=NO_CRITIC),
     Row("training.lr_schedule", lambda s: {"lr_scheduler_type": _schedule(s)}),
+    Row("training.min_learning_rate", implemented_by="xp's schedule in TRL's trainer"),
     Row(
         "training.warmup_updates", "warmup_steps", implemented_by="xp's schedule in TRL's trainer, which begins at 1/N"
     ),
@@ -122,6 +154,7 @@ TRAINING = (
             "save_steps": s.training.checkpoint_every * s.training.all_updates_per_step,
         },
     ),
+    Row("training.export_every", implemented_by="nothing: a checkpoint of TRL is a Hugging Face model"),
     Row("training.keep_checkpoints", "save_total_limit"),
     Row(
         "training.gradient_checkpointing",
