@@ -330,7 +330,7 @@ def test_a_turn_cut_by_trls_adapter_truncates_its_episode(stop: tuple[str, ...])
     own: Any = SimpleNamespace(_config=SimpleNamespace(spec=run_spec(algorithm__mask_truncated=True)))
     assert len(rollout.conversation.completion_ids) == limit
     assert rollout.outcome.status is (EpisodeStatus.STOPPED if stop else EpisodeStatus.TRUNCATED)
-    assert any(Rollouts._mask(own, rollout)) is bool(stop)
+    assert Rollouts._is_masked(own, rollout) is not bool(stop)
 
 
 @pytest.mark.parametrize("keep", [True, False])

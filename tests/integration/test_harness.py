@@ -42,6 +42,7 @@ OPTIONS: dict[str, Any] = {
     "env": {},
     "timeout_s": 300.0,
     "reward": "reward",
+    "max_rows": 1,
 }
 HELLO = call("bash", command="echo hello > hello.txt")
 pytestmark = pytest.mark.integration

@@ -15,6 +15,7 @@ from tests.support.harbor_tasks import left_over, write_task
 from xp.__main__ import main
 from xp.lib.digest import file_digest
 
+PROGRAMS = Path(__file__).parents[1] / "programs"
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 GAME = '''"""A game of two messages; the share of vowels in the last one is its score."""
 
@@ -74,19 +75,21 @@ def trained(outputs: Path, *words: str) -> tuple[list[dict[str, Any]], str]:
     return [line for line in lines if line["stage"] == "train"], file_digest(run / "model/model.safetensors")
 
 
+def rows(place: Path) -> tuple[str, str]:
+    """Overrides with tasks of two splits."""
+    prompts = [(split, number) for split in ("train", "test") for number in range(4)]
+    tasks = [{"prompt": f"Write the word number {number} of {split}.", "split": split} for split, number in prompts]
+    (place / "game.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
+    return f"env.rows={place / 'game.jsonl'}", "env.held_out.split=test"
+
+
 def test_a_program_that_appends_has_the_same_updates_as_ordinary_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("game.py").write_text(GAME)
-    both = (f"env.rows={tmp_path / 'game.jsonl'}", "env.held_out.split=test", "env.max_turns=2")
-    rows = [
-        {"prompt": f"Write the word number {number} of {split}.", "split": split}
-        for split in ("train", "test")
-        for number in range(4)
-    ]
-    Path("game.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    both = (*rows(tmp_path), "env.max_turns=2")
     expected, weights = trained(tmp_path / "one", "env=graded", "env.grader=game:Game", *both)
     found, others = trained(
         tmp_path / "two",
@@ -100,6 +103,22 @@ def test_a_program_that_appends_has_the_same_updates_as_ordinary_episodes(
         [line[name] for name in numbers] for line in expected
     ]
     assert others == weights
+
+
+def test_a_program_that_rewrites_its_history_is_trained_in_several_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines, _ = trained(
+        tmp_path / "outputs",
+        *("env=harness", "env.sandbox=none", *rows(tmp_path)),
+        f"env.options.command=python {PROGRAMS}/rewriting_agent.py {{prompt_file}} chat",
+        *("env.options.grade=test -s {answer_file}", "env.options.max_rows=8", "training.entropy_coef=0.01"),
+    )
+    assert [(line["episodes/num"], line.get("episodes/void", 0.0)) for line in lines] == [(4.0, 0.0)] * 2
+    assert all(line["grader/program_rows"] > 1.0 for line in lines)
+    assert all(line["grader/program_failed"] == 0.0 for line in lines)
+    assert all(0 < line["training/logprob_gap"] < 1e-4 for line in lines)
 
 
 @pytest.mark.skipif(shutil.which("mini") is None, reason="needs mini-swe-agent on the PATH: pip install mini-swe-agent")

@@ -101,6 +101,7 @@ class Groups:
             "logprobs": [[0.0] * 3] * len(prompts),
             "env_mask": [[1, 0, 1]] * len(prompts),
             "settled": self.settled,
+            "episodes": list(range(len(prompts))),
         }
 
 

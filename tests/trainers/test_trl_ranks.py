@@ -38,7 +38,7 @@ class Run:
     weights: dict[str, Any]
 
 
-def run(directory: Path, processes: int, strategy: str, *others: str) -> Run:
+def run(directory: Path, processes: int, strategy: str, *others: str, more: tuple[str, ...] = ()) -> Run:
     """Two steps, a new trainer that resumes from their checkpoint, two more; then what only several ranks show."""
     from safetensors.torch import load_file
 
@@ -63,7 +63,7 @@ def run(directory: Path, processes: int, strategy: str, *others: str) -> Run:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
     (directory / "config.json").write_text(config.to_json())
-    words = ["-m", "tests.trainers.trl_ranks", f"{root}/config.json", f"{root}/result.json"]
+    words = ["-m", "tests.trainers.trl_ranks", f"{root}/config.json", f"{root}/result.json", *more]
     if processes > 1:
         (directory / "accelerate.yaml").write_text(files["accelerate.yaml"])
         launch = ["-m", "accelerate.commands.launch", "--config_file", f"{root}/accelerate.yaml"]
@@ -102,6 +102,13 @@ def test_two_processes_have_the_losses_of_one_also_resumed(alone: Run, together:
     assert together.weights.keys() == alone.weights.keys()
     for name, weights in together.weights.items():
         torch.testing.assert_close(weights, alone.weights[name], rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_an_update_does_not_depend_on_the_rows_of_its_episodes(alone: Run, tmp_path: Path, processes: int) -> None:
+    found = run(tmp_path, processes, "ddp", more=("rows",)).found
+    for name in ("losses", "grad_norms"):
+        assert found[name] == pytest.approx(alone.found[name], rel=1e-3, abs=1e-5)
 
 
 def test_fsdp2_shards_and_ddp_does_not(together: Run, request: pytest.FixtureRequest) -> None:

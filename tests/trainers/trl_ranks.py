@@ -1,6 +1,6 @@
 """What one rank of several does in tests/trainers/test_trl_ranks.py; the first rank writes what all of them saw.
 
-accelerate launch ... -m tests.trainers.trl_ranks CONFIG RESULT
+accelerate launch ... -m tests.trainers.trl_ranks CONFIG RESULT [rows]
 """
 
 from __future__ import annotations
@@ -45,10 +45,13 @@ ROWS = [row(number) for number in range(32)]
 
 
 class Scripted:
-    """Completions and rewards that depend on the task and the sample alone, on however many ranks."""
+    """Completions and rewards that depend on the task and the sample alone, on however many ranks.
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    With rows, the episodes of odd tasks are in two: the second has the history of the first, and the tokens after it.
+    """
+
+    def __init__(self, ranks: Ranks, *, has_rows: bool = False) -> None:
+        self._ranks, self._has_rows = ranks, has_rows
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         end = trainer.processing_class.eos_token_id
@@ -57,19 +60,27 @@ class Scripted:
         before = sum(len(share) for share in shares[: self._ranks.number])
         samples = sample_numbers([one for share in shares for one in share])[before : before + len(prompts)]
         pairs = list(zip(numbers, samples, strict=True))
-        completions = [[20 + task, *range(60, 62 + sample + task % 3), end] for task, sample in pairs]
+        whole = [[20 + task, *range(60, 62 + sample + task % 3), end] for task, sample in pairs]
+        settled = [None if (task, sample) == (1, 1) else (task * 7 + sample * 3) % 5 / 4 for task, sample in pairs]
+        rows = [(number, ids, [1] * len(ids)) for number, ids in enumerate(whole)]
+        if self._has_rows:
+            cuts = [2 if task % 2 else len(ids) for (task, _), ids in zip(pairs, whole, strict=True)]
+            rows = [(number, ids[: cuts[number]], mask[: cuts[number]]) for number, ids, mask in rows]
+            later = [(number, ids, cuts[number]) for number, ids in enumerate(whole) if cuts[number] < len(ids)]
+            rows += [(number, ids, [0] * cut + [1] * (len(ids) - cut)) for number, ids, cut in later]
+            longest = max(self._ranks.gather([len(rows)]))[0]
+            rows += [(0, [end], [0])] * (-(-longest // 4) * 4 - len(rows))  # whole groups
         return {
-            "prompt_ids": [[10, 11, 12 + task] for task, _ in pairs],
-            "completion_ids": completions,
-            "logprobs": [[0.0] * len(one) for one in completions],
-            "env_mask": [[1] * len(one) for one in completions],
-            "settled": [
-                None if (task, sample) == (1, 1) else (task * 7 + sample * 3) % 5 / 4 for task, sample in pairs
-            ],
+            "prompt_ids": [[10, 11, 12 + pairs[number][0]] for number, _, _ in rows],
+            "completion_ids": [ids for _, ids, _ in rows],
+            "logprobs": [[0.0] * len(ids) for _, ids, _ in rows],
+            "env_mask": [mask for _, _, mask in rows],
+            "episodes": [number for number, _, _ in rows],
+            "settled": settled + [None] * (len(rows) - len(settled)),
         }
 
 
-def main(path: str, result: str) -> None:
+def main(path: str, result: str, *, has_rows: bool) -> None:
     config = TRLTrainConfig.from_json(Path(path).read_text())
     ranks = Ranks()
     quiet_trainer(1)
@@ -78,9 +89,9 @@ def main(path: str, result: str) -> None:
     chat = ChatTokens(tokenizer := AutoTokenizer.from_pretrained(config.reference))
     found: dict[str, Any] = {}
     for num_steps in (2, config.num_steps):
-        trainer = train(config, num_steps, tokenizer, Scripted(ranks), ranks)
+        trainer = train(config, num_steps, tokenizer, Scripted(ranks, has_rows=has_rows), ranks)
         found |= told(trainer)
-    if config.num_processes > 1:
+    if config.num_processes > 1 and not has_rows:
         found |= {f"uneven_{name}": value for name, value in uneven(config, trainer, chat, ranks).items()}
         found["health"] = health(config, trainer, chat, ranks)
     publish_policy(trainer, chat, Path(config.places.model), config.spec.model.dtype.value, ranks)
@@ -183,4 +194,4 @@ class DownMix(FakeMix):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:3], has_rows="rows" in sys.argv[3:])

@@ -10,7 +10,7 @@ import pytest
 from tests.stubs.chat_server import ChatServer, Reply, serving
 from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.support.sections import replace
-from xp.envs.base import Message, ToolResult
+from xp.envs.base import NEW_PROMPT, Message, ToolResult
 from xp.envs.chat_api import Api, DialogueFails, TooLong, Unavailable
 from xp.episode.dialects import SYNTAX
 from xp.episode.episode import Episode
@@ -270,6 +270,16 @@ def test_a_native_call_is_read_and_answered_by_its_id() -> None:
     said, answer = dialogue.messages[1:]
     assert [call["id"] for call in said["tool_calls"]] == ["c7"]
     assert answer == {"role": "tool", "name": "echo", "tool_call_id": "c7", "content": "hi"}
+
+
+def test_a_dialogue_goes_on_after_an_earlier_turn_or_with_a_new_prompt() -> None:
+    dialogue, on = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE), EpisodeStatus.ONGOING
+    first = [dict(one) for one in dialogue.messages]
+    for number, follows in enumerate((None, NEW_PROMPT, 0)):
+        user = Message(role="user", content=f"{number}?")
+        dialogue.add({"content": f"say {number}"}, EpisodeReply((user,), on, follows, "[]"))
+        texts = [one["content"] for one in dialogue.messages]
+        assert texts == ([] if follows == NEW_PROMPT else [first[0]["content"], "say 0"]) + [f"{number}?"]
 
 
 def test_a_native_call_is_malformed_where_the_same_call_in_a_text_is() -> None:

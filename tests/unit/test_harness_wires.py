@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
 from xp.contrib.harness.request import ProgramRequest, ProgramTurn, Refused, difference
+from xp.contrib.harness.server import ProgramChannel
 from xp.envs.base import Message
 
 USER = {"role": "user", "content": "hi"}
@@ -102,6 +104,18 @@ def test_a_custom_tool_is_a_function_of_one_text() -> None:
     result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"}
     now = responses_wire.read({"input": [USER, item, result]})
     assert difference(ProgramRequest([Message(role="user", content="hi")], []), turn.message, now) is None
+
+
+@pytest.mark.parametrize(("only_appends", "numbers"), [(True, [0, 0, 0, 1]), (False, [0, 1, 1, 2])])
+def test_a_request_is_a_retry_until_its_answer_is_delivered(only_appends: bool, numbers: list[int]) -> None:
+    async def ask() -> list[int | None]:
+        channel = ProgramChannel(asyncio.Queue(), None, only_appends=only_appends)
+        request = ProgramRequest([Message(role="user", content="hi")], [])
+        asked = [channel.ask(request, is_retry=is_retry) for is_retry in (False, False, True)]
+        channel.ended(asked[-1], is_delivered=True)
+        return [*asked, channel.ask(request, is_retry=False)]
+
+    assert asyncio.run(ask()) == numbers
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ class EpisodeEngine(ABC):
         seed: str,
         is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
     ) -> None:
-        self._opening, self._end_ids, self._sampling = opening, frozenset(end_ids), sampling
+        self._opening, self._end_ids, self.sampling = opening, frozenset(end_ids), sampling
         self._seed, self._is_stop = seed, is_stop
         self.conversations = [Conversation(list(prompt)) for prompt in opening.prompts]
         """Conversations by the episodes' numbers; a finished one may be replaced."""
@@ -98,13 +98,9 @@ class EpisodeEngine(ABC):
         """Returns whether `step()` must be called again before other events; never for a server."""
         return False
 
-    @property
-    def max_prompt_tokens(self) -> int:
-        return self._sampling.max_prompt_tokens
-
     @abstractmethod
-    def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
-        """Begins the first turn of a conversation, with a prompt of its session's own in place of the opening's."""
+    def begin(self, number: int, conversation: Conversation | None = None) -> None:
+        """Begins the next turn of a conversation: of the opening's prompt, or of another one in its place."""
 
     @abstractmethod
     def continue_with(self, number: int, reply: Sequence[int]) -> None:
@@ -115,7 +111,7 @@ class EpisodeEngine(ABC):
 
     def room(self, number: int) -> int:
         """Number of tokens left for a conversation."""
-        return self._sampling.room(len(self.conversations[number].completion_ids))
+        return self.sampling.room(len(self.conversations[number].completion_ids))
 
     def step(self, is_live: bool) -> None:
         """Decodes one token in every conversation with a turn of the policy; delivers finished turns.
@@ -137,7 +133,7 @@ class EpisodeEngine(ABC):
         conversation = self.conversations[number]
         seed = f"{self._seed}/{self._opening.names[number]}/{conversation.num_turns}"
         conversation.num_turns += 1
-        return seed, self._sampling.next_turn(len(conversation.completion_ids))
+        return seed, self.sampling.next_turn(len(conversation.completion_ids))
 
 
 OpenEngine = Callable[[Opening], EpisodeEngine]
@@ -173,10 +169,10 @@ class RequestEngine(EpisodeEngine):
     def submit(self, request: GenerationRequest, done: Done) -> None:
         """Generates an answer, concurrently with other requests."""
 
-    def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
-        """Requests the first turn."""
-        if prompt is not None:
-            self.conversations[number] = Conversation(list(prompt))
+    def begin(self, number: int, conversation: Conversation | None = None) -> None:
+        """Requests the next turn."""
+        if conversation is not None:
+            self.conversations[number] = conversation
         self._request_turn(number)
 
     def continue_with(self, number: int, reply: Sequence[int]) -> None:

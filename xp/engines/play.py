@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from xp.engines.conversation import Conversation, EpisodeEngine, OpenEngine, Opening, RolloutTurn
+from xp.engines.rows import Rows, tokens_of
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, Reply, Tokens
@@ -32,22 +33,22 @@ class Rollout:
     row: TaskRow
     sample: int
     """Index among the episodes of this task, from 0."""
-    conversation: Conversation
+    conversations: list[Conversation]
+    """Rows of tokens: one, or several if a program rewrote its history."""
     episode: Episode
     outcome: EpisodeResult
     prompt: str | None
     """The model's exact prompt; None if the run does not keep prompts."""
 
     @property
+    def conversation(self) -> Conversation:
+        """The first one."""
+        return self.conversations[0]
+
+    @property
     def record(self) -> PlayedEpisode:
         """The episode, for metrics and trajectories."""
-        return PlayedEpisode(self.row, self.sample, self.episode, tokens_of(self.conversation), self.prompt)
-
-
-def tokens_of(conversation: Conversation) -> Tokens:
-    """Token counts of an episode."""
-    mask = conversation.mask
-    return Tokens(len(conversation.prompt_ids), sum(mask), len(mask) - sum(mask))
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens_of(self.conversations), self.prompt)
 
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
@@ -64,8 +65,8 @@ class EpisodeOpened(NamedTuple):
     """Event: an episode with `prompt: live` is open, and its prompt read."""
 
     number: int
-    prompt: list[int] | None
-    """Token ids. None means that the episode is void."""
+    prompt: Conversation | None
+    """With its token ids. None means that the episode is void."""
 
 
 class TurnAnswered(NamedTuple):
@@ -127,6 +128,8 @@ class EpisodePlay:
         for number, episode in self._episodes.items():
             episode.count_by(partial(self._tokens, number), overlong)
         self._starts: dict[int, Future[Any]] = {}
+        self._rows: dict[int, Rows] = {}
+        """Rows of each episode with an ended turn."""
         self._outcomes: dict[int, EpisodeResult] = {}
         self._ungrouped: dict[int, list[int]] = {}
         """Settled episodes of each group that has not ended, by its number."""
@@ -175,15 +178,20 @@ class EpisodePlay:
         return len(self._outcomes) < len(self._numbered)
 
     def _tokens(self, number: int) -> Tokens:
-        return tokens_of(self.engine.conversations[number])
+        return tokens_of(self._rows_of(number).all)
 
     def _ended(self, number: int) -> Rollout:
         row, sample = self._numbered[number]
-        conversation = self.engine.conversations[number]
+        rows = self._rows_of(number)
+        del self._rows[number]
         self.engine.conversations[number] = Conversation([])
-        prompt = self._chat.prompt_text(conversation.prompt_ids)
+        prompt = self._chat.prompt_text(rows.all[0].prompt_ids)
         episode, outcome = self._episodes.pop(number), self._outcomes[number]
-        return Rollout(row, sample, conversation, episode, outcome, prompt)
+        rows.leave_out(episode.undelivered)
+        return Rollout(row, sample, rows.all, episode, outcome, prompt)
+
+    def _rows_of(self, number: int) -> Rows:
+        return self._rows.setdefault(number, Rows(self.engine.conversations[number]))
 
     def _take_all(self) -> None:
         """Processes all events; waits for one if this thread is idle."""
@@ -239,16 +247,21 @@ class EpisodePlay:
 
     def _open(self, number: int) -> EpisodeOpened:
         episode, (row, _) = self._episodes[number], self._numbered[number]
-        return EpisodeOpened(number, live_prompt(episode, row.tools, self._chat, self.engine.max_prompt_tokens))
+        ids = live_prompt(episode, row.tools, self._chat, self.engine.sampling.max_prompt_tokens)
+        return EpisodeOpened(number, None if ids is None else Conversation(ids))
 
     def _continue_episode(self, answered: TurnAnswered) -> None:
         turn, reply = answered
-        ids = None
-        if not reply.is_done:
-            episode, room = self._episodes[turn.number], self.engine.room(turn.number)
-            ids = reply_ids(self._chat, episode, reply, room, turn.last_id)
-        if ids is not None:
-            self.engine.continue_with(turn.number, ids)
+        episode, rows = self._episodes[turn.number], self._rows_of(turn.number)
+        rows.end_turn(len(turn.ids))
+        if not reply.is_done and reply.follows is None:
+            ids = reply_ids(self._chat, episode, reply, self.engine.room(turn.number), turn.last_id)
+            if ids is not None:
+                self.engine.continue_with(turn.number, ids)
+                return
+        elif not reply.is_done and (row := rows.next(self._chat, episode, reply, self.engine.sampling)) is not None:
+            self.engine.end(turn.number)
+            self.engine.begin(turn.number, row)
             return
         # If the reply leaves no room, settle() records the episode as truncated.
         self.engine.end(turn.number)

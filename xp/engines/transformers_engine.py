@@ -86,10 +86,10 @@ class TransformersEngine(EpisodeEngine):
     def is_generating(self) -> bool:
         return bool(self._active or self._begins or self._replies)
 
-    def begin(self, number: int, prompt: Sequence[int] | None = None) -> None:
+    def begin(self, number: int, conversation: Conversation | None = None) -> None:
         """Joins the next step."""
-        if prompt is not None:
-            self._replace(number, tuple(prompt))
+        if conversation is not None:
+            self._replace(number, conversation)
         self._slots[number] = heapq.heappop(self._free)
         self._begins.append(number)
 
@@ -118,10 +118,10 @@ class TransformersEngine(EpisodeEngine):
     def _step(self) -> None:
         parts = [self._decoded(), self._replied(), self._begun()]
         logits = torch.cat([part for part in parts if part is not None])
-        penalizes = self._sampling.repetition_penalty != 1
+        penalizes = self.sampling.repetition_penalty != 1
         rows = [self.conversations[one.number] for one in self._active if penalizes]
         contexts = [[*one.prompt_ids, *one.completion_ids] for one in rows]
-        tokens, logprobs = draw(logits, self._sampling, [one.random for one in self._active], contexts)
+        tokens, logprobs = draw(logits, self.sampling, [one.random for one in self._active], contexts)
         unfinished = []
         for one, token, logprob in zip(self._active, tokens.tolist(), logprobs.tolist(), strict=True):
             one.ids.append(token)
@@ -171,11 +171,13 @@ class TransformersEngine(EpisodeEngine):
             self._expect(prompt, -len(numbers))
         return torch.cat(logits)
 
-    def _replace(self, number: int, prompt: tuple[int, ...]) -> None:
-        """Gives an episode another prompt than the opening's."""
-        self._expect(self._prompts[number], -1)
+    def _replace(self, number: int, conversation: Conversation) -> None:
+        """Gives an episode another conversation, whose tokens are all prefilled."""
+        prompt = (*conversation.prompt_ids, *conversation.completion_ids)
+        if not self.conversations[number].num_turns:
+            self._expect(self._prompts[number], -1)
         self._expect(prompt, 1)
-        self._prompts[number], self.conversations[number] = prompt, Conversation(list(prompt))
+        self._prompts[number], self.conversations[number] = prompt, conversation
         num_shared = _common_prefix([self._first[: self._num_shared + 1], prompt])
         if num_shared < self._num_shared:
             self._num_shared, self._shared = num_shared, None

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, NotRequired, Protocol, TypedDict, runtime_checkable
+from typing import Any, Final, NotRequired, Protocol, TypedDict, runtime_checkable
 
 
 class Message(TypedDict):
@@ -73,6 +73,20 @@ class ToolResult:
     """The environment's messages, of a MessageTaker; others have `text`."""
     is_truncated: bool = False
     """True if a limit of the environment's own ended the episode; `finished` is then true as well."""
+
+
+NEW_PROMPT: Final = -1
+"""In place of the number of a turn: the messages follow none."""
+
+
+@dataclass(frozen=True)
+class TakenResult(ToolResult):
+    """Result of a MessageTaker, whose dialogue may go on after an earlier turn, or with another prompt."""
+
+    follows: int | None = None
+    """Number of the turn, from 0, that `messages` come after, or NEW_PROMPT; None: the last one."""
+    undelivered: tuple[int, ...] = ()
+    """At the end of the episode: turns that the program never got, which are not trained on."""
 
 
 def metrics_of(entries: Mapping[Any, Any]) -> dict[str, float]:

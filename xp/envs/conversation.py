@@ -30,8 +30,8 @@ class ModelRequest:
     """The whole conversation, in the form of chat completions."""
     tools: list[dict[str, Any]]
     """`{"function": {...}}` of chat completions."""
-    reply: asyncio.Future[dict[str, Any]]
-    """Future of the model's message, in the form of chat completions."""
+    reply: asyncio.Future[Any]
+    """Future of the model's message, in the form that the session's subclass gives it."""
 
 
 class ConversationSession(ABC):
@@ -71,7 +71,7 @@ class ConversationSession(ABC):
                 raise ProtocolError("the episode was over before it asked the model anything")
             assert self._request is not None
             self._opening = messages_of(self._request.messages)
-            self._tools = tuple(_tool(schema) for schema in self._request.tools)
+            self._tools = tuple(tool_of(schema) for schema in self._request.tools)
         except BaseException:
             self.close()  # No caller has the session yet.
             raise
@@ -103,7 +103,7 @@ class ConversationSession(ABC):
         before, episode = self._exchange(message)
         return self._end(episode) if self._request is None else self._observed(before, self._request)
 
-    def _exchange(self, message: dict[str, Any]) -> tuple[ModelRequest, Any]:
+    def _exchange(self, message: Any) -> tuple[ModelRequest, Any]:
         """Answers the episode's request; returns that request, and the finished episode if no other one followed."""
         before = self._request
         if before is None:
@@ -121,7 +121,7 @@ class ConversationSession(ABC):
         self._episode = self._start(self._questions)
         return await self._next()
 
-    async def _turn(self, before: ModelRequest, message: dict[str, Any]) -> Any:
+    async def _turn(self, before: ModelRequest, message: Any) -> Any:
         self._request = None
         before.reply.set_result(message)
         return await self._next()
@@ -155,6 +155,6 @@ def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
     return chat_messages([{**one, "content": one.get("content") or ""} for one in messages])
 
 
-def _tool(schema: Mapping[str, Any]) -> ToolSpec:
+def tool_of(schema: Mapping[str, Any]) -> ToolSpec:
     function = schema["function"]
     return ToolSpec(function["name"], function.get("description", ""), function.get("parameters", {"type": "object"}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -9,11 +10,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from xp.envs.base import DeadlineExceeded, EnvFault, Message, ModelMessage, Session, Task, ToolResult
+from xp.envs.base import (
+    NEW_PROMPT,
+    DeadlineExceeded,
+    EnvFault,
+    Message,
+    ModelMessage,
+    Session,
+    TakenResult,
+    Task,
+    ToolResult,
+)
 from xp.envs.config import EnvConfig
 from xp.envs.judges import total_usage
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Tokens, Turn
+from xp.episode.prompt import opening_messages, tool_schemas
 from xp.episode.replay import Attempt, Call, call_name, fault_text
 from xp.episode.rewards import EndedEpisode, Overlong, RewardSteps, check_bound, penalized
 from xp.episode.tool_calls import MalformedCall, ParsedCall, ToolCall
@@ -95,6 +107,12 @@ class Episode:
         return self._prepared if self._attempt.opening is None else self._attempt.opening
 
     @property
+    def undelivered(self) -> tuple[int, ...]:
+        """Numbers of the turns that a program never got, once the episode is settled."""
+        taken = (one for turn in self._turns for one in turn.results if isinstance(one, TakenResult))
+        return tuple(number for one in taken for number in one.undelivered)
+
+    @property
     def is_over(self) -> bool:
         return self._status is not EpisodeStatus.ONGOING
 
@@ -135,7 +153,10 @@ class Episode:
             if is_over:
                 self._leave()
                 self._attempt.close()  # Frees its slot for the next episode before the trainer settles this one.
-            return Reply(() if is_over else turn.messages, self._status)
+            if is_over or turn.follows is None:
+                return Reply(() if is_over else turn.messages, self._status)
+            schemas = json.dumps(tool_schemas(self._attempt.tools()), ensure_ascii=False)
+            return Reply(turn.messages, self._status, turn.follows, schemas)
 
     def give_up(self, reason: str) -> None:
         """Makes an episode void that the model cannot play (on); does nothing after the episode's end."""
@@ -251,6 +272,8 @@ class Episode:
         results.append(result)
         if result.finished:
             self._status = EpisodeStatus.TRUNCATED if result.is_truncated else EpisodeStatus.FINISHED
+        if isinstance(result, TakenResult) and result.follows == NEW_PROMPT:
+            return tuple(opening_messages(self._rules.system_prompt, result.messages, self._attempt.tools()))
         return result.messages
 
     def _answer(self, tool: str, text: str) -> Message:
@@ -314,7 +337,7 @@ class Episode:
         messages = list(self.opening)
         calls: list[dict[str, Any]] = []
         for turn in self._turns:
-            messages += [Message(role="assistant", content=turn.text), *turn.messages]
+            messages += [Message(role="assistant", content=turn.text), *turn.shown]
             taken = [call for call in turn.calls if isinstance(call, ToolCall)]
             for call, result in zip(taken, turn.results, strict=False):  # later calls may not have been executed
                 calls.append({"name": call.name, "arguments": dict(call.arguments), "result": result})

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from xp.envs.base import Message, ToolResult
+from xp.envs.base import Message, TakenResult, ToolResult
 from xp.episode.tool_calls import ParsedCall
 
 
@@ -37,6 +37,17 @@ class Turn:
     elapsed_s: float
     """Seconds that the environment took."""
 
+    @property
+    def shown(self) -> list[Message]:
+        """The messages for records and judges: an assistant's one in a new prompt is no turn of the policy."""
+        return [Message({**one, "role": "history"}) if one["role"] == "assistant" else one for one in self.messages]
+
+    @property
+    def follows(self) -> int | None:
+        """Number of the turn that `messages` come after, or NEW_PROMPT; None: this one."""
+        last = self.results[-1] if self.results else None
+        return last.follows if isinstance(last, TakenResult) else None
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -44,6 +55,10 @@ class Reply:
 
     messages: tuple[Message, ...]
     status: EpisodeStatus
+    follows: int | None = None
+    """Number of the turn that the messages come after, or NEW_PROMPT; None: the last one."""
+    tools: str = "[]"
+    """JSON list of the tools' schemas, for a new prompt."""
 
     @property
     def is_done(self) -> bool:

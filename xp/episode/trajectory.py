@@ -111,7 +111,7 @@ def trajectory(
     for number, turn in enumerate(episode.turns):
         messages.append(Message(role="assistant", content=turn.text))
         tool_calls += _calls(number, turn, len(messages))
-        messages += turn.messages
+        messages += turn.shown
     return Trajectory(
         run=run,
         phase=phase,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from xp.envs.base import NEW_PROMPT, Message
 from xp.envs.chat_api import Answer, DialogueFails, TooLong
 from xp.envs.config import EnvConfig
 from xp.envs.messages import with_text_arguments
@@ -79,10 +80,15 @@ class Dialogue:
     """Schemas of the tools, sent with each request."""
 
     def __post_init__(self) -> None:
-        schemas = json.loads(self.row.tools) if self.rules.dialect is not Dialect.ACTION else []
+        self._turns: list[tuple[list[dict[str, Any]], Mapping[str, Any]]] = []
+        """The messages before each turn, and the turn."""
+        self._open(self.row.messages, self.row.tools)
+
+    def _open(self, messages: Sequence[Message], tools: str) -> None:
+        schemas = json.loads(tools) if self.rules.dialect is not Dialect.ACTION else []
         self.is_native = self.tools is ToolCalls.NATIVE and bool(schemas)
         self.schemas = schemas if self.is_native else []
-        opening = self.row.messages if self.is_native else with_tools(self.row.messages, schemas, self.rules.dialect)
+        opening = messages if self.is_native else with_tools(messages, schemas, self.rules.dialect)
         self.messages = with_text_arguments(opening)
 
     def written(self, message: Mapping[str, Any]) -> str:
@@ -107,7 +113,16 @@ class Dialogue:
         return with_calls(bodies, parse_call) or None
 
     def add(self, message: Mapping[str, Any], reply: Reply) -> None:
-        """Adds the assistant's message and the reply; calls that were not executed are left out."""
+        """Adds the assistant's message and the reply; calls that were not executed are left out.
+
+        The reply may follow an earlier turn, or be a new prompt.
+        """
+        self._turns.append((list(self.messages), message))
+        if reply.follows == NEW_PROMPT:
+            self._open(reply.messages, reply.tools)
+            return
+        self.messages, message = self._turns[-1 if reply.follows is None else reply.follows]
+        self.messages = list(self.messages)
         calls = self._calls(message)
         answers = [one for one in reply.messages if one["role"] == "tool"]
         taken = calls[: len(answers)]

@@ -9,7 +9,7 @@ from typing import Any
 from xp.models.files import config_of
 from xp.models.network import stated
 from xp.planning.rows import Row
-from xp.spec import ImportanceCorrection, PolicyLoss, RatioFrom, RunSpec
+from xp.spec import Estimator, ImportanceCorrection, LossAggregation, PolicyLoss, RatioFrom, RatioLevel, RunSpec
 from xp.worker.importance import Importance
 
 OLDER = "Episodes of an older policy have a larger gap: it is recorded, and only episodes of age 0 can stop the run."
@@ -27,6 +27,38 @@ def sapo_rows(prefix: str) -> tuple[Row, ...]:
         )
 
     return Row("algorithm.sapo", implemented_by="nothing: the loss is another"), of("positive"), of("negative")
+
+
+def has_rows(spec: RunSpec) -> bool:
+    """Returns whether an episode may have several rows of tokens: its program rewrites its history."""
+    return any(member.options.get("max_rows", 1) > 1 for member in spec.env.members.values())
+
+
+OF_EPISODES = (Estimator.GRPO, Estimator.RLOO, Estimator.MAXRL)
+"""Estimators that need one reward per episode, whatever its rows are, and no number of tokens."""
+
+
+def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
+    """Returns why episodes of several rows cannot be trained on: a result would depend on how they are split.
+
+    Args:
+        more: what a backend needs too, and whether the spec has it.
+    """
+    algorithm = spec.algorithm
+    per_token = (ImportanceCorrection.NONE, ImportanceCorrection.TOKEN_TRUNCATE, ImportanceCorrection.TOKEN_MASK)
+    needed = {
+        "algorithm.loss_aggregation=token_mean": algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN,
+        "algorithm.ratio_level=token": algorithm.ratio_level is RatioLevel.TOKEN,
+        f"algorithm.importance_correction={', '.join(per_token)}": algorithm.importance_correction in per_token,
+        "algorithm.estimator=grpo, rloo or maxrl": algorithm.estimator in OF_EPISODES,
+        "algorithm.distill=null": algorithm.distill is None,
+        "algorithm.overlong=null": algorithm.overlong is None,
+        **more,
+    }
+    others = [value for value, is_set in needed.items() if not is_set]
+    if not others or not has_rows(spec):
+        return None
+    return f"max_rows above 1 gives an episode several rows, whose split must not matter; set {', '.join(others)}"
 
 
 def no_clip(spec: RunSpec) -> str:

@@ -185,6 +185,8 @@ def recorded(files: Iterable[Path], counts: Counter[str], *, is_own: bool = True
                 counts["truncated"] += 1
             elif outcome["num_malformed"]:
                 counts["with a malformed call"] += 1
+            elif any(call.get("result", {}).get("follows") is not None for call in record["tool_calls"]):
+                counts["of a program that rewrote its history"] += 1
             else:
                 digest = record[TOOLS]
                 if digest not in tools:

@@ -64,6 +64,8 @@ class HarnessOptions(BaseModel):
     """Command that scores a row: `{row_file}`, `{output_file}`, `{answer_file}` and `{program}` are filled in."""
     reward: Annotated[str, Field(min_length=1)]
     """Name of the reward, if reward.json has several."""
+    max_rows: Annotated[int, Field(ge=1)]
+    """Rows of tokens of an episode, each a history of the program; 1: the program only appends to its history."""
 
     @model_validator(mode="after")
     def _whole(self) -> HarnessOptions:
@@ -118,6 +120,7 @@ class HarnessProvider(IndexedProvider):
             options["timeout_s"],
             options["grade"],
             options["reward"],
+            options["max_rows"],
         )
         self._is_docker = config.sandbox is not SandboxKind.NONE
         self._inner: Provider | None = None

@@ -41,13 +41,12 @@ class ProgramChannel:
     Args:
         questions: queue of the requests to the policy.
         tools: the tools of the task's own session; None: it has none.
+        only_appends: whether the same request again, before its answer is delivered, can only be a retry.
     """
 
-    def __init__(self, questions: asyncio.Queue[ModelRequest], tools: ToolServer | None) -> None:
-        self._questions, self.tools = questions, tools
-        self.is_cut = False
-        """True if a token limit ended the policy's last message."""
-        self.num_requests = self.num_retries = self.num_stops = 0
+    def __init__(self, questions: asyncio.Queue[ModelRequest], tools: ToolServer | None, *, only_appends: bool) -> None:
+        self._questions, self.tools, self._only_appends = questions, tools, only_appends
+        self.num_retries = self.num_stops = 0
         self.waited_s = 0.0
         """Seconds that requests waited for the policy."""
         self.settings: dict[str, float] = {}
@@ -55,52 +54,71 @@ class ProgramChannel:
         self.refused: str | None = None
         """Reason why the last request was refused; None: it was not."""
         self.has_stopped = self.is_sealed = False
-        self._last: tuple[str, asyncio.Future[Any]] | None = None
-        self._is_delivered = True
-        self._waiting: set[asyncio.Future[Any]] = set()
+        self._requests: list[asyncio.Future[ProgramTurn]] = []
+        """Answer to each request, in their order."""
+        self._numbers: dict[str, int] = {}
+        """Digest of a request -> number of the last one."""
+        self._delivered, self._abandoned = set[int](), set[int]()
 
-    async def ask(self, request: ProgramRequest, *, is_retry: bool) -> ProgramTurn:
-        """The policy's message; a retry of an unanswered request gets the answer of the first one. Raises Sealed."""
+    @property
+    def num_requests(self) -> int:
+        return len(self._requests)
+
+    @property
+    def undelivered(self) -> tuple[int, ...]:
+        """Numbers of the policy's messages that the program never got."""
+        written = [number for number, one in enumerate(self._requests) if one.done() and not one.exception()]
+        return tuple(one for one in written if one not in self._delivered and self._requests[one].result() is not LIMIT)
+
+    def ask(self, request: ProgramRequest, *, is_retry: bool) -> int | None:
+        """Number of the request; a retry has that of the first one. None: the episode has stopped. Raises Sealed."""
         if self.is_sealed:
             raise Sealed
         if self.has_stopped:
             self.num_stops += 1
-            return LIMIT
+            return None
         self.refused = None
         self.settings |= request.settings
         digest = digest_of([list(request.messages), list(request.tools)])
-        if self._last is not None and self._last[0] == digest and (is_retry or not self._is_delivered):
+        number = self._numbers.get(digest)
+        is_left = number not in self._delivered if self._only_appends else number in self._abandoned
+        if number is not None and (is_retry or is_left):
             self.num_retries += 1
-            reply = self._last[1]
-        else:
-            self.num_requests += 1
-            reply = asyncio.get_running_loop().create_future()
-            self._last, self._is_delivered = (digest, reply), False
-            self._waiting.add(reply)
-            reply.add_done_callback(self._waiting.discard)
-            messages = [dict(one) for one in request.messages]
-            await self._questions.put(ModelRequest("", messages, [dict(one) for one in request.tools], reply))
-        began = time.monotonic()
-        message = await asyncio.shield(reply)
-        self.waited_s += time.monotonic() - began
-        return LIMIT if message is LIMIT.message else ProgramTurn(message, self.is_cut)
+            return number
+        number = self._numbers[digest] = len(self._requests)
+        self._requests.append(asyncio.get_running_loop().create_future())
+        messages, tools = [dict(one) for one in request.messages], [dict(one) for one in request.tools]
+        self._questions.put_nowait(ModelRequest("", messages, tools, self._requests[number]))
+        return number
 
-    def delivered(self) -> None:
-        """Notes that the program has the last answer."""
-        self._is_delivered = True
+    async def answer(self, number: int | None) -> ProgramTurn:
+        """The policy's message; raises Sealed."""
+        if number is None:
+            return LIMIT
+        began = time.monotonic()
+        turn = await asyncio.shield(self._requests[number])
+        self.waited_s += time.monotonic() - began
+        return turn
+
+    def ended(self, number: int | None, *, is_delivered: bool) -> None:
+        """Notes that the program has the answer to a request, or has left before."""
+        if number is not None:
+            (self._delivered if is_delivered else self._abandoned).add(number)
 
     def stop(self) -> None:
         """Answers waiting and further requests with `LIMIT`."""
         self.has_stopped = True
-        for reply in self._waiting:
-            reply.set_result(LIMIT.message)
+        for reply in self._requests:
+            if not reply.done():
+                reply.set_result(LIMIT)
 
     def seal(self) -> None:
         """Refuses further requests."""
         self.is_sealed = True
-        for reply in self._waiting:
-            reply.set_exception(Sealed())
-            reply.exception()  # there may be nobody who reads it
+        for reply in self._requests:
+            if not reply.done():
+                reply.set_exception(Sealed())
+                reply.exception()  # there may be nobody who reads it
 
 
 class ProgramServer:
@@ -188,15 +206,21 @@ async def _ask(wire: Any, request: web.Request, channel: ProgramChannel) -> web.
         channel.refused = f"the body cannot be read: {type(error).__name__}: {error}"
         return _failed(400, channel.refused, wire)
     is_retry = request.headers.get("x-stainless-retry-count", "0") != "0"
-    asking = asyncio.ensure_future(channel.ask(asked, is_retry=is_retry))
-    if not body.get("stream"):
-        response: web.StreamResponse = web.json_response(wire.answer(await asking, body))
-        await response.prepare(request)
-        await response.write_eof()
-    else:
-        response = await _stream(request, asking, body, wire)
-    channel.delivered()
-    return response
+    number, is_delivered = channel.ask(asked, is_retry=is_retry), False
+    asking = asyncio.ensure_future(channel.answer(number))
+    try:
+        if not body.get("stream"):
+            response: web.StreamResponse = web.json_response(wire.answer(await asking, body))
+            await response.prepare(request)
+            await response.write_eof()
+        else:
+            response = await _stream(request, asking, body, wire)
+        is_delivered = True
+        return response
+    except ConnectionResetError:
+        return web.Response()  # The program has left.
+    finally:
+        channel.ended(number, is_delivered=is_delivered)
 
 
 async def _stream(

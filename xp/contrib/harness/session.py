@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +19,24 @@ from xp.contrib.harbor.reward_file import JSON_FILE, TEXT_FILE, reward_of
 from xp.contrib.harbor.sandbox import VERIFIER_LOGS, CommandSandbox, Ran
 from xp.contrib.harbor.session import verify
 from xp.contrib.harbor.task_folder import HarborTask
-from xp.contrib.harness.request import ProgramRequest, difference
+from xp.contrib.harness.request import ProgramRequest, ProgramTurn, difference
 from xp.contrib.harness.server import MODEL, ProgramChannel, ProgramServer
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import (
+    NEW_PROMPT,
     DeadlineExceeded,
     EnvFault,
+    Message,
     ModelMessage,
     ProtocolError,
     SessionLost,
+    TakenResult,
     ToolCrashed,
     ToolResult,
+    ToolSpec,
 )
 from xp.envs.config import EnvConfig
-from xp.envs.conversation import ConversationSession, ModelRequest
+from xp.envs.conversation import ConversationSession, ModelRequest, tool_of
 from xp.envs.loop import run
 from xp.episode.rewards import reduce_rewards
 
@@ -66,6 +70,8 @@ class Program:
     """Command that scores what the program left; None: the task's tests or its session do."""
     reward: str
     """Name of the reward, if a reward file has several."""
+    most_rows: int
+    """Largest number of rows of tokens; 1: the program only appends to its history."""
 
 
 class HarnessSession(ConversationSession):
@@ -103,6 +109,11 @@ class HarnessSession(ConversationSession):
         self._sandbox: CommandSandbox | None = None
         self._is_closed = False
         self._last_text = ""
+        self._turns: list[tuple[ProgramRequest, Message]] = []
+        """Each request, and the policy's message to it."""
+        self._follows = [NEW_PROMPT]
+        """Number of the turn that each request follows."""
+        self._num_splices = 0
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         self._check_open()
@@ -112,23 +123,48 @@ class HarnessSession(ConversationSession):
         """See MessageTaker; the program's time runs from the policy's message to its next request."""
         self._check_open()
         began = time.monotonic()
-        self._channel.is_cut = message.is_cut
         self._last_text = message.message["content"]
         try:
-            before, episode = self._exchange(dict(message.message))
+            before, episode = self._exchange(ProgramTurn(message.message, message.is_cut))
         except DeadlineExceeded:
             return self._truncated("timed_out")
         self._limit_s -= time.monotonic() - began
+        self._turns.append((_asked(before), message.message))
         if self._request is None:
             return self._end(episode)
-        then, now = (ProgramRequest(one.messages, one.tools) for one in (before, self._request))  # type: ignore[arg-type]
-        if reason := difference(then, message.message, now):
+        return self._next_messages(_asked(self._request))
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """The tools of the current request; a sub-agent may have other ones."""
+        return tuple(map(tool_of, self._request.tools)) if self._request is not None else super().tools()
+
+    def _next_messages(self, now: ProgramRequest) -> ToolResult:
+        """The messages of a request after the longest dialogue that it repeats, or as a new prompt."""
+        last = len(self._turns) - 1
+        reason = difference(*self._turns[last], now)
+        repeated = [number for number, turn in enumerate(self._turns) if difference(*turn, now) is None]
+        follows = max(repeated, key=lambda number: (self._length(number), number), default=NEW_PROMPT)
+        self._follows.append(follows)
+        if reason and self._program.most_rows == 1:
             _warn_once(
                 f"environment {self._config.name}: the program does not go on with its conversation ({reason}); one row"
-                " of tokens follows a single conversation that grows, so the episode ends here and is scored"
+                " of tokens follows a single conversation that grows, so the episode ends here and is scored; or set"
+                " env.options.max_rows"
             )
             return self._truncated("rewritten")
-        return ToolResult("", messages=tuple(now.messages[len(then.messages) + 1 :]))
+        if self._num_rows(range(len(self._follows))) > self._program.most_rows:
+            return self._truncated("limit")
+        self._num_splices += follows not in (last, NEW_PROMPT)
+        new = tuple(now.messages if follows == NEW_PROMPT else now.messages[self._length(follows) :])
+        return TakenResult("", messages=new, follows=None if follows == last else follows)
+
+    def _num_rows(self, turns: Sequence[int]) -> int:
+        """Number of these turns that no other one of them follows: each ends a row of tokens."""
+        return len(set(turns) - {self._follows[turn] for turn in turns})
+
+    def _length(self, turn: int) -> int:
+        """Number of messages up to a turn of the policy."""
+        return len(self._turns[turn][0].messages) + 1
 
     def leave(self) -> ToolResult:
         """See StateScorer."""
@@ -136,7 +172,8 @@ class HarnessSession(ConversationSession):
         return self._truncated("limit")
 
     def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:
-        self._channel = ProgramChannel(questions, self._tool_server)
+        only_appends = self._program.most_rows == 1
+        self._channel = ProgramChannel(questions, self._tool_server, only_appends=only_appends)
         self._key = self._server.add(self._channel)
         loop, ended = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
@@ -213,16 +250,27 @@ class HarnessSession(ConversationSession):
     def _scored(self, ran: Ran, why: str = "") -> ToolResult:
         """Scores what the program left; `why` is the limit that ended it, if there was one."""
         run(self._sealed(), SLACK_S)
-        channel = self._channel
+        channel, undelivered = self._channel, self._channel.undelivered
+        rows = self._num_rows([one for one in range(len(self._turns)) if one not in undelivered])
         metrics = {
             "program_requests": float(channel.num_requests),
             "program_retries": float(channel.num_retries),
             "program_waited_s": channel.waited_s,
+            "program_rows": float(rows),
+            "program_splices": float(self._num_splices),
+            "program_undelivered": float(len(undelivered)),
             "program_failed": float(ran.code != 0),
             **{f"program_{limit}": float(limit == why) for limit in LIMITS},
             **{f"client_{name}": value for name, value in channel.settings.items()},
         }
-        return ToolResult("", self._grade(ran), finished=True, metrics=metrics, is_truncated=bool(why))
+        return TakenResult(
+            "",
+            self._grade(ran),
+            finished=True,
+            metrics=metrics,
+            is_truncated=bool(why),
+            undelivered=undelivered,
+        )
 
     async def _sealed(self) -> None:
         self._channel.seal()
@@ -297,6 +345,10 @@ def _put(machine: CommandSandbox, name: str, files: Mapping[str, str]) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text, encoding="utf-8", errors="replace")
         machine.put(Path(folder), name)
+
+
+def _asked(request: ModelRequest) -> ProgramRequest:
+    return ProgramRequest(request.messages, request.tools)  # type: ignore[arg-type]
 
 
 async def _done(episode: asyncio.Future[Any]) -> None:

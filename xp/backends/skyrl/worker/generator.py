@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInput
 from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
-from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator
+from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator, StepWiseOutput, TrajectoryOutput
 from skyrl.train.generators.utils import prepare_generator_input
 
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.backends.skyrl.worker.env import CHAT, RUNNING
 from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, task_of
+from xp.engines.conversation import Conversation
+from xp.engines.rows import Rows
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -128,16 +131,73 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
                 # The prompt of the session replaces the prepared one.
                 if running.episode.is_live and (ids := await start) is not None:
                     running.prompt_ids, running.prompt = ids, self.chat.prompt_text(ids)
-                extras = {**env_extras, RUNNING: running, CHAT: self.chat}
-                output = await super().agent_loop(
-                    prompt, env_class, extras, *args, trajectory_id=trajectory_id, **kwargs
-                )
+                if self.generator_cfg.step_wise_trajectories:
+                    output = await self._play_rows(running, start, trajectory_id, **kwargs)
+                else:
+                    extras = {**env_extras, RUNNING: running, CHAT: self.chat}
+                    output = await super().agent_loop(
+                        prompt, env_class, extras, *args, trajectory_id=trajectory_id, **kwargs
+                    )
             finally:
                 await start
                 await self._run_in_executor_if_available(running.episode.settle)
         # Without a slot: the other episodes of the group may need it.
         await self._score_group(running, self._groups[id(trajectory_id)])
         return self._with_result(output, running.episode.settle())
+
+    async def _play_rows(
+        self,
+        running: RunningEpisode,
+        start: asyncio.Future[Any],
+        trajectory_id: Any,
+        sampling_params: dict[str, Any],
+        **more: Any,
+    ) -> StepWiseOutput:
+        """Plays an episode whose program may rewrite its history, in several rows; SkyRL's loop has one.
+
+        Args:
+            running: the episode.
+            start: opening of its session.
+            trajectory_id: SkyRL's.
+            sampling_params: the engine's.
+            more: SkyRL's further arguments, of which the engine gets the cache's salt.
+        """
+        episode, row = running.episode, Conversation(list(running.prompt_ids))
+        rows = running.token_rows = Rows(row)
+        while not episode.is_over:
+            request = InferenceEngineInput(
+                prompt_token_ids=[[*row.prompt_ids, *row.completion_ids]],
+                session_ids=[trajectory_id.to_string()],
+                sampling_params=sampling_params,
+                cache_salt=more.get("cache_salt"),
+            )
+            turn = await self.inference_engine_client.generate(request, model=self.policy_model_name)
+            (ids,), logprobs = turn["response_ids"], turn.get("response_logprobs")
+            row.append_policy_tokens(ids, [0.0] * len(ids) if logprobs is None else logprobs[0])
+            rows.end_turn(len(ids))
+            await start
+            step = partial(episode.step, turn["responses"][0], is_cut=running.is_cut)
+            reply = await self._run_in_executor_if_available(step)
+            following = None if reply.is_done else rows.next(self.chat, episode, reply, running.budget)
+            if following is None:
+                break
+            row = following
+        await self._run_in_executor_if_available(episode.settle)
+        rows.leave_out(episode.undelivered)
+        if not rows.all[0].completion_ids:
+            rows.all[0].append_env_tokens([self.chat.end_id])
+        return StepWiseOutput([self._of_row(one, sampling_params) for one in rows.all])
+
+    def _of_row(self, row: Conversation, sampling_params: Mapping[str, Any]) -> TrajectoryOutput:
+        return TrajectoryOutput(
+            response_ids=row.completion_ids,
+            reward=0.0,
+            stop_reason="stop",
+            loss_mask=row.mask,
+            prompt_ids=row.prompt_ids,
+            rollout_logprobs=None if sampling_params.get("logprobs") is None else row.logprobs,
+            env_metrics={},
+        )
 
     async def _run_in_executor_if_available(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """SkyRL's; a step takes a thread once its session is open, since the threads may be all that others wait in."""
@@ -176,6 +236,10 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         return self._with_result(output, running.episode.settle())
 
     def _with_result(self, output: Any, outcome: EpisodeResult) -> Any:
+        if isinstance(output, StepWiseOutput):
+            for row in output.step_outputs:  # SkyRL reads the last one's; xp's rules need no rows to be skipped.
+                self._with_result(row, outcome)
+            return output
         output.reward = [0.0] * len(output.response_ids)
         # XpTrainer adds the penalty for length, which is no variance for dynamic sampling.
         output.reward[-1] = outcome.task_reward or 0.0

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from xp.engines.rows import Rows, tokens_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
 from xp.episode.tokens import ChatTokens
@@ -48,6 +49,8 @@ class RunningEpisode:
     """True if a token limit ended the last turn."""
     start: Future[Any] | None = None
     """Opening of the session."""
+    token_rows: Rows | None = None
+    """Rows of tokens, if a program may rewrite its history."""
     _last_id: int | None = None
 
     def next_seed(self) -> int:
@@ -74,6 +77,8 @@ class RunningEpisode:
     @property
     def num_response(self) -> int:
         """Number of tokens of the response, including the environment's."""
+        if self.token_rows is not None:
+            return len(self.token_rows.current.completion_ids)
         return self.generated + self.observed
 
     @property
@@ -82,6 +87,8 @@ class RunningEpisode:
         return PlayedEpisode(self.row, self.sample, self.episode, self.tokens(), self.prompt)
 
     def tokens(self) -> Tokens:
+        if self.token_rows is not None:
+            return tokens_of(self.token_rows.all)
         return Tokens(len(self.prompt_ids), self.generated, self.observed)
 
 

@@ -227,7 +227,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
                 for mask, is_flat in zip(generator_output["loss_masks"], without_variance(totals, uids), strict=True)
             ]
         data = super().convert_to_training_input(generator_output, uids)
-        data.metadata[IS_VOID] = [total is None for total in totals]
+        # SkyRL adds masked rows to episodes of several rows, for its processes.
+        data.metadata[IS_VOID] = [total is None for total in totals] + [True] * data.metadata.get("pad_size", 0)
         return data
 
     def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
@@ -281,7 +282,8 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         uids: Sequence[str] = data.metadata["uids"]
         is_void = data.metadata[IS_VOID]
         groups = [f"{uid}/{VOID}" if void else uid for uid, void in zip(uids, is_void, strict=True)]
-        sizes = Counter(groups)
+        is_last: Sequence[bool] = data.metadata.get("is_last_step") or [True] * len(groups)
+        sizes = Counter(group for group, is_last_row in zip(groups, is_last, strict=True) if is_last_row)
         for row, group in enumerate(groups):
             if sizes[group] == 1:
                 # SkyRL's baseline of a group of one is 0: its whole reward would be its advantage.

@@ -83,7 +83,7 @@ class ColocatedEngine(RequestEngine):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        sampling = self._sampling
+        sampling = self.sampling
         return SamplingParams(
             n=1,
             temperature=sampling.temperature,

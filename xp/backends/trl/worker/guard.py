@@ -14,7 +14,7 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from xp.backends.trl.worker.lora import without_dropout
-from xp.backends.trl.worker.means import Counts, rescaled, trained, update_counts, update_means, weigh_metrics
+from xp.backends.trl.worker.means import Counts, parts_of, rescaled, trained, update_counts, update_means, weigh_metrics
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.engines.kv_cache import without_padding_mask
@@ -65,7 +65,13 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         self._xp_counts = Counts(1, 1, [])
         """Tokens and episodes of the current update."""
         self._xp_rewards = torch.empty(0)
-        """Rewards of the rollout step, over all ranks; NaN: void."""
+        """Rewards of the rollout step's rows, over all ranks; NaN: void, or not the first row of its episode."""
+        self._xp_inputs: list[dict[str, Any]] = []
+        """TRL's own list of this process's inputs, while it scores them."""
+        self._xp_episodes: list[int] = []
+        """Number of the episode of each row of this process."""
+        self._xp_part = 0
+        """Number of the next part of a micro-batch in the current update."""
         super().__init__(**parts)
         self._xp_has_adapters = hasattr(self.model, "peft_config")
         if teacher is not None:
@@ -82,7 +88,13 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         if self._xp_log.is_ahead:
             # TRL would send weights to an engine that is generating; AsyncRollouts sends them instead.
             self._last_loaded_step = self.state.global_step
-        return super()._generate(prompts)
+        parts = super()._generate(prompts)
+        self._xp_episodes = parts[5].pop("episodes")
+        # An episode may have several rows. TRL reads both of its lists again, for a row each.
+        further = len(self._xp_episodes) - len(prompts)
+        prompts += prompts[:1] * further
+        self._xp_inputs += [dict(self._xp_inputs[0]) for _ in range(further)]
+        return parts
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Trainer's method without its removal of old checkpoints, which takes directories of similar names.
@@ -118,6 +130,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
+        self._xp_inputs = inputs
         output = super()._generate_and_score_completions(inputs)
         first = self.accelerator.process_index * len(inputs)
         share, size = slice(first, first + len(inputs)), self.num_generations
@@ -129,7 +142,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             tokens = self.accelerator.gather(trained(output).sum(1)).tolist()
             estimates = of_valid(self._xp_rule, rewards, groups, list(map(int, tokens)))
             advantages = output["advantages"].new_tensor(estimates[share])
-        return self._corrected(self._distilled({**output, "advantages": advantages}))
+        # Each row of an episode has its advantage; further rows have no reward of their own.
+        return self._corrected(self._distilled({**output, "advantages": advantages[self._xp_episodes]}))
 
     def _distilled(self, output: dict[str, Any]) -> dict[str, Any]:
         """The output with an advantage for each token, if there is a teacher."""
@@ -181,6 +195,17 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         return output
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
+        """The loss; rows beyond the micro-batch's number are computed in parts, which need no more memory."""
+        if self.model.training and self._step % self.args.gradient_accumulation_steps == 0:
+            self._xp_counts, self._xp_part = update_counts(self), 0
+        first, *further = parts_of(inputs, self.args.per_device_train_batch_size)
+        total = self._loss_of_part(model, first)
+        for part in further:
+            self.accelerator.backward(total)
+            total = self._loss_of_part(model, part) + total.detach()
+        return total
+
+    def _loss_of_part(self, model: Any, inputs: Any) -> Any:
         """The loss; also compares the engine's log-probabilities with the policy's before its first update."""
         loss = self._loss_of(model, inputs)
         # Those before the update have no dropout; TRL leaves them out where a step is one update without a correction.
@@ -198,11 +223,10 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     def _loss_of(self, model: Any, inputs: Any) -> Any:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        if self._step % self.args.gradient_accumulation_steps == 0:
-            self._xp_counts = update_counts(self)
         with update_means(self, inputs, self._xp_counts, self._xp_log.spec.algorithm.loss_length) as counted:
             loss = super()._compute_loss(model, counted)
-        weigh_metrics(self, self._xp_counts)
+        weigh_metrics(self, self._xp_counts, self._xp_part)
+        self._xp_part += 1
         return loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:

@@ -28,8 +28,8 @@ class Counts:
 
     tokens: float
     episodes: float
-    of_micro_batches: Sequence[float]
-    """Trained tokens of each micro-batch."""
+    of_parts: Sequence[float]
+    """Trained tokens of each micro-batch, or of each part of one (`parts_of`)."""
 
 
 def trained(inputs: Any) -> torch.Tensor:
@@ -38,24 +38,33 @@ def trained(inputs: Any) -> torch.Tensor:
     return mask
 
 
+def parts_of(inputs: dict[str, Any], size: int) -> list[dict[str, Any]]:
+    """A micro-batch in parts of at most this number of rows; one, if no episode has several rows."""
+    starts = range(0, len(inputs["completion_mask"]), size)
+    return [
+        {key: value[start : start + size] if getattr(value, "ndim", 0) else value for key, value in inputs.items()}
+        for start in starts
+    ]
+
+
 def update_counts(trainer: Any) -> Counts:
     """Counts tokens and episodes of the update whose first micro-batch is next; all ranks must call it."""
     accumulated = trainer.args.gradient_accumulation_steps
     first = trainer._step % trainer.args.steps_per_generation
-    masks = [trained(inputs) for inputs in trainer._buffered_inputs[first : first + accumulated]]
+    size, buffered = trainer.args.per_device_train_batch_size, trainer._buffered_inputs[first : first + accumulated]
+    masks = [trained(part) for inputs in buffered for part in parts_of(inputs, size)]
     counts = torch.stack([torch.stack([mask.sum(), (mask.sum(-1) > 0).sum()]) for mask in masks]).float()
     counts = trainer.accelerator.reduce(counts, reduction="sum")
     tokens, episodes = counts.sum(0).clamp(min=1).tolist()
     return Counts(tokens, episodes, counts[:, 0].tolist())
 
 
-def weigh_metrics(trainer: Any, counts: Counts) -> None:
-    """Weighs a micro-batch's metrics, so that TRL's mean over the micro-batches is one over the update's tokens.
+def weigh_metrics(trainer: Any, counts: Counts, part: int) -> None:
+    """Weighs the metrics of a part, so that TRL's mean over the parts is one over the update's tokens.
 
     With a ratio of an episode, TRL's clip ratio is a share of episodes, void ones included.
     """
-    accumulated = trainer.args.gradient_accumulation_steps
-    weight = counts.of_micro_batches[trainer._step % accumulated] * accumulated / counts.tokens
+    weight = counts.of_parts[part] * len(counts.of_parts) / counts.tokens
     is_of_episodes = trainer.importance_sampling_level == "sequence"
     for name in OVER_TOKENS[: 2 if is_of_episodes else None]:
         if values := trainer._metrics["train"].get(name):

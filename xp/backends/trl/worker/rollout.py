@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, lcm
 from typing import Any
 
 from xp.backends.trl.worker.generation import EngineOf, Generation
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
 from xp.backends.trl.worker.process import TrainingProcess
+from xp.engines.conversation import Conversation
 from xp.engines.play import EpisodePlay, Rollout, sample_numbers
 from xp.episode.advantages import without_variance
 from xp.episode.metrics import EpisodeFacts
@@ -30,16 +32,24 @@ class StepSamples:
     seconds: float
     """Wall-clock time of the episodes, in seconds."""
     prompt_ids: list[list[int]]
+    """The first row of each episode, then the further rows of all; as in the next three fields."""
     completion_ids: list[list[int]]
     logprobs: list[list[float]]
     env_mask: list[list[int]]
     """1 for trained tokens, 0 for others."""
+    episodes: list[int]
+    """Number of each row's episode."""
     played: list[EpisodeFacts]
 
     def output(self) -> dict[str, list[Any]]:
-        """TRL's required keys, `env_mask`, and `settled` with the rewards for the reward function."""
-        keys = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
-        return {**{key: getattr(self, key) for key in keys}, "settled": [one.outcome.reward for one in self.played]}
+        """TRL's required keys, `env_mask`, `episodes`, and `settled` with the rewards for the reward function.
+
+        The first row of an episode has its reward.
+        """
+        keys = ("prompt_ids", "completion_ids", "logprobs", "env_mask", "episodes")
+        further = len(self.episodes) - len(self.played)
+        settled = [*(one.outcome.reward for one in self.played), *[None] * further]
+        return {**{key: getattr(self, key) for key in keys}, "settled": settled}
 
 
 class Rollouts:
@@ -120,19 +130,34 @@ class Rollouts:
                 rollout.conversation.append_env_tokens(list(process.chat.end_ids)[:1])
         episodes = (rollout.record for rollout in rollouts)
         played = record(episodes, process.recorder, self._config.places.run, "train", step)
+        flat = self._are_flat(rollouts)
+        is_masked = [self._is_masked(one) or is_flat for one, is_flat in zip(rollouts, flat, strict=True)]
+        rows = self._all_rows(rollouts)
         return StepSamples(
             step=step,
             policy=policy,
             seconds=time.monotonic() - began,
-            prompt_ids=[rollout.conversation.prompt_ids for rollout in rollouts],
-            completion_ids=[rollout.conversation.completion_ids for rollout in rollouts],
-            logprobs=[rollout.conversation.logprobs for rollout in rollouts],
-            env_mask=[
-                [0] * len(rollout.conversation.mask) if is_flat else self._mask(rollout)
-                for rollout, is_flat in zip(rollouts, self._are_flat(rollouts), strict=True)
-            ],
+            prompt_ids=[row.prompt_ids for _, row in rows],
+            completion_ids=[row.completion_ids for _, row in rows],
+            logprobs=[row.logprobs for _, row in rows],
+            env_mask=[[0] * len(row.mask) if is_masked[episode] else row.mask for episode, row in rows],
+            episodes=[episode for episode, _ in rows],
             played=played,
         )
+
+    def _all_rows(self, rollouts: Sequence[Rollout]) -> list[tuple[int, Conversation]]:
+        """The number of its episode and each row: the first ones, the further ones, and masked ones without meaning.
+
+        TRL gathers the same number from each process, in whole groups, and cuts it into equal micro-batches.
+        """
+        rows = [(number, one.conversation) for number, one in enumerate(rollouts)]
+        rows += [(number, row) for number, one in enumerate(rollouts) for row in one.conversations[1:]]
+        longest = max(self._ranks.gather([len(rows) - len(rollouts)]))[0]
+        training = self._config.spec.training
+        part = lcm(training.group_size, max(1, len(rollouts) // training.micro_batch_size))
+        filling = Conversation([self._process.chat.end_id])
+        filling.append_env_tokens([self._process.chat.end_id])
+        return rows + [(0, filling)] * (len(rollouts) + ceil(longest / part) * part - len(rows))
 
     def _begun(self, play: EpisodePlay) -> None:
         """Hook before episodes are played."""
@@ -151,10 +176,10 @@ class Rollouts:
         groups = [str(number // self._config.spec.training.group_size) for number in range(len(rollouts))]
         return without_variance([rollout.outcome.reward for rollout in rollouts], groups)
 
-    def _mask(self, rollout: Rollout) -> list[int]:
-        is_left_out = self._config.spec.algorithm.mask_truncated and rollout.outcome.status is EpisodeStatus.TRUNCATED
-        mask = rollout.conversation.mask
-        return [0] * len(mask) if is_left_out or rollout.outcome.status is EpisodeStatus.VOID else mask
+    def _is_masked(self, rollout: Rollout) -> bool:
+        status = rollout.outcome.status
+        is_left_out = self._config.spec.algorithm.mask_truncated and status is EpisodeStatus.TRUNCATED
+        return is_left_out or status is EpisodeStatus.VOID
 
 
 TASK_ID = "task_id"

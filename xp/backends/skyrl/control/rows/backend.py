@@ -21,7 +21,7 @@ from xp.backends.skyrl.control.keys import (
 from xp.planning.batch import batch_shape
 from xp.planning.episode import episode_config
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import indivisible_experts
+from xp.planning.shared_rows import depends_on_rows, has_rows, indivisible_experts
 from xp.spec import Attention, EngineName, RunSpec, SpeculativeMethod, Strategy
 
 MAX_TOKENS = f"{ENGINE}.max_num_batched_tokens"
@@ -320,6 +320,17 @@ OF_ENGINE = (
 )
 
 
+def _depends_on_rows(spec: RunSpec) -> str | None:
+    algorithm = spec.algorithm
+    needed = {
+        "algorithm.use_kl_in_reward=false": not algorithm.use_kl_in_reward,
+        "algorithm.dynamic_sampling=false": not algorithm.dynamic_sampling,
+        "training.max_staleness=0": not spec.training.max_staleness,
+        "model.router_replay=false": not spec.model.router_replay,
+    }
+    return depends_on_rows(spec, needed)
+
+
 PLACE = (
     Row(
         "hardware.accelerators_per_node",
@@ -347,6 +358,12 @@ PLACE = (
                 episode_config(s).max_sessions(),
             ),
         },
+    ),
+    Row(
+        "env.options",
+        lambda s: {"generator.step_wise_trajectories": has_rows(s)},
+        implemented_by=lambda s: "xp.backends.skyrl.worker.generator" if has_rows(s) else "",
+        refuse=_depends_on_rows,
     ),
     Row("backend.convert_model", refuse="SkyRL loads the Hugging Face model itself; set it to false"),
     Row("name", "trainer.run_name"),

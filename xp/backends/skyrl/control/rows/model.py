@@ -196,7 +196,6 @@ PINS = {
     "generator.use_conversation_multi_turn": Pin(True, TURNS),
     # The template's own end of turn is part of the environment's reply, as after a truncated turn.
     "generator.append_eos_token_after_stop_str_in_multi_turn": Pin(False, TURNS),
-    "generator.step_wise_trajectories": Pin(False, "an episode is one sample, with one settled reward"),
     # A custom template keeps only the last step's reward.
     "generator.chat_template.name_or_path": Pin(None, "xp renders the chat template; set model.chat_template"),
     **{

@@ -8,7 +8,7 @@ from typing import Any
 from xp.backends.slime.control.constraints import episodes_per_engine, is_colocated
 from xp.planning.batch import batch_shape
 from xp.planning.rows import LEFT_OUT, Row, when
-from xp.planning.shared_rows import indivisible_experts
+from xp.planning.shared_rows import has_rows, indivisible_experts
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
 PARALLEL = (
@@ -158,6 +158,10 @@ ENGINE = (
 )
 
 PLACE = (
+    Row(
+        "env.options",
+        refuse=when(has_rows, "Slime trains one row per episode here; set max_rows=1, or backend=trl or skyrl"),
+    ),
     # Hugging Face models lack the output layer of Slime's critic.
     Row(
         "backend.convert_model",

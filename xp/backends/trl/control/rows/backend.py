@@ -9,8 +9,15 @@ from typing import Any
 from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, is_sharded, node_size, world_size
 from xp.planning.memory.estimate import engine_stays_awake
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import indivisible_experts
-from xp.spec import Attention, EngineName, Placement, RunSpec, SpeculativeMethod, Strategy
+from xp.planning.shared_rows import depends_on_rows, indivisible_experts
+from xp.spec import (
+    Attention,
+    EngineName,
+    Placement,
+    RunSpec,
+    SpeculativeMethod,
+    Strategy,
+)
 
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
 COLLECTIVE_S = 1800
@@ -273,6 +280,10 @@ def _patience_s(spec: RunSpec) -> int:
     return COLLECTIVE_S + waves * math.ceil(max(one.episode_timeout_s for one in limits))
 
 
+def _depends_on_rows(spec: RunSpec) -> str | None:
+    return depends_on_rows(spec, {"training.updates_per_step=1": spec.training.updates_per_step == 1})
+
+
 PLACE = (
     Row("hardware.accelerator", lambda s: {"use_cpu": s.hardware.accelerator == "cpu"}),
     Row(
@@ -289,6 +300,7 @@ PLACE = (
         refuse="TRL trains the Hugging Face model itself; set it to false",
     ),
     Row("env.limits", lambda s: {"ddp_timeout": _patience_s(s)}),
+    Row("env.options", implemented_by="xp.backends.trl.worker.rollout", refuse=_depends_on_rows),
 )
 """Fields outside the parity table's sections that have native keys or refusals."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, world_size
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import OLDER, length_rows, longest_in_engine, not_ahead
+from xp.planning.shared_rows import OLDER, has_rows, length_rows, longest_in_engine, not_ahead
 from xp.spec import EngineName, Reference, RunSpec, Strategy
 from xp.spec.training import Optimizer
 
@@ -51,9 +51,14 @@ def _split_group(spec: RunSpec) -> str | None:
     size, own = spec.training.group_size, episodes_per_process(spec)
     if size == 1:
         return "TRL's GRPOTrainer needs groups of at least 2; set 2 or more, or use backend=skyrl or slime"
-    if own % size == 0 or not (spec.env.scores_groups or spec.algorithm.zero_variance_filter):
+    needs = {
+        "a group's reward": spec.env.scores_groups,
+        "algorithm.zero_variance_filter": spec.algorithm.zero_variance_filter,
+        "env.options.max_rows": has_rows(spec),
+    }
+    why = next((name for name, is_set in needs.items() if is_set), None)
+    if own % size == 0 or why is None:
         return None
-    why = "a group's reward" if spec.env.scores_groups else "algorithm.zero_variance_filter"
     return (
         f"a process has {own} episodes of a step, which are not whole groups of {size}, and {why} needs them all; make"
         " training.prompts_per_step divisible by the number of processes"

@@ -1,0 +1,123 @@
+"""Rows of a program that rewrites its history: each token of a delivered turn is trained once, in its own context."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_harness import harness
+from tests.support.chat_templates import tokenizer_of
+from tests.support.sections import sampling_of
+from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
+from xp.engines.play import EpisodePlay, Rollout
+from xp.envs.base import Message, Task
+from xp.envs.config import EnvConfig
+from xp.envs.load import load_provider
+from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeStatus
+from xp.episode.tokens import ChatTokens
+from xp.tasks.config import Purpose
+from xp.tasks.row import TaskRow
+
+pytestmark = pytest.mark.integration
+TEMPLATES = ("qwen2_5", "qwen3", "qwen3_5_think", "llama3_2", "phi3_5", "gemma3", "glm4moe")
+WIRES = ("chat", "responses", "anthropic")
+NUM_DELIVERED = 9
+"""Seven turns, and two of the sub-agent."""
+
+
+class Recording(RequestEngine):
+    """Answers each request with another text; a token's log-probability names its request and its position."""
+
+    def __init__(self, opening: Opening, chat: ChatTokens, texts: Sequence[str]) -> None:
+        super().__init__(opening, chat.end_ids, sampling_of(2000, 200, 4000), "seed")
+        self.requests: list[GenerationRequest] = []
+        self._chat, self._texts = chat, texts
+
+    def submit(self, request: GenerationRequest, done: Done) -> None:
+        number = len(self.requests)
+        self.requests.append(request)
+        ids = self._chat.turn(self._texts[number % len(self._texts)].format(number, number), is_call=False)
+        done(GeneratedTurn(ids, [-(1000.0 * number + position) for position in range(len(ids))]))
+
+
+class Mix:
+    """One program as the environment."""
+
+    def __init__(self, config: EnvConfig) -> None:
+        self._config, self.provider = config, load_provider(config, os.environ)
+
+    def episode(self, row: TaskRow) -> Episode:
+        return Episode(task := Task(row.env, row.split, row.index), lambda: self.provider.open(task), self._config)
+
+    def scores_groups(self, env: str) -> bool:
+        return False
+
+    def max_sessions(self) -> int:
+        return 1
+
+
+def played(tmp_path: Path, template: str, wire: str, texts: Sequence[str], **options: Any) -> tuple[Rollout, Recording]:
+    """An episode of the program, and the engine with the requests that it had."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "Find it."}\n')
+    program = {"command": "python {program}/rewriting_agent.py {prompt_file} " + wire, "grade": "true", "max_rows": 8}
+    config = harness(None, rows=str(rows), max_turns=40, options={**program, **options})
+    mix, chat = Mix(config), ChatTokens(tokenizer_of(template, tmp_path))
+    engines: list[Recording] = []
+
+    def opened(opening: Opening) -> Recording:
+        engines.append(Recording(opening, chat, texts))
+        return engines[0]
+
+    opening = (Message(role="user", content="Find it."),)
+    row = TaskRow("x/train/0", "x", Purpose.TRAIN, "train", 0, "h", opening, "[]", 1.0)
+    (rollout,) = EpisodePlay(opened, chat, [(row, 0)], mix)  # type: ignore[arg-type]
+    mix.provider.close()
+    return rollout, engines[0]
+
+
+@pytest.fixture(autouse=True)
+def _python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("template", "wire"), [*[(one, "chat") for one in TEMPLATES], *[("qwen3", wire) for wire in WIRES[1:]]]
+)
+def test_each_token_of_a_delivered_turn_is_trained_once_in_the_context_that_it_was_sampled_in(
+    tmp_path: Path, template: str, wire: str
+) -> None:
+    rollout, engine = played(tmp_path, template, wire, ("I say {}.", "<think>\nSo {}.\n</think>\n\nThen {}."))
+    grader = rollout.outcome.grader
+    assert (rollout.outcome.status, rollout.outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    assert (grader["program_retries"], grader["program_undelivered"], grader["program_failed"]) == (1.0, 1.0, 0.0)
+    assert len(engine.requests) == NUM_DELIVERED + 1
+    assert len({request.seed for request in engine.requests}) == len(engine.requests)
+    trained: list[float] = []
+    for row in rollout.conversations:
+        whole = [*row.prompt_ids, *row.completion_ids]
+        for place, (logprob, mask) in enumerate(zip(row.logprobs, row.mask, strict=True), start=len(row.prompt_ids)):
+            number, position = divmod(-int(logprob), 1000)
+            if mask and not position:
+                assert whole[:place] == list(engine.requests[number].ids)
+            trained += [logprob] * mask
+    assert len(set(trained)) == len(trained)
+    turns = {-int(one) // 1000 for one in trained}
+    assert len(turns) == NUM_DELIVERED
+    (left,) = set(range(len(engine.requests))) - turns
+    assert rollout.episode.undelivered == (left,)
+    # Three segments of the main dialogue, and the sub-agent.
+    assert len(rollout.conversations) == grader["program_rows"] == 4
+    assert rollout.record.tokens.generated == len(trained)
+
+
+def test_beyond_the_most_rows_the_episode_is_truncated_and_scored(tmp_path: Path) -> None:
+    rollout, _ = played(tmp_path, "qwen3", "chat", ("I say {}.",), max_rows=2)
+    assert (rollout.outcome.status, rollout.outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
+    assert len(rollout.conversations) == 2

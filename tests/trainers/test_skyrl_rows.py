@@ -1,0 +1,150 @@
+"""Episodes of several rows in SkyRL: xp's rows through its generator, and their advantages by its step-wise trainer."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
+
+from tests.contracts.test_agreement import ROW
+from tests.support.fake_session import RULES, FakeSession
+from tests.support.sections import replace
+from tests.support.tiny import tokenizer_and_model
+from tests.trainers.skyrl_parts import REHEARSAL, ScriptedClient, play, train_config
+from tests.trainers.test_skyrl_rehearsal_envs import run_stage
+from tests.trainers.test_skyrl_trainer import SMALL, trainer
+from xp.composition import compose
+from xp.envs.base import NEW_PROMPT, EnvUnavailable, Message, ModelMessage, TakenResult, Task, ToolResult
+from xp.episode.episode import Episode
+from xp.episode.metrics_file import read_metrics
+from xp.spec.env import ToolCallsPerTurn
+from xp.worker.places import model_place
+
+PROGRAM = (
+    *("env=harness", "env.target=https://example.org", "env.sandbox=none", "env.options.command=agent"),
+    "env.options.max_rows=4",
+)
+ROOM = ("training.max_tokens_per_turn=200", "training.max_response_tokens=600")
+FOLLOWS = (None, NEW_PROMPT, 1, 0)
+"""What each of four requests follows: the last one, nothing, the turn before, and the first."""
+LEFT = 3
+"""The turn that the program does not wait for."""
+
+
+class RewritingSession(FakeSession):
+    """A program with a sub-agent, which goes back to its first turn."""
+
+    takes_answer = True
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__(lambda *_: ToolResult(""))
+        self._fails = fails
+
+    def take(self, message: ModelMessage) -> TakenResult:
+        self.answers.append(message.message["content"])
+        if self._fails:
+            raise EnvUnavailable("down")
+        number = len(self.answers) - 1
+        if number == len(FOLLOWS):
+            return TakenResult("", 1.0, finished=True, undelivered=(LEFT,))
+        return TakenResult("", messages=(Message(role="user", content=f"{number}?"),), follows=FOLLOWS[number])
+
+
+class Mix:
+    def __init__(self, *, fails: bool) -> None:
+        self._fails = fails
+
+    def episode(self, row: Any) -> Episode:
+        rules = replace(RULES, tool_calls_per_turn=ToolCallsPerTurn.ALL)
+        return Episode(Task(row.env, row.split, row.index), lambda: RewritingSession(fails=self._fails), rules)
+
+    def scores_groups(self, env: str) -> bool:
+        return False
+
+    def max_sessions(self) -> int:
+        return 8
+
+
+def test_each_delivered_turn_is_trained_once_in_its_own_context() -> None:
+    client, mix = ScriptedClient([f"I say {number}." for number in range(5)]), Mix(fails=False)
+    batch = play(client, mix, [ROW], train_config(*ROOM, *PROGRAM))
+    output = batch.output
+    assert output["is_last_step"] == [False, False, True]
+    assert {one.instance_id for one in output["trajectory_ids"]} == {"0"}
+    assert [rewards[-1] for rewards in output["rewards"]] == [1.0] * 3
+    asked, trained = [one["ids"] for one in client.asked], []
+    rows = zip(output["prompt_token_ids"], output["response_ids"], output["loss_masks"], strict=True)
+    for prompt, response, mask in rows:
+        starts = [at for at, (one, before) in enumerate(zip(mask, [0, *mask], strict=False)) if one and not before]
+        trained += [asked.index([*prompt, *response[:start]]) for start in starts]
+    assert sorted(trained) == [number for number in range(5) if number != LEFT]
+    sampled = [[one == -0.5 for one in row] for row in output["rollout_logprobs"]]
+    assert sampled == [[bool(one) for one in mask] for mask in output["loss_masks"]]
+    assert len({one["seed"] for one in client.asked}) == 5
+
+
+def test_an_outage_masks_the_rows_of_its_episode() -> None:
+    batch = play(
+        ScriptedClient(["I say."]), Mix(fails=True), [replace(ROW, task_id="a")], train_config(*ROOM, *PROGRAM)
+    )
+    assert batch.output["stop_reasons"] == ["void"]
+    assert not any(map(any, batch.output["loss_masks"]))
+
+
+EPISODES = [(1, 1.0), (3, 0.0), (2, 0.5), (1, 0.25), (1, None), (3, 1.0), (2, None), (1, None)]
+"""Number of rows, and reward; None: void. Two groups, the second of one valid episode."""
+
+
+def test_an_episode_counts_once_in_the_baseline_and_its_rows_have_its_advantage(tmp_path: Path) -> None:
+    made = trainer(tmp_path, train_config(*SMALL, *PROGRAM))
+    rows = [(number, place, reward) for number, (count, reward) in enumerate(EPISODES) for place in range(count)]
+    uids = [str(number // 4) for number, _, _ in rows]
+    output = {
+        "prompt_token_ids": [[10, 11]] * len(rows),
+        "response_ids": [list(range(20, 22 + place)) for _, place, _ in rows],
+        "rewards": [[0.0] * (1 + place) + [reward or 0.0] for _, place, reward in rows],
+        "loss_masks": [[int(reward is not None)] * (2 + place) for _, place, reward in rows],
+        "stop_reasons": ["void" if reward is None else "stop" for _, _, reward in rows],
+        "rollout_logprobs": None,
+        "is_last_step": [place == EPISODES[number][0] - 1 for number, place, _ in rows],
+    }
+    generated, uids = made.postprocess_generator_output(output, uids)
+    data = made.convert_to_training_input(generated, uids)
+    data["values"] = None
+    data = made.compute_advantages_and_returns(data)
+    valid = np.array([reward for _, reward in EPISODES[:4]])
+    expected = dict(enumerate((valid - valid.mean()) / (valid.std(ddof=1) + 1e-6)))
+    for row, (number, _, _) in enumerate(rows):
+        found = data["advantages"][row][data["response_mask"][row].bool()].numpy()
+        assert found == pytest.approx(expected.get(number, 0.0), abs=1e-5)
+    begin, end = data.metadata["policy_mini_batch_boundaries"][0]
+    assert (begin, end) == (0, len(rows))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_program_that_rewrites_its_history_trains_two_steps(tmp_path: Path) -> None:
+    tasks = [{"prompt": f"Find {number}."} for number in range(4)]
+    (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
+    program = Path(__file__).parents[1] / "programs/rewriting_agent.py"
+    overrides = (
+        *("env=harness", "env.sandbox=none", f"env.rows={tmp_path / 'tasks.jsonl'}", "env.held_out=null"),
+        f"env.options.command={sys.executable} {program} {{prompt_file}} chat",
+        *("env.options.grade=test -s {answer_file}", "env.options.max_rows=8", "evaluation.num_tasks=null"),
+        *("training.max_response_tokens=200", "training.max_tokens_per_turn=12"),
+    )
+    for made in tokenizer_and_model():
+        made.save_pretrained(tmp_path / model_place(compose([*REHEARSAL, *overrides]).model))
+    for name in ("prepare", "train"):
+        done = run_stage(tmp_path, name, overrides)
+        assert done.returncode == 0, f"{name}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
+    lines = read_metrics(tmp_path / "runs/r/metrics.jsonl", "train")
+    assert [(line["episodes/num"], line["episodes/void"]) for line in lines] == [(4.0, 0.0)] * 2
+    assert all(line["grader/program_rows"] > 3.0 for line in lines)
+    assert all(0 < line["training/logprob_gap"] < 1e-4 for line in lines)

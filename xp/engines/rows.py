@@ -1,0 +1,101 @@
+"""Rows of an episode whose program rewrites its history: the tokens of each turn of the policy are in one row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from xp.engines.conversation import Conversation
+from xp.envs.base import NEW_PROMPT
+from xp.episode.episode import Episode
+from xp.episode.outcome import Reply, Tokens
+from xp.episode.tokens import ChatTokens, TemplateFault
+from xp.spec import Sampling
+from xp.worker.token_budget import reply_ids
+
+
+class Rows:
+    """Conversations of one episode. The history of a row that branches off is another row's, and masked here.
+
+    Args:
+        first: the conversation of the first turn.
+    """
+
+    def __init__(self, first: Conversation) -> None:
+        self.all = [first]
+        self.current = first
+        """The row of the next turn."""
+        self._turns: list[tuple[Conversation, int, int]] = []
+        """Row of each turn, and the positions of its tokens in the completion."""
+
+    def end_turn(self, num_tokens: int) -> None:
+        """Notes that the policy has ended a turn, with the last tokens of the current row."""
+        end = len(self.current.completion_ids)
+        self._turns.append((self.current, end - num_tokens, end))
+
+    def next(self, chat: ChatTokens, episode: Episode, reply: Reply, sampling: Sampling) -> Conversation | None:
+        """The row of the turn after a reply; None ends the episode."""
+        if reply.follows == NEW_PROMPT:
+            row = _new_prompt(chat, reply, sampling)
+            if row is None:
+                return None
+        else:
+            row = self._after(len(self._turns) - 1 if reply.follows is None else reply.follows)
+            room = sampling.room(len(row.completion_ids))
+            ids = reply_ids(chat, episode, reply, room, row.completion_ids[-1])
+            if ids is None:
+                return None
+            row.append_env_tokens(ids)
+        if all(one is not row for one in self.all):
+            self.all.append(row)
+        row.num_turns = len(self._turns)
+        self.current = row
+        return row
+
+    def leave_out(self, turns: Iterable[int]) -> None:
+        """Removes turns that end a row, and masks others; what is left of a row may be the history of another one."""
+        for number in sorted(turns, reverse=True):
+            row, start, end = self._turns[number]
+            if end < len(row.completion_ids):
+                row.mask[start:end] = [0] * (end - start)
+                continue
+            before = max((last for one, _, last in self._turns[:number] if one is row), default=0)
+            for tokens in (row.completion_ids, row.logprobs, row.mask):
+                del tokens[before:]
+            self._join(row)
+
+    def _join(self, row: Conversation) -> None:
+        """Moves the trained tokens of a row to one that has all of its tokens as its history; removes an empty one."""
+        size, others = len(row.completion_ids), [one for one in self.all if one is not row]
+        for other in others:
+            is_history = not any(other.mask[:size]) and other.prompt_ids == row.prompt_ids
+            if is_history and other.completion_ids[:size] == row.completion_ids:
+                other.mask[:size], other.logprobs[:size] = row.mask, row.logprobs
+                self.all = others
+                return
+        if others and not size:
+            self.all = others
+
+    def _after(self, turn: int) -> Conversation:
+        """The row of a turn, or a new one with its history if that row has gone on."""
+        row, _, end = self._turns[turn]
+        if end == len(row.completion_ids):
+            return row
+        branch = Conversation(list(row.prompt_ids))
+        branch.append_env_tokens(row.completion_ids[:end])
+        return branch
+
+
+def tokens_of(rows: Sequence[Conversation]) -> Tokens:
+    """Token counts of an episode, over its rows."""
+    num_generated, num_all = sum(sum(one.mask) for one in rows), sum(len(one.mask) for one in rows)
+    return Tokens(sum(len(one.prompt_ids) for one in rows), num_generated, num_all - num_generated)
+
+
+def _new_prompt(chat: ChatTokens, reply: Reply, sampling: Sampling) -> Conversation | None:
+    limit = sampling.max_prompt_tokens
+    try:
+        length = chat.prompt_length(reply.messages, reply.tools, limit)
+        is_short = length is not None and length <= limit
+        return Conversation(chat.prompt(reply.messages, reply.tools)) if is_short else None
+    except TemplateFault:
+        return None
