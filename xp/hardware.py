@@ -50,7 +50,7 @@ class Card:
     pcie_gb_s: float = 16.0
     """PCIe in one direction; generation 3 where nothing is known."""
     link_gb_s: float | None = None
-    """NVLink in one direction; None: the card has PCIe alone."""
+    """NVLink in one direction. None means that the card has PCIe alone."""
 
 
 @dataclass(frozen=True)

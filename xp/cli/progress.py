@@ -213,7 +213,7 @@ class Panel:
 
     @cached_property
     def _expected_step_s(self) -> float | None:
-        """Seconds of a step by the plan, until the first one is measured; None: the plan does not say."""
+        """Seconds of a step by the plan, until the first one is measured. None means that the plan has none."""
         with suppress(XpError, LookupError, TypeError):
             spec = from_container(dict(spec_of(self._run, len(read_record(self._run).attempts))))
             expected = duration(spec, self._run.parent.parent)

@@ -117,7 +117,7 @@ class Measured:
     right: Plays = Plays()
     """Episodes of the environment's own `solve`, or with the rows' right answers. None are played if it has neither."""
     right_source: str = ""
-    """What plays these episodes."""
+    """Source of the right answers, for a line of the report."""
     slots: Slots | None = None
     """Sessions that its server holds and opens at once. None means that it is not measured."""
     stopped: str | None = None

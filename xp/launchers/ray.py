@@ -57,7 +57,7 @@ ray.init(address="auto", logging_level="error", log_to_driver=False)
 print("maximum", json.dumps(state.get_max_resources_from_cluster_config()))
 """
 """A job's program: largest number of each resource by the autoscaler's configuration, which the dashboard does not
-have; null: the cluster does not grow."""
+have. null means that the cluster does not grow."""
 LOST_S = 300.0
 """Seconds without an answer after which a cluster and its jobs count as lost."""
 
@@ -259,7 +259,7 @@ class RayLauncher(ClusterLauncher):
         )
 
     def _resources(self) -> dict[str, int]:
-        """What the cluster has now; nothing while its head starts."""
+        """Resources that the cluster has now; none while its head starts."""
         try:
             status = self._client()._do_request("GET", "/api/cluster_status").json()["data"]["clusterStatus"] or {}
             usage = (status.get("loadMetricsReport") or {}).get("usage") or {}
@@ -272,7 +272,7 @@ class RayLauncher(ClusterLauncher):
             ) from None
 
     def _maximum(self) -> dict[str, int]:
-        """What the autoscaler can reach, by a job that needs no resources; empty: the cluster does not grow."""
+        """Limits of the autoscaler, by a job that needs no resources. Empty means that the cluster does not grow."""
         with suppress(Exception):
             client, python = self._client(), sys.executable if is_loopback(self._address) else "python"
             job = client.submit_job(entrypoint=shlex.join([python, "-c", MAXIMUM]), entrypoint_num_cpus=0)

@@ -109,7 +109,7 @@ def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, 
 
 def known_config(name: str) -> dict[str, Any] | None:
     """The part of a common model's config.json that decides its network, by the table of `tools/architectures.py`,
-    which has its source; None: it is not in the table."""
+    which has its source. None means that it is not in the table."""
     entry = _known_models().get(name)
     return None if entry is None else dict(entry["config"])
 

@@ -90,8 +90,8 @@ class Duration:
     source: str
     """Source of the numbers, as text for the plan."""
     parts: tuple[StepTime, StepTime] | None = None
-    """By arithmetic with the expected lengths, and with every episode at its limit; None: nothing is known of the card
-    or the network."""
+    """Estimates with the expected lengths, and with every episode at its limit. None means that nothing is known of the
+    card or the network."""
 
 
 def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
@@ -187,7 +187,7 @@ def checkpoint_bytes(spec: RunSpec) -> tuple[float, float]:
 
 def disk_bytes(spec: RunSpec) -> float | None:
     """Largest size of what a run writes: the kept checkpoints and the one that is being written, the trained model, the
-    best one, and the download; None: nothing is known of the network."""
+    best one, and the download. None means that nothing is known of the network."""
     if shape_of(spec) is None:
         return None
     checkpoint, export = checkpoint_bytes(spec)

@@ -93,7 +93,7 @@ def ineffective_lines(spec: RunSpec) -> list[str]:
 
 
 def evaluation_episodes(spec: RunSpec) -> int | None:
-    """Episodes of all evaluations of a run; None: the number of tasks or steps is not known."""
+    """Episodes of all evaluations of a run. None means that the number of tasks or steps is not known."""
     evaluation, steps, num_held_out = spec.evaluation, num_steps(spec), num_tasks(spec).held_out
     if not spec.env.is_held_out:
         return 0

@@ -41,7 +41,7 @@ class HealthCount:
     def __init__(self) -> None:
         self._num_episodes = self._num_void = self._num_retried = 0
         self._causes: dict[tuple[str, str, str], _Cause] = {}
-        """By environment, call and type of the fault."""
+        """Counts by environment, call and type of the fault."""
         self._slowest: dict[tuple[str, str], float] = {}
 
     def add(self, record: Any) -> None:

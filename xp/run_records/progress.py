@@ -35,7 +35,7 @@ class RunProgress:
     curves: tuple[tuple[str, Points, str], ...] = ()
     """Name, points, and the unit that is counted, of each curve with points."""
     step_s: float | None = None
-    """Seconds of a step; None: not known."""
+    """Seconds of a step. None means that they are not known."""
     at: float = 0.0
     """Time of the last finished step, in seconds since the epoch."""
 
@@ -46,7 +46,7 @@ class RunProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until the last step ends; None: not known."""
+        """Seconds until the last step ends. None means that they are not known."""
         if self.step_s is None or self.num_steps is None:
             return None
         left = self.step_s * (self.num_steps - self.step)
@@ -55,7 +55,7 @@ class RunProgress:
 
 
 def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
-    """Progress of the training, or of the fine-tuning before it; None: the run has neither."""
+    """Progress of the training, or of the fine-tuning before it. None means that the run has neither."""
     lines = {stage: read_metrics(run / "metrics.jsonl", stage) for stage in ("train", SFT)}
     stages = {one.name: one.status for one in record.attempts[-1].stages} if record.attempts else {}
     is_tuned = stages.get(SFT) in (None, RunStatus.SUCCEEDED, RunStatus.CACHED)
@@ -93,7 +93,7 @@ def _points(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
 
 
 def _planned_steps(run: Path, record: RunRecord) -> int | None:
-    """Steps of the spec; None: they follow from the epochs, or the spec cannot be read."""
+    """Steps of the spec. None means that they follow from the epochs, or the spec cannot be read."""
     with suppress(XpError, LookupError, TypeError):
         steps = spec_of(run, len(record.attempts))["training"]["num_steps"]
         return steps if is_count(steps) else None
@@ -101,7 +101,7 @@ def _planned_steps(run: Path, record: RunRecord) -> int | None:
 
 
 def _num_updates(run: Path, record: RunRecord) -> int | None:
-    """Updates of a fine-tuning, as its stage counted them; None: it has not yet."""
+    """Updates of a fine-tuning, as its stage counted them. None means that it has not yet."""
     with suppress(XpError):
         file = run / f"attempt_{len(record.attempts)}" / SFT / NUM_UPDATES
         updates = json_of(file, ExitCode.RUN_DIR, below=run)

@@ -94,7 +94,8 @@ class LauncherSpec(Section):
     partition: str | None
     """Slurm. None means the cluster's default."""
     prepare_partition: str | None
-    """Slurm: partition of stages without accelerators, such as one whose nodes reach the network; None: `partition`."""
+    """Slurm: partition of stages without accelerators, such as one whose nodes reach the network. None means
+    `partition`."""
     setup: tuple[str, ...] | None
     """Slurm: lines of shell at the beginning of each job, such as `module load cuda`."""
     account: str | None
