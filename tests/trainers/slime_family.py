@@ -76,14 +76,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 2.5,
         "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
     },
-    "glm4_moe_lite": {
-        **ROUTED,
-        **LATENT,
-        "mlp_layer_types": ["dense", "sparse"],
-        "rope_parameters": ROPE,
-        "n_group": 1,
-        "topk_group": 1,
-    },
     "minimax_m2": {
         "num_local_experts": 8,
         "num_key_value_heads": 2,
