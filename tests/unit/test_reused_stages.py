@@ -41,7 +41,8 @@ def test_what_this_version_cannot_read_is_not_called_a_value_to_set(tmp_path: Pa
     del spec["seed"]
     with pytest.raises(XpError, match=r"another version wrote it(.|\n)*training\.num_rounds: unknown key") as found:
         validated(spec, "R")
-    assert "seed" in str(found.value)
+    assert "seed: has no value" in str(found.value)
+    assert "set it" not in str(found.value)  # no command that reads a record sets a value of it
     assert found.value.code is ExitCode.RUN_DIR
 
 

@@ -17,6 +17,10 @@ BRANCH = re.compile(r"(?:dict|list|tuple|function-\w+)\[.*\]|constrained-\w+")
 """Names that pydantic gives the branches of a union, which are no part of a key."""
 
 
+SET_IT = "; set it"
+"""Advice for a key without a value."""
+
+
 def explain_invalid(errors: Sequence[Any], schema: Any, *, is_mix: bool) -> list[Fault]:
     """All of pydantic's findings, one fault a key.
 
@@ -45,7 +49,7 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
         legal = [part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")]
         return Fault(path, f"{path}: unknown key{nearest(str(value), legal)}; legal here: {', '.join(legal)}")
     if error["type"] == "missing":
-        return Fault(path, f"{path}: has no value; set it")
+        return Fault(path, f"{path}: has no value{SET_IT}")
     if error["type"] == "value_error":
         return Fault(path, f"{path}: {error['ctx']['error']}")
     if len(types) > 1:

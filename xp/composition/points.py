@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from xp.composition.faults import Fault
 from xp.composition.groups import ComposedOptions, compose_groups, with_plugins
-from xp.composition.invalid import explain_invalid
+from xp.composition.invalid import SET_IT, explain_invalid
 from xp.composition.mixes import env_name
 from xp.composition.model import (
     complete_checkpoint,
@@ -154,9 +154,10 @@ def validated(container: dict[str, Any], run: str) -> RunSpec:
     try:
         return from_container(container)
     except XpError as error:
+        faults = str(error).replace(SET_IT, "")  # No command sets a value of a record.
         raise XpError(
             f"the spec of {run} is not one of this xp: another version wrote it (run.json names its commit), or it"
-            f" was edited:\n{error}",
+            f" was edited:\n{faults}",
             ExitCode.RUN_DIR,
         ) from error
 
