@@ -105,7 +105,6 @@ def test_what_is_called_unsupported_is_what_is_refused() -> None:
 @pytest.mark.parametrize(
     ("overrides", "field"),
     [
-        (("algorithm=custom", "algorithm.advantage_fn=my.own:advantages"), "algorithm.estimator"),
         (("algorithm=ppo", "training.critic_learning_rate=1e-5"), "algorithm.estimator"),
         (("backend.engine.eager=true",), "backend.engine.eager"),
         (("backend.engine.prefix_caching=false",), "backend.engine.prefix_caching"),
