@@ -28,7 +28,7 @@ from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import XpError
 from xp.spec import RunSpec, Sampling, Thinking
 from xp.spec.dialect import Dialect
-from xp.spec.sft import LossOn, TooLong
+from xp.spec.sft import LongDialogues, LossOn
 from xp.tasks.evaluated import evaluated_episodes
 from xp.tasks.row import Purpose, TaskRow
 from xp.worker.demonstrations import (
@@ -413,10 +413,10 @@ def test_a_long_episode_is_left_out_or_cut_and_counted(tmp_path: Path) -> None:
     number = len(whole.ids)
     assert examples(max_tokens=number) == [whole]  # the limits of training are not those of the stage then
     assert examples(max_tokens=number - 3) == []
-    (cut,) = examples(max_tokens=number - 3, too_long=TooLong.CUT)
+    (cut,) = examples(max_tokens=number - 3, too_long=LongDialogues.CUT)
     assert (cut.ids, cut.mask, cut.is_cut) == (whole.ids[:-3], whole.mask[:-3], True)
     assert ", 1 cut;" in summary([cut], [], {})
-    assert examples(max_tokens=3, too_long=TooLong.CUT) == []
+    assert examples(max_tokens=3, too_long=LongDialogues.CUT) == []
     assert counts == {f"longer than {number - 3} tokens": 1, "without a token to train on in the first 3": 1}
 
 

@@ -94,7 +94,7 @@ class Health:
 
 
 @dataclass(frozen=True)
-class EndedEpisode:
+class EndedSample:
     """An episode that has been played."""
 
     episode: Episode
@@ -120,14 +120,14 @@ class EvaluationStage:
     """Episodes on record; more than `done` where a group is on record in part."""
     group_size: int = 1
     """Episodes of a task."""
-    groups: dict[str, list[EndedEpisode]] = field(default_factory=dict)
+    groups: dict[str, list[EndedSample]] = field(default_factory=dict)
     """Ended episodes of groups that have not ended, by task."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_grouped(self, env: str) -> bool:
         return self.group_size > 1 and self.mix.scores_groups(env)
 
-    def settled(self, ended: EndedEpisode) -> list[Trajectory]:
+    def settled(self, ended: EndedSample) -> list[Trajectory]:
         """Unrecorded episodes whose reward is known now: this one, or with rewards of the group all of it or none."""
         group, task = [ended], ended.episode.task
         if self.is_grouped(task.env):
@@ -171,7 +171,7 @@ def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int,
         reason: str | None = None
         for played in [one.record for one in EpisodePlay(model.open_engine, model.chat, batch, stage.mix)]:
             record = partial(played.trajectory, stage.run, "eval", 0)
-            for one in stage.settled(EndedEpisode(played.episode, played.sample, record)):
+            for one in stage.settled(EndedSample(played.episode, played.sample, record)):
                 reason = stage.take(one) or spend(usage_of(one)) or reason
         if reason is not None:
             return reason
@@ -272,14 +272,14 @@ class EndpointPlay:
             self._ended.put(error)
         self._ended.put(None)
 
-    def _episode(self, row: TaskRow, sample: int) -> EndedEpisode:
+    def _episode(self, row: TaskRow, sample: int) -> EndedSample:
         stage = self._stage
         episode = stage.mix.episode(row)
         episode.start()
         played = replace(row, messages=tuple(episode.opening))
         dialogue = Dialogue(played, stage.rules.members[row.env], self._tools)
         usage = play(partial(self._ask, f"{row.task_id}/{sample}"), dialogue, episode)
-        return EndedEpisode(episode, sample, partial(record, episode, row.tools, usage, run=stage.run, sample=sample))
+        return EndedSample(episode, sample, partial(record, episode, row.tools, usage, run=stage.run, sample=sample))
 
     def _ask(self, name: str, dialogue: Dialogue) -> Answer:
         """Sends a request of an episode; a pause between attempts keeps the slot, so a busy endpoint gets fewer."""

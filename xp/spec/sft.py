@@ -50,7 +50,7 @@ class LossOn(StrEnum):
     """All tokens, those of the prompt and the environment too."""
 
 
-class TooLong(StrEnum):
+class LongDialogues(StrEnum):
     """Treatment of an episode with more than `sft.max_tokens` tokens."""
 
     LEAVE_OUT = "leave_out"
@@ -73,7 +73,7 @@ class Sft(Section):
     max_tokens: Count | None
     """Largest number of tokens of an episode, with the prompt. None means the limits of prompts, turns and responses in
     training."""
-    too_long: TooLong
+    too_long: LongDialogues
     """Treatment of a longer episode; `cut` keeps its first `max_tokens` tokens."""
     epochs: Count | None
     """Passes over the episodes. None means that `num_updates` are given."""
@@ -102,6 +102,6 @@ class Sft(Section):
         if (self.num_updates is None) == (self.epochs is None):
             both = "exclude each other" if self.epochs is not None else "are both null"
             yield f"num_updates and epochs {both}: set one of them, and the other to null"
-        if self.too_long is TooLong.CUT and self.max_tokens is None:
+        if self.too_long is LongDialogues.CUT and self.max_tokens is None:
             yield "too_long=cut needs max_tokens, after which an episode is cut"
         yield from rate_faults(self.learning_rate, self.min_learning_rate, self.lr_schedule)

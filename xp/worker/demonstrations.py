@@ -33,7 +33,7 @@ from xp.lib.load import load_object
 from xp.lib.names import is_name
 from xp.lib.text import counted
 from xp.spec import RunSpec, Thinking
-from xp.spec.sft import LossOn, TooLong
+from xp.spec.sft import LongDialogues, LossOn
 from xp.tasks.row import TaskRow
 
 Calls = Sequence[tuple[str, Mapping[str, Any]]]
@@ -327,7 +327,11 @@ def example_of(one: Demonstration, chat: ChatTokens, syntax: Syntax, spec: RunSp
     most = rule.max_tokens
     if most is None or len(example.ids) <= most:
         return example
-    return None if rule.too_long is TooLong.LEAVE_OUT else Example(example.ids[:most], example.mask[:most], is_cut=True)
+    return (
+        None
+        if rule.too_long is LongDialogues.LEAVE_OUT
+        else Example(example.ids[:most], example.mask[:most], is_cut=True)
+    )
 
 
 def _check_is_rendered(messages: Sequence[Message], text: str) -> None:

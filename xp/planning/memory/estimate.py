@@ -180,7 +180,7 @@ def capacity_of(spec: RunSpec) -> float:
 
 
 @dataclass(frozen=True)
-class Stage:
+class PipelineStage:
     """The layers of one pipeline stage; all layers without a pipeline."""
 
     layers: tuple[Layer, ...]
@@ -191,10 +191,10 @@ class Stage:
     """Micro-batches whose activations it keeps at the same time."""
 
 
-def _pipeline(spec: RunSpec, weights: Weights, batch: BatchShape, lengths: EpisodeLengths) -> Iterator[Stage]:
+def _pipeline(spec: RunSpec, weights: Weights, batch: BatchShape, lengths: EpisodeLengths) -> Iterator[PipelineStage]:
     """The stages; under 1F1B, one keeps as many micro-batches as stages follow, itself included."""
     if spec.backend.parallel.strategy is not Strategy.MEGATRON or len(batch.stages) < 2:
-        yield Stage(weights.layers, weights.ends, has_head=True, micro_batches=1)
+        yield PipelineStage(weights.layers, weights.ends, has_head=True, micro_batches=1)
         return
     share = max(1, batch.episodes // batch.updates // batch.ranks)
     in_batch = batch.micro
@@ -207,7 +207,7 @@ def _pipeline(spec: RunSpec, weights: Weights, batch: BatchShape, lengths: Episo
         if is_last:
             ends += (weights.head or weights.embedding) + weights.norm
         layers = weights.layers[begin : begin + size]
-        yield Stage(layers, ends, has_head=is_last, micro_batches=min(batch.pipeline - index, number))
+        yield PipelineStage(layers, ends, has_head=is_last, micro_batches=min(batch.pipeline - index, number))
         begin += size
 
 
@@ -298,7 +298,7 @@ def _has_engine(spec: RunSpec) -> bool:
     return spec.backend.engine.name is not EngineName.TRANSFORMERS
 
 
-def _states(spec: RunSpec, shape: Architecture, batch: BatchShape, stage: Stage) -> dict[str, float]:
+def _states(spec: RunSpec, shape: Architecture, batch: BatchShape, stage: PipelineStage) -> dict[str, float]:
     """Weights, gradients, optimizer and reference on one accelerator, all resident."""
     weights, use, lora = weights_of(shape), _use(spec), spec.model.lora
     strategy, moments = spec.backend.parallel.strategy, MOMENTS[spec.training.optimizer]
@@ -362,7 +362,7 @@ def _width(spec: RunSpec) -> int:
     return 4 if spec.model.dtype is DType.FLOAT32 else 2
 
 
-def _rank_parameters(spec: RunSpec, weights: Weights, batch: BatchShape, stage: Stage) -> tuple[float, float]:
+def _rank_parameters(spec: RunSpec, weights: Weights, batch: BatchShape, stage: PipelineStage) -> tuple[float, float]:
     """Parameters of the policy on one accelerator: all but the experts, and the experts."""
     match spec.backend.parallel.strategy:
         case Strategy.DDP:
@@ -408,7 +408,7 @@ def _layer_bytes(spec: RunSpec, shape: Architecture, batch: BatchShape, tokens: 
 
 
 def _activations(
-    spec: RunSpec, shape: Architecture, batch: BatchShape, stage: Stage, tokens: float
+    spec: RunSpec, shape: Architecture, batch: BatchShape, stage: PipelineStage, tokens: float
 ) -> dict[str, float]:
     use = _use(spec)
     at_once = min(tokens, use.entropy_tokens)
