@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
-from xp.contrib.harness.request import ProgramRequest, ProgramTurn, Refused, difference
+from xp.contrib.harness.request import ProgramRequest, ProgramTurn, RefusedRequest, difference
 from xp.contrib.harness.server import ProgramChannel
 from xp.envs.base import Message
 
@@ -74,7 +74,7 @@ def test_a_turn_that_a_limit_cut_says_so(wire: ModuleType) -> None:
     ],
 )
 def test_what_the_policy_cannot_keep_is_refused_by_name(wire: ModuleType, body: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(RefusedRequest, match=reason):
         wire.read(body)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Agent:
-    """One published program; see xp.contrib.harness.session.Program."""
+    """One published program; see xp.contrib.harness.session.AgentProgram."""
 
     command: str
     environ: Mapping[str, str]

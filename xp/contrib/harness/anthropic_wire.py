@@ -10,7 +10,7 @@ from typing import Any, Final
 from xp.contrib.harness.request import (
     ProgramRequest,
     ProgramTurn,
-    Refused,
+    RefusedRequest,
     messages_of,
     refuse,
     settings_of,
@@ -36,13 +36,15 @@ USAGE: Final = {
 
 
 def read(body: Mapping[str, Any]) -> ProgramRequest:
-    """The request in a body; raises Refused."""
+    """The request in a body; raises RefusedRequest."""
     refuse(body, ALLOWED)
     if (choice := body.get("tool_choice")) and choice.get("type") != "auto":
-        raise Refused(f"tool_choice={json.dumps(choice)[:80]} is not supported: the policy writes freely; use auto")
+        raise RefusedRequest(
+            f"tool_choice={json.dumps(choice)[:80]} is not supported: the policy writes freely; use auto"
+        )
     given = body.get("messages")
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise Refused("messages: expected a list of {role, content}")
+        raise RefusedRequest("messages: expected a list of {role, content}")
     messages = [{"role": "system", "content": text_of(body["system"], TEXTS)}] if body.get("system") else []
     for message in given:
         messages += _plain(message)
@@ -71,7 +73,7 @@ def _plain(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     content = message.get("content")
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(blocks, list) or not all(isinstance(one, dict) for one in blocks):
-        raise Refused(f"messages: expected a content of blocks, got {json.dumps(content)[:80]}")
+        raise RefusedRequest(f"messages: expected a content of blocks, got {json.dumps(content)[:80]}")
     for one in blocks:
         if one.get("type") == "tool_result":
             yield {

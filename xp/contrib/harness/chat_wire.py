@@ -11,7 +11,7 @@ from typing import Any, Final
 from xp.contrib.harness.request import (
     ProgramRequest,
     ProgramTurn,
-    Refused,
+    RefusedRequest,
     messages_of,
     refuse,
     settings_of,
@@ -43,15 +43,17 @@ USAGE: Final = {
 
 
 def read(body: Mapping[str, Any]) -> ProgramRequest:
-    """The request in a body; raises Refused."""
+    """The request in a body; raises RefusedRequest."""
     refuse(body, ALLOWED)
     messages = body.get("messages")
     if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        raise Refused("messages: expected a list of {role, content}")
+        raise RefusedRequest("messages: expected a list of {role, content}")
     tools = body.get("tools") or []
     for tool in tools:
         if not isinstance(tool, dict) or not isinstance(tool.get("function"), dict) or not tool["function"].get("name"):
-            raise Refused(f"tools: expected {{type: function, function: {{name, ...}}}}, got {json.dumps(tool)[:80]}")
+            raise RefusedRequest(
+                f"tools: expected {{type: function, function: {{name, ...}}}}, got {json.dumps(tool)[:80]}"
+            )
     plain = [{**one, "content": text_of(one.get("content"), TEXTS)} for one in messages]
     return ProgramRequest(messages_of(plain), tools, settings_of(body))
 

@@ -23,7 +23,7 @@ from xp.contrib.harbor.sandbox import CommandSandbox
 from xp.contrib.harbor.task_folder import HarborTask
 from xp.contrib.harness.agents import AGENTS
 from xp.contrib.harness.server import ProgramServer
-from xp.contrib.harness.session import HarnessSession, Program
+from xp.contrib.harness.session import AgentProgram, HarnessSession
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import EnvUnavailable, Provider, Session, Task
 from xp.envs.config import EnvConfig
@@ -114,7 +114,7 @@ class HarnessProvider(IndexedProvider):
         options = config.options
         self._setup = options["setup"] if agent is None else options["setup"] or agent.setup
         variables = resolved({**(agent.environ if agent else {}), **options["env"]}, config, environ)
-        self._program = Program(
+        self._program = AgentProgram(
             options["command"] if agent is None else agent.command,
             variables,
             options["timeout_s"],

@@ -17,7 +17,7 @@ SETTINGS: Final = (
 """Settings of a client that have no effect: the run decides how the policy is sampled. Numbers of them are recorded."""
 
 
-class Refused(ValueError):
+class RefusedRequest(ValueError):
     """A request that cannot be answered as it is meant; the text is for the program's author."""
 
 
@@ -43,13 +43,15 @@ class ProgramTurn:
 
 
 def messages_of(messages: Any) -> list[Message]:
-    """The messages of a request; raises Refused for others than texts, calls and results."""
+    """The messages of a request; raises RefusedRequest for others than texts, calls and results."""
     try:
         read = chat_messages(messages)
     except ProtocolError as error:
-        raise Refused(f"messages: {error}") from None
+        raise RefusedRequest(f"messages: {error}") from None
     if not read or read[-1]["role"] == "assistant":
-        raise Refused("messages: the last message must be the user's, or a tool's result; got the assistant's or none")
+        raise RefusedRequest(
+            "messages: the last message must be the user's, or a tool's result; got the assistant's or none"
+        )
     return read
 
 
@@ -72,7 +74,7 @@ def settings_of(body: Mapping[str, Any]) -> dict[str, float]:
 
 
 def refuse(body: Mapping[str, Any], allowed: Mapping[str, Iterable[Any]]) -> None:
-    """Raises Refused for a setting that would change the message and is not supported.
+    """Raises RefusedRequest for a setting that would change the message and is not supported.
 
     Args:
         allowed: setting -> values that mean the same as its absence, beside None.
@@ -80,7 +82,7 @@ def refuse(body: Mapping[str, Any], allowed: Mapping[str, Iterable[Any]]) -> Non
     for name, values in allowed.items():
         value = body.get(name)
         if value is not None and value not in values:
-            raise Refused(
+            raise RefusedRequest(
                 f"{name}={json.dumps(value)[:80]} is not supported, since the policy writes one message freely; leave"
                 f" {name} out"
             )

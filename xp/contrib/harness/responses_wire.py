@@ -12,7 +12,7 @@ from xp.contrib.harness.chat_wire import error as error
 from xp.contrib.harness.request import (
     ProgramRequest,
     ProgramTurn,
-    Refused,
+    RefusedRequest,
     messages_of,
     refuse,
     settings_of,
@@ -41,14 +41,14 @@ USAGE: Final = {
 
 
 def read(body: Mapping[str, Any]) -> ProgramRequest:
-    """The request in a body; raises Refused."""
+    """The request in a body; raises RefusedRequest."""
     refuse(body, ALLOWED)
     if ((body.get("text") or {}).get("format") or {}).get("type", "text") != "text":
-        raise Refused("text.format: only text is supported: the policy writes one message freely; leave it out")
+        raise RefusedRequest("text.format: only text is supported: the policy writes one message freely; leave it out")
     given = body.get("input")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(items, list) or not all(isinstance(one, dict) for one in items):
-        raise Refused("input: expected a text or a list of items")
+        raise RefusedRequest("input: expected a text or a list of items")
     messages = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
     for item in items:
         _add(messages, item)
@@ -86,7 +86,7 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
         content = text_of(item.get("output"), TEXTS)
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
     elif kind != "reasoning":  # an echo of the policy's thinking, which its tokens hold
-        raise Refused(f"input: items of type {kind!r} are not supported")
+        raise RefusedRequest(f"input: items of type {kind!r} are not supported")
 
 
 def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
             parameters = CUSTOM if kind == "custom" else tool.get("parameters") or {"type": "object"}
             about = {"name": tool.get("name"), "description": tool.get("description") or "", "parameters": parameters}
             if not about["name"]:
-                raise Refused(f"tools: a tool without a name: {json.dumps(tool)[:80]}")
+                raise RefusedRequest(f"tools: a tool without a name: {json.dumps(tool)[:80]}")
             tools.append({"type": "function", "function": about})
     return tools
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
-from xp.contrib.harness.request import ProgramRequest, ProgramTurn, Refused
+from xp.contrib.harness.request import ProgramRequest, ProgramTurn, RefusedRequest
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import Message
 from xp.envs.conversation import ModelRequest
@@ -197,9 +197,9 @@ async def _ask(wire: Any, request: web.Request, channel: ProgramChannel) -> web.
     try:
         body = await request.json()
         if not isinstance(body, dict):
-            raise Refused("the body is no JSON object")
+            raise RefusedRequest("the body is no JSON object")
         asked = wire.read(body)
-    except Refused as error:
+    except RefusedRequest as error:
         channel.refused = str(error)
         return _failed(400, channel.refused, wire)
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:

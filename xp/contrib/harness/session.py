@@ -59,7 +59,7 @@ program's time; turns or tokens."""
 
 
 @dataclass(frozen=True)
-class Program:
+class AgentProgram:
     """The command of a program, with `{...}` for places and addresses."""
 
     command: str
@@ -92,7 +92,7 @@ class HarnessSession(ConversationSession):
 
     def __init__(
         self,
-        program: Program,
+        program: AgentProgram,
         task: HarborTask,
         row: Mapping[str, Any],
         start: Callable[[], CommandSandbox],
