@@ -248,6 +248,7 @@ def test_tokens_are_all_that_were_read_or_written_since_the_run_began(tmp_path: 
 
 def test_the_bar_of_steps_leaves_out_the_start_and_evaluations(tmp_path: Path) -> None:
     log = step_log(tmp_path)
+    log.begin_step()
     assert log._bar.format_dict["elapsed"] < 50
     log._bar.start_t -= 100
     log._bar.last_print_t -= 100

@@ -289,7 +289,7 @@ def test_a_resumed_run_learns_from_what_was_played_before_it_stopped(
         trainer.train(resume_from_checkpoint=str(checkpoint))
     assert [line["training/staleness"] for line in lines(Path(config.places.metrics))] == [1, 1]
     # One rollout step of the two was played anew: the one that nobody had begun.
-    assert {line["step"] for line in lines(tmp_path / "trajectories.jsonl")} == {3}
+    assert {line["step"] for line in lines(tmp_path / "trajectories.jsonl")} == {4}
     for resumed, before in zip(seen.steps, whole.seen[2:], strict=True):
         torch.testing.assert_close(resumed["completion_ids"], before["completion_ids"])
         torch.testing.assert_close(resumed["advantages"], before["advantages"])

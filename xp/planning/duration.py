@@ -200,9 +200,8 @@ def disk_line(spec: RunSpec) -> list[str]:
         return []
     kept = counted(spec.training.keep_checkpoints, "checkpoint")
     each = checkpoint_bytes(spec)[0] / 1e9
-    return [
-        f"disk: up to {size / 1e9:,.0f} GB ({kept} of {each:,.0f} GB and one being written; exports and the download)"
-    ]
+    one = f"{each:,.0f}" if each >= 10 else f"{each:.2g}"
+    return [f"disk: up to {size / 1e9:,.0f} GB ({kept} of {one} GB and one being written; exports and the download)"]
 
 
 def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:

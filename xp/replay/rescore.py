@@ -294,7 +294,12 @@ def _executed(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _recorded(outcome: Mapping[str, Any]) -> EpisodeResult:
     """The recorded result, without the penalty for length, which is the training's and not a rule's."""
-    values = {**outcome, "status": EpisodeStatus(outcome["status"]), "step_rewards": tuple(outcome["step_rewards"])}
+    values = {
+        **outcome,
+        "status": EpisodeStatus(outcome["status"]),
+        "step_rewards": tuple(outcome["step_rewards"]),
+        "faults": tuple(map(tuple, outcome["faults"])),
+    }
     result = EpisodeResult(**values)
     steps = {step: reward for step, reward in result.reward_steps.items() if step != RewardStep.LENGTH}
     return replace(result, reward=result.task_reward, unpenalized=None, reward_steps=steps)
