@@ -10,7 +10,7 @@ import pytest
 
 from xp.composition import compose
 from xp.composition.points import to_yaml
-from xp.planning.duration import FACTOR, duration, sft_time_lines, time_lines
+from xp.planning.duration import FACTOR, checkpoint_bytes, disk_bytes, duration, sft_time_lines, time_lines
 from xp.spec import RunSpec
 
 SIZE = (
@@ -235,3 +235,11 @@ def test_a_fine_tuning_has_updates_without_an_engine(tmp_path: Path) -> None:
     (episodes / "1.jsonl").write_text('{"tokens": {"prompt": 256, "generated": 1000, "observed": 24}}\n')
     (line,) = sft_time_lines(compose(sft), tmp_path)
     assert " start: 3.2 s an update" in line
+
+
+def test_the_disk_holds_the_models_exported_beside_checkpoints() -> None:
+    words = ["env=whodunit", "backend=skyrl", "hardware=a100x4", "training.keep_checkpoints=5"]
+    often, rarely = compose(words), compose([*words, "training.export_every=60"])
+    _, export = checkpoint_bytes(often)
+    assert (often.training.checkpoint_every, export) == (20, pytest.approx(6.2e9, rel=0.02))
+    assert disk_bytes(often) - disk_bytes(rarely) == pytest.approx((6 - 2) * export)

@@ -21,7 +21,7 @@ from xp.planning.extent import evaluation_episodes, num_steps
 from xp.planning.memory.estimate import MOVED, estimate, fine_tuning, shape_of, teacher_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
 from xp.planning.memory.weights import cache_width, weights_of
-from xp.spec import Architecture, EngineName, RunSpec, Strategy
+from xp.spec import Architecture, BackendName, EngineName, RunSpec, Strategy
 
 UTILIZATION: Final = 0.35
 """Share of a card's dense peak in forward and backward passes. Measured with TRL 1.16 on one H200: an update with 128
@@ -186,12 +186,16 @@ def checkpoint_bytes(spec: RunSpec) -> tuple[float, float]:
 
 
 def disk_bytes(spec: RunSpec) -> float | None:
-    """Largest size of what a run writes: the kept checkpoints and the one that is being written, the trained model, the
-    best one, and the download. None means that nothing is known of the network."""
+    """Largest size of what a run writes: the kept checkpoints and the one that is being written, the models exported
+    beside them, the trained model, the best one, and the download. None means that nothing is known of the network."""
     if shape_of(spec) is None:
         return None
-    checkpoint, export = checkpoint_bytes(spec)
-    return checkpoint * (spec.training.keep_checkpoints + 1) + export * (2.0 + spec.evaluation.keep_best) + 1e9
+    (checkpoint, export), training = checkpoint_bytes(spec), spec.training
+    written = training.keep_checkpoints + 1
+    # A checkpoint of TRL is a Hugging Face model.
+    every = training.export_every or training.checkpoint_every
+    exported = 0 if spec.backend.name is BackendName.TRL else math.ceil(written * training.checkpoint_every / every)
+    return checkpoint * written + export * (exported + 2.0 + spec.evaluation.keep_best) + 1e9
 
 
 def disk_line(spec: RunSpec) -> list[str]:
