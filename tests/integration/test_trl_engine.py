@@ -133,7 +133,8 @@ def test_a_live_prompt_is_read_as_the_engines_first() -> None:
         for first in range(0, 8, places):
             numbers = range(first, min(first + places, 8))
             for number in numbers:
-                engine.own.begin(number, None if sessions[number] == opened[number] else sessions[number])
+                is_opened = sessions[number] == opened[number]
+                engine.own.begin(number, None if is_opened else Conversation(sessions[number]))
             engine.run()
             for number in numbers:
                 engine.own.end(number)
@@ -222,7 +223,7 @@ def test_a_server_of_whole_turns_gets_the_sessions_own_prompt() -> None:
 
     asked: list[Sequence[int]] = []
     engine = Asked(Opening([[3], [4]], ["a", "b"], 2, lambda _: None), [2], SAMPLING, "1")
-    engine.begin(0, [5, 6])
+    engine.begin(0, Conversation([5, 6]))
     engine.begin(1)
     engine.continue_with(0, [8])
     assert asked == [[5, 6], [4], [5, 6, 7, 2, 8]]

@@ -77,7 +77,7 @@ def test_a_recipe_plays_as_many_held_out_episodes_as_its_plan_says(recipe: str, 
 
 
 def test_the_embedded_default_evaluates_on_512_episodes() -> None:
-    share = f"{1024 / (1024 + 24 * 64):.0%}"
+    share = f"{1024 / (1024 + 12 * 64):.0%}"
     assert f"512 episodes, before and after training: 1,024 episodes, {share}" in evaluation_line(compose([]))
 
 

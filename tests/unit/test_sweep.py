@@ -99,11 +99,11 @@ def test_the_leaderboard_ranks_by_held_out_reward(tmp_path: Path) -> None:
     leave_run(spec(tmp_path, "seed=3"), "none", RunStatus.FAILED)
     lines = leaderboard(tmp_path, [])
     assert [line.run for line in lines] == ["good", "poor", "none"]
-    assert as_csv(lines).splitlines()[1].startswith("good,whodunit_mini,tiny,grpo,trl,2,24,0.4,0.9,,")
+    assert as_csv(lines).splitlines()[1].startswith("good,whodunit_mini,tiny,grpo,trl,2,12,0.4,0.9,,")
     assert (
         as_markdown(lines)
         .splitlines()[2]
-        .startswith("| good | whodunit_mini | tiny | grpo | trl | 2 | 24 | 0.400 | 0.900")
+        .startswith("| good | whodunit_mini | tiny | grpo | trl | 2 | 12 | 0.400 | 0.900")
     )
     assert [line.run for line in leaderboard(tmp_path, ["poor"])] == ["poor"]
 

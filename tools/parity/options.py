@@ -213,6 +213,9 @@ OF_EPISODES = "with `sequence_mean`, as in `gspo`, a mean over episodes of their
 OF_UPDATES = "a mean of the updates' means"
 REPORTED: dict[tuple[str, str], dict[str, str]] = {
     ("trl", "training/clip_fraction"): {"gspo": "with `ratio_level=sequence` a share of episodes"},
+    ("skyrl", "training/clip_fraction"): {
+        "ratio_from=engine, geometric_mask": "tokens that the mask leaves out count as not clipped"
+    },
     ("slime", "training/logprob_gap"): {"": OF_UPDATES},
     ("slime", "training/value_clip_fraction"): {"sequence_mean": OF_EPISODES},
     ("slime", "training/importance_outside"): {"": OF_UPDATES},

@@ -159,6 +159,7 @@ class RecordedRun:
                 for one, is_flat in zip(played, flat, strict=True)
             ],
             "settled": rewards,
+            "episodes": list(range(len(played))),
         }
 
 

@@ -96,12 +96,9 @@ def make_trainer(
     class Trainer(SFTTrainer):  # type: ignore[misc]
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             """xp's schedules, whose warm-up begins above 0."""
+            optimizer, least = optimizer or self.optimizer, sft.min_learning_rate
             self.lr_scheduler = make_scheduler(
-                sft.lr_schedule,
-                optimizer or self.optimizer,
-                sft.warmup_updates,
-                num_training_steps,
-                sft.min_learning_rate,
+                sft.lr_schedule, optimizer, sft.warmup_updates, num_training_steps, least
             )
             self._created_lr_scheduler = True
             return self.lr_scheduler
