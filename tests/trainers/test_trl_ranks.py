@@ -15,9 +15,13 @@ import pytest
 from tests.support.sections import replace, with_model
 from tests.support.task_set import leave_manifest
 from tests.support.tiny import tokenizer_and_model
+from tests.trainers.trl_ranks import ROWS
 from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
+from xp.tasks.config import Purpose
+from xp.tasks.manifest import TABLE
+from xp.tasks.row import write_rows
 from xp.worker.places import RunPaths
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -58,7 +62,9 @@ def run(directory: Path, processes: int, strategy: str, *others: str, more: tupl
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
     config = with_model(TRLTrainConfig.from_json(files["config.json"]), f"{root}/base")
-    config = replace(config, places=replace(config.places, tasks=str(leave_manifest(directory / "tasks"))))
+    tasks = leave_manifest(directory / "tasks")
+    write_rows(tasks / TABLE, [replace(row, purpose=Purpose.HELD_OUT) for row in ROWS])
+    config = replace(config, places=replace(config.places, tasks=str(tasks)))
     for path, text in job.files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
@@ -134,7 +140,7 @@ def test_held_out_tasks_are_played_while_training_by_all_ranks_alike(together: R
     # Five tasks over two ranks: each plays three, and the sixth episode does not count.
     assert (line["stage"], line["step"], line["evaluation/during/episodes/num"]) == ("evaluate_during", 4, 5)
     assert (after["stage"], after["evaluation/after/episodes/num"]) == ("evaluate", 5)
-    tasks = together.found["uneven_trained"]["result"]["tasks"]
+    tasks = together.found["uneven_trained"]["tasks"]
     assert [task.rpartition("/")[2] for task in tasks] == ["20", "21", "22", "23", "24"]
 
 

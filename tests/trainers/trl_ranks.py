@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contracts.test_agreement import FakeMix
+from tests.support.evaluations import evaluated
 from tests.support.fake_session import RULES, with_limits
 from tests.support.sections import replace
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
@@ -26,7 +27,6 @@ from xp.backends.trl.worker.train import make_trainer
 from xp.engines.config import EvaluateConfig
 from xp.engines.play import sample_numbers
 from xp.envs.base import EnvUnavailable, Message
-from xp.envs.config import EnvConfig
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
@@ -132,45 +132,36 @@ def reference_output(trainer: Any) -> str | None:
 def uneven(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> Mapping[str, Any]:
     """Episodes of the untrained policy, nudged for one turn on the first rank and for four on the second."""
     rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 3 * ranks.number)
-    output = played(config, trainer, chat, ranks, rules)
+    output = played(config, trainer, chat, ranks, FakeMix(rules), has_held_out=True)
     masks = [len(mask) for mask in output["env_mask"]]
     return {
         "lengths": ranks.gather([len(ids) for ids in output["completion_ids"]]),
         "masks": ranks.gather(masks),
         "metrics": Path(config.places.metrics).read_text().splitlines()[-3:] if ranks.is_main else [],
-        "trained": json.loads((Path(config.evaluation or "").parent / "after.json").read_text())
-        if ranks.is_main
-        else {},
+        "trained": evaluated(Path(config.evaluation or "").parent)["after"] if ranks.is_main else {},
     }
-
-
-def evaluated(config: TRLTrainConfig) -> Any:
-    """The result of the trained model on the held-out tasks."""
-    assert config.evaluation is not None
-    return json.loads(Path(config.evaluation).with_name("after.json").read_text())
 
 
 def health(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> list[list[str]]:
     """Errors of each rank when the environment is down for the second rank only."""
     rules = replace(with_limits(RULES, retries_per_episode=0), on_no_tool_call=OnNoToolCall.NUDGE)
     try:
-        played(replace(config, evaluation=None), trainer, chat, ranks, rules, is_down=ranks.number == 1)
+        played(config, trainer, chat, ranks, DownMix(rules) if ranks.number == 1 else FakeMix(rules))
     except XpError as error:
         return ranks.gather([f"{error.code.name}: {error}"])
     return ranks.gather(["nothing"])
 
 
 def played(
-    config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks, rules: EnvConfig, *, is_down: bool = False
+    config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks, mix: Any, *, has_held_out: bool = False
 ) -> dict[str, list[Any]]:
-    mix: Any = DownMix(rules) if is_down else FakeMix(rules)
     log = TRLStepLog(config, MetricsFile(Path(config.places.metrics), "uneven", 1) if ranks.is_main else None)
     own = ROWS[4 * ranks.number :][:4]
     with Recorder(Path(config.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
         process = TrainingProcess(config, chat, mix, log, recorder, ranks)
         held_out = None
-        if config.evaluation is not None:
-            asked = EvaluateConfig.from_json(Path(config.evaluation).read_text())
+        if has_held_out:
+            asked = EvaluateConfig.from_json(Path(config.evaluation or "").read_text())
             episodes = Path(config.stage_dir) / "episode.json"
             held_out = HeldOutEvaluation(process, asked, episodes, ROWS[20:25])
         rollouts = Rollouts(process, ROWS, held_out)
