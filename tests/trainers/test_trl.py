@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
 import re
@@ -337,3 +338,19 @@ def test_nothing_of_a_checkpoint_is_unpickled_but_tensors(tmp_path: Path) -> Non
     torch.save({"hook": Path("x").touch}, file)
     with pytest.raises(pickle.UnpicklingError):
         torch.load(file, weights_only=True)
+
+
+def test_the_prompts_of_void_episodes_are_left_out_of_trls_log(caplog: pytest.LogCaptureFixture) -> None:
+    import torch
+    from accelerate import PartialState
+    from trl.trainer import grpo_trainer
+
+    from xp.backends.trl.worker.process import quiet_trainer
+
+    sentence = "All reward functions returned None"
+    assert sentence in inspect.getsource(grpo_trainer)
+    PartialState()  # TRL's logger needs it
+    quiet_trainer(torch.get_num_threads())
+    for text in (f"{sentence} for the following kwargs: the prompt", "another warning"):
+        grpo_trainer.logger.warning(text, main_process_only=False)
+    assert [record.getMessage().rpartition("] ")[2] for record in caplog.records] == ["another warning"]

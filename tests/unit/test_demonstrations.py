@@ -15,7 +15,6 @@ import pytest
 from tests.support.chat_templates import tokenizer_of
 from tests.support.fake_session import RULES, FakeSession, steady
 from tests.support.sections import chat_model, limited, replace, run_spec, sampling_of
-from xp.composition import compose
 from xp.engines.conversation import EpisodeEngine, RolloutTurn
 from xp.engines.play import EpisodePlay
 from xp.envs.base import EnvUnavailable, Message, Task, ToolSpec
@@ -448,42 +447,6 @@ def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> Non
     assert [one.turns for one in of_messages(str(file))] == [{0: []}], "with sft.thinking=cut it is left out"
 
 
-@pytest.mark.parametrize("name", ["talk.parquet", "data", "data:default"])
-def test_a_data_set_of_messages_is_what_its_rows_are(name: str, tmp_path: Path) -> None:
-    """Columns of structs: a row has the keys of the other rows' arguments and schemas, as null."""
-    datasets = pytest.importorskip("datasets")
-    schemas = json.loads(TOOLS)
-    schemas[0]["function"]["parameters"] = {"type": "object", "properties": {"n": {"type": "integer"}}}
-    rows = [
-        {
-            "messages": [
-                {"role": "user", "content": "?"},
-                {
-                    "role": "assistant",
-                    "content": None,
-                    "tool_calls": [{"type": "function", "function": {"name": tool, "arguments": arguments}}],
-                },
-            ],
-            "tools": schemas[number : number + 1],
-        }
-        for number, (tool, arguments) in enumerate([("move", {"n": 1}), ("look", {"to": "x"})])
-    ]
-    file = tmp_path / ("talk.parquet" if name == "talk.parquet" else "data/train-00000-of-00001.parquet")
-    file.parent.mkdir(exist_ok=True)
-    datasets.Dataset.from_list(rows).to_parquet(str(file))
-    found = list(of_messages(str(tmp_path / name)))
-    assert [one.turns for one in found] == [{1: [("move", {"n": 1})]}, {1: [("look", {"to": "x"})]}]
-    assert [json.loads(one.tools) for one in found] == [row["tools"] for row in rows]
-
-
-def test_a_data_set_without_a_split_to_learn_from_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
-    for split in ("test", "validation"):
-        (tmp_path / f"{split}.jsonl").write_text('{"messages": []}\n')
-    with pytest.raises(XpError, match="has no split train, but"):
-        list(of_messages(str(tmp_path)))
-
-
 def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
     mix: Any = Mix(Dialect.HERMES)
 
@@ -517,31 +480,6 @@ def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> No
     counts = Counter[str]()
     assert [one.reward for one in recorded([file], counts)] == [1.0]
     assert counts == {"with a malformed call": 1, "truncated": 1}
-
-
-@pytest.mark.parametrize("name", ["talk.jsonl", "./data", "./data:main"])
-def test_a_place_of_messages_becomes_absolute(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "talk.jsonl").touch()
-    (tmp_path / "data").mkdir()
-    spec = compose(["env=whodunit_mini", f"sft.data={name}"])
-    assert spec.sft.data == f"{tmp_path}/{name.removeprefix('./')}"
-
-
-def test_the_beginning_of_a_runs_name_becomes_the_whole_name(tmp_path: Path) -> None:
-    """Another run that begins so would stop a resume of this one."""
-    for name in ("runs/a-1", "runs/a-12", "runs/b-1", "evaluations/b-2"):
-        (tmp_path / name).mkdir(parents=True)
-    written = ("run:b", "eval:b", "run:a", "run:a-1", "run:c")
-    specs = [compose(["env=whodunit_mini", f"outputs={tmp_path}", f"sft.data={name}"]) for name in written]
-    assert [spec.sft.data for spec in specs] == ["run:b-1", "eval:b-2", "run:a", "run:a-1", "run:c"]
-
-
-@pytest.mark.parametrize(
-    "name", ["hf:org/talks", "hf:org/talks:main@abc", "solve", "solve:my_pkg.play:solve", "run:r-1"]
-)
-def test_another_source_stays_as_it_is(name: str) -> None:
-    assert compose(["env=whodunit_mini", f"sft.data={name}"]).sft.data == name
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ class WatchedCalls:
         self._reported: set[tuple[str, str]] = set()
         self.places: dict[str, str] = {}
         """Function -> file and line of its definition."""
+        threading.Thread(target=self._look, name="late-calls", daemon=True).start()
 
     def watch(self, target: Any, base: type) -> None:
         """Wraps what the SDK calls of an environment's class, or of all loaded ones if `target` is an app.
@@ -61,7 +62,6 @@ class WatchedCalls:
             if (sdk := next((one for one in cls.__mro__ if _package(one) == _package(base)), None)) is not None:
                 for own in cls.__mro__[: cls.__mro__.index(sdk)]:
                     self._watch_class(own, sdk)
-        threading.Thread(target=self._look, name="late-calls", daemon=True).start()
 
     def _watch_class(self, cls: type, sdk: type) -> None:
         for name, value in list(vars(cls).items()):
