@@ -51,6 +51,7 @@ def trainer(path: Path, staleness: int) -> Any:
 
     config = train_config(*SMALL, *AHEAD, f"training.max_staleness={staleness}", "training.num_steps=6")
     made = AsyncTrainer(
+        config,
         advantage_rule(config.spec.algorithm),
         None,
         cfg=native(config),

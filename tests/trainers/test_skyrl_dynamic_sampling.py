@@ -20,10 +20,11 @@ from tests.trainers.skyrl_parts import native, train_config
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.train import write_view
 from xp.errors import ExitCode, XpError
-from xp.tasks.schedule import MAX_BATCHES, schedule
+from xp.tasks.schedule import schedule
 from xp.worker.tasks import training_view
 
 PROMPTS, SIZE, STEPS = 4, 3, 5
+ROUND = "training.generation_prompts=6"
 WORDS = (
     *("algorithm=dapo", f"training.prompts_per_step={PROMPTS}", f"training.group_size={SIZE}"),
     *("training.micro_batch_size=3", "training.warmup_updates=0", "evaluation.every=null"),
@@ -53,14 +54,14 @@ class Run:
     """Tasks of the groups of each update."""
 
 
-def simulated(rewards: Rewards, num_steps: int) -> Run:
+def simulated(rewards: Rewards, num_steps: int, prompts_per_round: int = PROMPTS) -> Run:
     order = iter(schedule(ROWS, 1000, seed=1, shuffle=True))
     run, number = Run([], []), 0
     for _ in range(num_steps):
         seen: list[str] = []
         kept: list[str] = []
         while len(kept) < PROMPTS:
-            for _ in range(PROMPTS):
+            for _ in range(prompts_per_round):
                 task = next(order).task_id
                 seen.append(task)
                 kept += [task] if has_variance(rewards(number)) else []
@@ -76,22 +77,23 @@ class Dispatch:
     def __getattr__(self, name: str) -> Any:
         if name == "save_weights_for_sampler":
             return lambda: asyncio.sleep(0)
-        return lambda *_, **__: {"get_lcm_dp_size": 1, "get_timing_metrics": {}, "get_node_ids": []}.get(name)
+        return lambda *_, **__: {"get_lcm_dp_size": 4, "get_timing_metrics": {}, "get_node_ids": []}.get(name)
 
 
-def trained(root: Path, rewards: Rewards, num_steps: int, first: int = 0) -> Run:
+def trained(root: Path, rewards: Rewards, num_steps: int, *more: str, first: int = 0) -> Run:
     """Trains with SkyRL's loop, from its last checkpoint if there is one.
 
     Args:
         root: the outputs root.
         rewards: of the groups.
         num_steps: steps of the whole training.
+        more: further words of the spec.
         first: number of groups that were played before.
     """
     from xp.backends.skyrl.worker.experiment import XpTraining
     from xp.backends.skyrl.worker.trainer import XpTrainer
 
-    config = train_config(*WORDS, f"training.num_steps={num_steps}")
+    config = train_config(*WORDS, f"training.num_steps={num_steps}", *more)
     cfg = native(config, root)
     view = Path(cfg.data.train_data[0])
     view.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +145,7 @@ def trained(root: Path, rewards: Rewards, num_steps: int, first: int = 0) -> Run
         "train_dataset": experiment.get_train_dataset(),
         "inference_engine_client": engine,
     }
-    made = Trainer(None, None, cfg=cfg, tracker=log, generator=None, **parts)
+    made = Trainer(config, None, None, cfg=cfg, tracker=log, generator=None, **parts)
     made.dispatch = Dispatch()
     asyncio.run(made.train())
     assert made.global_step == num_steps
@@ -154,6 +156,15 @@ def test_a_training_has_the_tasks_and_groups_of_a_plain_simulation(tmp_path: Pat
     expected = simulated(uneven, STEPS)
     assert sum(map(len, expected.seen)) > 3 * STEPS * PROMPTS, "many batches a step, several epochs of the tasks"
     assert trained(tmp_path, uneven, STEPS) == expected
+
+
+def test_a_round_of_other_size_fills_a_step_with_its_first_groups(tmp_path: Path) -> None:
+    expected = simulated(uneven, STEPS, 6)
+    assert expected.kept != simulated(uneven, STEPS).kept
+    begun = trained(tmp_path, uneven, 2, ROUND)
+    resumed = trained(tmp_path, uneven, STEPS, ROUND, first=sum(map(len, begun.seen)))
+    assert begun.seen + resumed.seen[2:] == expected.seen
+    assert begun.kept + resumed.kept[2:] == expected.kept
 
 
 def test_a_resumed_training_goes_on_with_fresh_tasks_and_then_ends(tmp_path: Path) -> None:
@@ -169,13 +180,13 @@ def test_a_resumed_training_goes_on_with_fresh_tasks_and_then_ends(tmp_path: Pat
 def test_a_step_that_cannot_be_filled_ends_the_training(tmp_path: Path, num_late: int) -> None:
     """With or without a group of variance in the last batch."""
     played: list[int] = []
-    end = (1 + MAX_BATCHES) * PROMPTS
+    end = (1 + 5) * PROMPTS
 
     def hopeless(number: int) -> list[float | None]:
         played.append(number)
         return [0.0, 1.0, 0.0] if number < PROMPTS + 2 or number >= end - num_late else [0.0] * SIZE
 
-    with pytest.raises(XpError, match=f"{2 + num_late} of a step's {MAX_BATCHES * PROMPTS} groups") as caught:
-        trained(tmp_path, hopeless, STEPS)
+    with pytest.raises(XpError, match=f"{2 + num_late} of a step's {5 * PROMPTS} groups") as caught:
+        trained(tmp_path, hopeless, STEPS, "algorithm.max_sample_batches=5")
     assert caught.value.code is ExitCode.NOT_TRAINED
     assert played == list(range(end))

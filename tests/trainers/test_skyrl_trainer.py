@@ -47,6 +47,7 @@ def trainer(path: Path, config: SkyRLTrainStageConfig, tracker: Any = None, **ch
     for key, value in changes.items():
         setattr(cfg.trainer.algorithm, key, value)
     made = XpTrainer(
+        config,
         advantage_rule(config.spec.algorithm),
         None,
         cfg=cfg,

@@ -19,7 +19,7 @@ from xp.backends.slime.worker.train import write_view
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
-from xp.tasks.schedule import MAX_BATCHES, schedule
+from xp.tasks.schedule import schedule
 from xp.worker.tasks import training_view
 
 __all__ = ["args", "arguments"]
@@ -32,6 +32,8 @@ Steps = list[tuple[list[str], list[str]]]
 Rewards = Callable[[int], list[float | None]]
 """Number of a group, in xp's order -> rewards of its episodes; None: void."""
 REWARDS: list[Rewards] = []
+ENDS: dict[int, asyncio.Event] = {}
+"""Events after which the groups of these numbers end, each of which sets that of the group before."""
 PLAYED: list[Any] = []
 """Samples that were played."""
 
@@ -47,7 +49,12 @@ async def play(args: Any, sample: Any, sampling_params: Any) -> Any:
     """Slime's custom generate function: an episode takes any time, as those of short and long tasks."""
     del args, sampling_params
     PLAYED.append(sample)
-    await asyncio.sleep(random.random() / 200)
+    if (order := ENDS.get(sample.group_index)) is None:
+        await asyncio.sleep(random.random() / 200)
+    else:
+        await order.wait()
+        await asyncio.sleep(0.01)
+        ENDS.get(sample.group_index - 1, asyncio.Event()).set()
     reward = REWARDS[-1](sample.group_index)[sample.index % SIZE]
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
     outcome = EpisodeResult(status, reward, () if reward is None else (reward,), 1, 1, 0)
@@ -70,8 +77,8 @@ def simulated(num_steps: int) -> Steps:
     return steps
 
 
-def rollouts(args: Any, rewards: Rewards, num_steps: int, latest: int | None = None) -> Steps:
-    """Slime's rollouts from the checkpoint `latest` on."""
+def rollouts(args: Any, rewards: Rewards, num_steps: int, latest: int | None = None, **more: Any) -> Steps:
+    """Slime's rollouts from the checkpoint `latest` on; `more`: further values of the spec."""
     from slime.rollout.sglang_rollout import generate_rollout
     from slime.utils.misc import load_function
 
@@ -80,9 +87,10 @@ def rollouts(args: Any, rewards: Rewards, num_steps: int, latest: int | None = N
     root = args.xp_root
     view = root / "tasks.jsonl"
     keys = {"group_size": SIZE, "prompts_per_step": PROMPTS, "max_void_fraction": 0.9, "shuffle": True}
-    config = worker_config(root, steps=STEPS, dynamic_sampling=True, **keys)
+    config = worker_config(root, steps=STEPS, dynamic_sampling=True, **keys, **more)
     write_view(training_view(config, ROWS, view), view)
-    args.rollout_batch_size = args.over_sampling_batch_size = PROMPTS
+    args.rollout_batch_size = PROMPTS
+    args.over_sampling_batch_size = config.spec.training.prompts_per_round
     args.n_samples_per_prompt, args.prompt_data = SIZE, str(view)
     args.save = args.load = str(root / "checkpoints")
     args.custom_generate_function_path = f"{__name__}.play"
@@ -112,6 +120,20 @@ def test_a_training_has_the_tasks_and_groups_of_a_plain_simulation(args: Any) ->
     assert rollouts(args, uneven, STEPS) == expected
 
 
+def test_a_larger_round_fills_a_step_with_the_groups_that_end_first(args: Any) -> None:
+    prompts_per_round = PROMPTS + 2
+    ENDS.update({number: asyncio.Event() for number in range(2 * prompts_per_round)})
+    for last in (prompts_per_round - 1, 2 * prompts_per_round - 1):
+        ENDS[last].set()
+    try:
+        steps = rollouts(args, lambda _: [0.0, 1.0, 0.0], 2, generation_prompts=prompts_per_round)
+    finally:
+        ENDS.clear()
+    order = [row.task_id for row in schedule(ROWS, 2 * prompts_per_round, seed=1, shuffle=True)]
+    rounds = order[:prompts_per_round], order[prompts_per_round:]
+    assert steps == [(played, played[-PROMPTS:]) for played in rounds]
+
+
 def test_a_resumed_training_goes_on_with_fresh_tasks(args: Any) -> None:
     begun = rollouts(args, uneven, 2)
     assert begun + rollouts(args, uneven, STEPS, latest=1) == simulated(STEPS)
@@ -121,6 +143,6 @@ def test_a_step_that_cannot_be_filled_ends_the_training(args: Any) -> None:
     def hopeless(number: int) -> list[float | None]:
         return [0.0, 1.0, 0.0] if number < 2 * PROMPTS - 1 else [0.0] * SIZE
 
-    with pytest.raises(XpError, match=f"3 of a step's {MAX_BATCHES * PROMPTS} groups") as caught:
-        rollouts(args, hopeless, STEPS)
+    with pytest.raises(XpError, match=f"3 of a step's {5 * PROMPTS} groups") as caught:
+        rollouts(args, hopeless, STEPS, max_sample_batches=5)
     assert caught.value.code is ExitCode.NOT_TRAINED

@@ -80,6 +80,7 @@ SET = {
     **{
         field: ((f"{field}={value}",), field)
         for field, value in (
+            ("training.generation_prompts", 4096),
             ("training.max_tokens_per_micro_batch", 4096),
             ("backend.parallel.tensor", 2),
             ("backend.parallel.pipeline", 2),

@@ -22,7 +22,6 @@ from tools.parity.program import measure
 from tools.parity.recorded import ParityCase, RecordedEpisode
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import NATIVE
-from xp.episode.rewards import Overlong
 from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.program import run_stage
@@ -147,12 +146,9 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     write_view([task(group) for group in range(config.spec.training.prompts_per_step)], scratch / "train.parquet")
     silent = SimpleNamespace(updated=lambda *_: None, compared=lambda *_: None)
     made = XpTrainer(
+        config,
         advantage_rule(config.spec.algorithm),
         None,
-        importance=config.importance,
-        ratio_from=config.spec.algorithm.ratio_from,
-        overlong=Overlong.of(config.spec),
-        distill=config.spec.algorithm.distill,
         cfg=cfg,
         tracker=silent,
         tokenizer=tokenizer,

@@ -39,6 +39,11 @@ def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
         yield Refusal("sft.max_tokens", f"{reason} model={model.name}; lower it")
     if training.group_size == 1 and (needs := _needs_groups(spec)) is not None:
         yield Refusal("training.group_size", f"{needs}; set 2 or more")
+    if training.generation_prompts is not None and not algorithm.dynamic_sampling:
+        yield Refusal(
+            "training.generation_prompts",
+            "without algorithm.dynamic_sampling a step plays the tasks that it trains on; set null, or true there",
+        )
     if training.budget_usd is not None and spec.hardware.usd_per_hour is None:
         yield Refusal("training.budget_usd", "the price of the machines is not known; set hardware.usd_per_hour=N")
     if training.reference_every is not None and training.kl_coef == 0:

@@ -207,8 +207,10 @@ class Algorithm(Section):
     """Penalty that is added to the reward of the training's episodes, never of evaluations. None means that there is
     none. Their length includes tools' results, like training.max_response_tokens."""
     dynamic_sampling: bool
-    """Replaces groups without variance by groups of the next tasks (DAPO, arXiv:2503.14476); a step that 30 batches of
-    `training.prompts_per_step` tasks do not fill ends the run (exit code 16)."""
+    """Replaces groups without variance by groups of the next tasks (DAPO, arXiv:2503.14476)."""
+    max_sample_batches: Annotated[int, Field(ge=1, le=100)]
+    """Largest number of rounds of dynamic sampling in a step, each of `training.generation_prompts` tasks; a step that
+    they do not fill ends the run (exit code 16)."""
     zero_variance_filter: bool
     """Leaves groups without variance out of the loss, of its divisor too."""
 

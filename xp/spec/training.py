@@ -99,6 +99,9 @@ class Training(Sampling):
     """Passes over the training tasks, each of whole steps. None means that `num_steps` are given."""
     prompts_per_step: Size
     """Distinct tasks per rollout step."""
+    generation_prompts: Size | None
+    """Distinct tasks that a round of algorithm.dynamic_sampling plays, at least prompts_per_step; groups beyond a full
+    step are lost. None means prompts_per_step."""
     group_size: Size
     """Episodes per task; GRPO's baseline is their mean."""
     updates_per_step: Size
@@ -167,6 +170,11 @@ class Training(Sampling):
     again on the same machine."""
 
     @property
+    def prompts_per_round(self) -> int:
+        """Distinct tasks that a round of dynamic sampling plays."""
+        return self.generation_prompts or self.prompts_per_step
+
+    @property
     def episodes_per_step(self) -> int:
         """Episodes of a rollout step."""
         return self.prompts_per_step * self.group_size
@@ -180,6 +188,9 @@ class Training(Sampling):
         if (self.num_steps is None) == (self.epochs is None):
             both = "exclude each other" if self.epochs is not None else "are both null"
             yield f"num_steps and epochs {both}: set one of them, and the other to null"
+        if self.prompts_per_round < self.prompts_per_step:
+            reason = f"must be at least prompts_per_step={self.prompts_per_step}; got {self.generation_prompts}"
+            yield f"generation_prompts {reason}"
         if self.export_every is not None and self.export_every % self.checkpoint_every:
             reason = f"must be a multiple of checkpoint_every={self.checkpoint_every}; got {self.export_every}"
             yield f"export_every {reason}"

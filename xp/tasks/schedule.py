@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from xp.tasks.row import TaskRow
-
-MAX_BATCHES: Final = 30
-"""Largest number of tasks that a step of dynamic sampling draws, in batches of `training.prompts_per_step`: SkyRL's
-default."""
 
 
 def schedule(rows: Sequence[TaskRow], num_prompts: int, *, seed: int, shuffle: bool) -> list[TaskRow]:

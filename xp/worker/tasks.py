@@ -14,7 +14,7 @@ from xp.models.clock import CLOCK, with_date
 from xp.spec import RunSpec
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.row import TaskRow
-from xp.tasks.schedule import MAX_BATCHES, schedule
+from xp.tasks.schedule import schedule
 from xp.worker.publish import check_there
 from xp.worker.stage import StageConfig, TrainConfig
 
@@ -65,8 +65,8 @@ def training_view(config: TrainConfig, rows: Sequence[TaskRow], view: Path) -> l
 def order_of(config: TrainConfig, rows: Sequence[TaskRow]) -> list[TaskRow]:
     """The tasks of all rollout steps, in order; with dynamic sampling, as many as the steps may draw."""
     spec, training = config.spec, config.spec.training
-    num_batches = config.num_steps * (MAX_BATCHES if spec.algorithm.dynamic_sampling else 1)
-    return schedule(rows, num_batches * training.prompts_per_step, seed=spec.seed, shuffle=training.shuffle)
+    num_rounds = config.num_steps * (spec.algorithm.max_sample_batches if spec.algorithm.dynamic_sampling else 1)
+    return schedule(rows, num_rounds * training.prompts_per_round, seed=spec.seed, shuffle=training.shuffle)
 
 
 def held_out_tasks(config: StageConfig, stage: Path, chat: ChatTokens) -> list[TaskRow]:

@@ -35,11 +35,11 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
     async_train_dataloader: Any
     global_step: int
 
-    def __init__(self, *rules: Any, **parts: Any) -> None:
+    def __init__(self, *ours: Any, **parts: Any) -> None:
         algorithm = parts["cfg"].trainer.algorithm
         loss, algorithm.policy_loss_type = algorithm.policy_loss_type, OF_ROLLOUT
         try:
-            super().__init__(*rules, **parts)
+            super().__init__(*ours, **parts)
         finally:
             algorithm.policy_loss_type = loss
         self._played: dict[int, list[RunningEpisode]] = {}

@@ -23,7 +23,6 @@ from xp.envs.secrets_file import environment
 from xp.episode.advantages import advantage_rule
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
@@ -95,8 +94,6 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         evaluation: ModelEvaluation | None,
     ) -> None:
         self._log, self._rule, self._evaluation = log, advantage_rule(config.spec.algorithm), evaluation
-        self._keeper, algorithm, overlong = BestKeeper.of(config), config.spec.algorithm, Overlong.of(config.spec)
-        self._rules = config.importance, algorithm.ratio_from, overlong, algorithm.distill
         self._config, self._mix = config, mix
         super().__init__(cfg)
 
@@ -151,8 +148,9 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         return self._log
 
     def get_trainer(self, **parts: Any) -> XpTrainer:
+        ours = (self._config, self._rule, BestKeeper.of(self._config), self._evaluation)
         if not self.cfg.trainer.fully_async.enabled:
-            return XpTrainer(self._rule, self._keeper, self._evaluation, *self._rules, **parts)
+            return XpTrainer(*ours, **parts)
         from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
-        return AsyncTrainer(self._rule, self._keeper, self._evaluation, *self._rules, **parts)
+        return AsyncTrainer(*ours, **parts)

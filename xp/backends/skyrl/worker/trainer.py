@@ -15,18 +15,18 @@ from tqdm import tqdm
 
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
 from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports
-from xp.backends.skyrl.worker.config import AT_THE_END
+from xp.backends.skyrl.worker.config import AT_THE_END, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import AdvantageFn, check_not_negative, differ, of_groups, without_variance
 from xp.episode.rewards import Overlong
 from xp.lib.progress import stays_in_log
-from xp.spec import Distill, RatioFrom
+from xp.spec import RatioFrom
 from xp.worker.adapters import merge_adapters
 from xp.worker.best import BestKeeper
 from xp.worker.distill import DISTILL_KL, distilled
-from xp.worker.importance import Importance, metrics
+from xp.worker.importance import metrics
 from xp.worker.publish import seal
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.trained import never_filled
@@ -41,13 +41,10 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     """SkyRL's trainer, whose tracker is a SkyRLStepLog and whose generator is an XpGenerator.
 
     Args:
+        config: of the stage.
         rule: computes advantages from a step's rewards; None if SkyRL's own estimator or a critic does.
         keeper: keeps the best model. None means that there is no best model, and that training does not stop early.
         evaluation: records the evaluations before and after the training. None means that nothing is held out.
-        importance: importance correction. None means that there is none.
-        ratio_from: source of the old log-probabilities, a spec's `algorithm.ratio_from`.
-        overlong: penalty for length. None means that there is none.
-        distill: on-policy distillation, whose teacher is SkyRL's reference model. None means that there is none.
         parts: SkyRL's own arguments.
     """
 
@@ -57,23 +54,21 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
     def __init__(
         self,
+        config: SkyRLTrainStageConfig,
         rule: AdvantageFn | None,
         keeper: BestKeeper | None,
         evaluation: ModelEvaluation | None = None,
-        importance: Importance | None = None,
-        ratio_from: RatioFrom = RatioFrom.TRAINER,
-        overlong: Overlong | None = None,
-        distill: Distill | None = None,
         **parts: Any,
     ) -> None:
         self._rule, self._keeper, self._evaluation = rule, keeper, evaluation
-        self._importance, self._ratio_from, self._overlong, self._distill = importance, ratio_from, overlong, distill
+        self._spec, self._importance, self._overlong = config.spec, config.importance, Overlong.of(config.spec)
+        self._distill = config.spec.algorithm.distill  # whose teacher is SkyRL's reference model
         super().__init__(**parts)
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
         """Builds a loader without SkyRL's shuffling: the view is already in xp's order, as for all trainers."""
         trainer = self.cfg.trainer
-        self.train_dataloader = self._ordered_loader(trainer.train_batch_size)
+        self.train_dataloader = self._ordered_loader(self._spec.training.prompts_per_round)
         steps = len(self.train_dataloader) * trainer.epochs
         self.total_training_steps = min(steps, trainer.max_training_steps or steps)
 
@@ -89,6 +84,10 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             collate_fn=self.train_dataset.collate_fn,
             num_workers=0,
         )
+
+    def _remove_tail_data(self, entries: list[Any]) -> list[Any]:
+        """All prompts of a round, which is no batch of an update."""
+        return entries
 
     def load_checkpoints(self) -> Any:
         checkpoint = super().load_checkpoints()
@@ -209,8 +208,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             state["sample_batch_count"] += 1
             if state["sample_batch_count"] != self.cfg.trainer.algorithm.dynamic_sampling.max_sample_batches:
                 return generator_output, uids, True
-        size = self.cfg.trainer.train_batch_size
-        raise never_filled(state.get("num_prompts_in_batch", 0), size, size * state["sample_batch_count"])
+        training = self._spec.training
+        num_groups = training.prompts_per_round * state["sample_batch_count"]
+        raise never_filled(state.get("num_prompts_in_batch", 0), training.prompts_per_step, num_groups)
 
     def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
         """SkyRL's method, with the penalty for length, which its dynamic sampling has not seen, and without groups
@@ -254,7 +254,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             self.all_metrics |= metrics(weighed.sums())
             if not self._importance.is_native:
                 data["advantages"] = data["advantages"] * weighed.weights
-        if self._ratio_from is RatioFrom.ENGINE:
+        if self._spec.algorithm.ratio_from is RatioFrom.ENGINE:
             data["action_log_probs"] = data["rollout_logprobs"]
         return data
 

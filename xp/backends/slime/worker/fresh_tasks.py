@@ -2,7 +2,7 @@
 
 Slime's own draws a whole batch for a group that it drops, trains on the groups that end first, and loses the others:
 short episodes would be preferred, and a run could not be repeated. Here one task is drawn for each dropped group, so
-that every group that begins is either trained on or dropped.
+that every group that begins is either trained on or dropped; `training.generation_prompts` asks for Slime's own way.
 """
 
 from __future__ import annotations
@@ -26,5 +26,7 @@ class FreshTasks(RolloutDataSourceWithBuffer):  # type: ignore[misc]
         self.dataset.samples = [self.dataset.samples[number] for number in order]
 
     def get_samples(self, num_samples: int) -> Any:
-        """The next tasks, as many as the step lacks."""
-        return super().get_samples(self.args.rollout_batch_size - GenerateState(self.args).remaining_batch_size)
+        """The next tasks: a round, if it is larger than a step, else as many as the step lacks."""
+        if num_samples == self.args.rollout_batch_size:
+            num_samples -= GenerateState(self.args).remaining_batch_size
+        return super().get_samples(num_samples)

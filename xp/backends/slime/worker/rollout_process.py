@@ -26,7 +26,6 @@ from xp.episode.trajectory import Trajectory
 from xp.episode.upload import Recorder
 from xp.lib.codec import from_value
 from xp.lib.reading import config_of
-from xp.tasks.schedule import MAX_BATCHES
 from xp.worker.played import PlayedEpisode
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.step_log import Start
@@ -159,11 +158,11 @@ class Worker:
         """
         self._groups += [read_played(sample.metadata) for sample in samples]
         self._num_kept += is_kept
-        training = self.config.spec.training
+        training, most = self.config.spec.training, self.config.spec.algorithm.max_sample_batches
         needed, num_groups = training.prompts_per_step, len(self._groups) // training.group_size
         if num_groups % needed == 0:
             check_health(self._groups, training.max_void_fraction)
-        if self._num_kept < needed and num_groups >= MAX_BATCHES * needed:
+        if self._num_kept < needed and num_groups >= most * training.prompts_per_round:
             raise never_filled(self._num_kept, needed, num_groups)
 
     def judged(self) -> list[EpisodeFacts]:

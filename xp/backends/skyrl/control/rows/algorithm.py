@@ -11,7 +11,6 @@ from xp.backends.skyrl.worker.config import XP_ESTIMATOR
 from xp.planning.rows import Row, when
 from xp.planning.shared_rows import is_corrected, is_to_engine, no_clip, sapo_rows
 from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
-from xp.tasks.schedule import MAX_BATCHES
 
 LOSS_REDUCTION = {
     LossAggregation.TOKEN_MEAN: "token_mean",
@@ -214,14 +213,10 @@ ALGORITHM = (
         "algorithm.dynamic_sampling",
         lambda s: {
             f"{PLACE}.dynamic_sampling.type": "filter" if s.algorithm.dynamic_sampling else None,
-            f"{PLACE}.dynamic_sampling.max_sample_batches": MAX_BATCHES,
             # SkyRL drops the groups of a step that an epoch's end divides: the whole training is one epoch.
             "trainer.epochs": 1,
         },
-        note=lambda s: (
-            f"A step that {MAX_BATCHES} batches do not fill ends the run; groups beyond a full step are lost."
-            if s.algorithm.dynamic_sampling
-            else ""
-        ),
+        note=lambda s: "The first groups in order fill a step." if s.algorithm.dynamic_sampling else "",
     ),
+    Row("algorithm.max_sample_batches", f"{PLACE}.dynamic_sampling.max_sample_batches"),
 )

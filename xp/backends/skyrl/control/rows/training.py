@@ -106,6 +106,7 @@ def _no_packing(spec: RunSpec) -> str | None:
 SIZES = (
     *length_rows(STEPS_KEY),
     Row("training.prompts_per_step", "trainer.train_batch_size"),
+    Row("training.generation_prompts", implemented_by="the loader of xp.backends.skyrl.worker.trainer"),
     Row("training.group_size", "generator.n_samples_per_prompt"),
     Row(
         "training.updates_per_step",

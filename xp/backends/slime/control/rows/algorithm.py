@@ -15,7 +15,6 @@ from xp.spec import (
     RatioLevel,
     RunSpec,
 )
-from xp.tasks.schedule import MAX_BATCHES
 
 WHITENED = (Estimator.REINFORCE_PP, Estimator.GAE)
 IMPORTANCE = "xp.backends.slime.worker.importance"
@@ -92,6 +91,14 @@ DISTILL = (
         ),
     ),
 )
+
+
+def _drawn(spec: RunSpec) -> str:
+    """Note on the tasks that dynamic sampling draws, and on the groups that fill a step."""
+    if spec.training.prompts_per_round == spec.training.prompts_per_step:
+        return "A dropped group draws one new task."
+    return "The groups that end first fill a step, so that short episodes are preferred."
+
 
 ALGORITHM = (
     Row(
@@ -173,8 +180,8 @@ ALGORITHM = (
         lambda s: {
             "--dynamic-sampling-filter-path": HAS_VARIANCE if s.algorithm.dynamic_sampling else None,
             "--data-source-path": FRESH_TASKS if s.algorithm.dynamic_sampling else None,
-            "--over-sampling-batch-size": s.training.prompts_per_step,
         },
-        note=f"A dropped group draws one new task; {MAX_BATCHES} batches of tasks that do not fill a step end the run.",
+        note=lambda s: _drawn(s) if s.algorithm.dynamic_sampling else "",
     ),
+    Row("algorithm.max_sample_batches", implemented_by="xp.backends.slime.worker.rollout_process"),
 )

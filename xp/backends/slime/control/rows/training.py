@@ -83,6 +83,7 @@ def _not_ahead(spec: RunSpec) -> str | None:
 SIZES = (
     *length_rows(STEPS_FLAG),
     Row("training.prompts_per_step", "--rollout-batch-size"),
+    Row("training.generation_prompts", lambda s: {"--over-sampling-batch-size": s.training.prompts_per_round}),
     Row(
         "training.group_size",
         lambda s: {

@@ -170,4 +170,5 @@ ALGORITHM = (
         "algorithm.dynamic_sampling",
         refuse="TRL's GRPOTrainer does not resample groups; set false, or use backend=skyrl or slime",
     ),
+    Row("algorithm.max_sample_batches", implemented_by="nothing: there is no dynamic sampling"),
 )

@@ -93,6 +93,10 @@ def _has_sharded_8bit(spec: RunSpec) -> bool:
 TRAINING = (
     *length_rows("max_steps", per_step=lambda s: s.training.all_updates_per_step),
     Row("training.prompts_per_step", lambda s: {"generation_batch_size": s.training.episodes_per_step}),
+    Row(
+        "training.generation_prompts",
+        refuse="TRL's GRPOTrainer does not resample groups; set null, or use backend=skyrl or slime",
+    ),
     Row("training.group_size", "num_generations", refuse=_split_group),
     Row("training.updates_per_step", _accumulation),
     Row("training.passes_per_step", "num_iterations"),
