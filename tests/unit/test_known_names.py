@@ -17,7 +17,7 @@ from xp.__main__ import main
 from xp.cli.explain import fields_of
 from xp.composition import GROUPS, compose
 from xp.composition.known_names import RENAMED, unread_variables
-from xp.composition.native_names import _catalogs, _sample, hint
+from xp.composition.native_names import _sample, catalogs, hint
 from xp.errors import ExitCode
 from xp.planning.plan import build_plan
 from xp.planning.values import spec_refusals
@@ -81,7 +81,7 @@ def _native_keys(number: int) -> list[tuple[str, str]]:
     """A random sample of each backend's catalog, the same for every run of the test."""
     return [
         (backend, key)
-        for backend, keys in _catalogs().items()
+        for backend, keys in catalogs().items()
         for key in random.Random(1).sample(sorted(keys), min(number, len(keys)))
     ]
 
@@ -141,7 +141,7 @@ def _fields() -> frozenset[str]:
 
 def _not_passed(option: str, backend: str, key: str) -> list[str]:
     """Why a backend refuses what it was said to take."""
-    name, value = key.lstrip("-"), _sample(_catalogs()[backend][key])
+    name, value = key.lstrip("-"), _sample(catalogs()[backend][key])
     spec = compose(["env=whodunit", "hardware=a100x4", f"backend={option}"])
     overrides = {**spec.backend.overrides, name: value}
     tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})

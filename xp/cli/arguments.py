@@ -51,6 +51,13 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sft", action="store_true", help="plan the fine-tuning alone, as `xp sft` runs it")
     parser.add_argument("--files", action="store_true", help="print the files of every stage")
     parser.add_argument("--json", action="store_true", help="the whole plan as JSON")
+    parser.add_argument("--native", action="store_true", help="print the native keys that the trainer receives")
+    parser.add_argument(
+        "--native-diff",
+        type=Path,
+        metavar="FILE",
+        help="where the keys of a training script, a YAML file or a list of arguments went",
+    )
     parser.add_argument(
         "--compare",
         action="append",

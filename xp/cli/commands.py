@@ -91,6 +91,11 @@ def plan(args: Namespace) -> int:
         compare_plans(args)
         return ExitCode.OK
     plans = [_planned(args, point, build_sft) for point in points_of(args)] if args.sft else plans_of(args)
+    if args.native or args.native_diff is not None:
+        from xp.cli.native import show_native
+
+        show_native(args, plans[0])
+        return ExitCode.OK
     if args.json:
         texts = map(plan_json, plans)
         print("[" + ",".join(texts) + "]" if args.multirun else next(texts), end="")

@@ -37,8 +37,8 @@ def hint(text: str) -> str | None:
         return known
     typed = text.partition("=")[0].lstrip("+~")
     spellings = (typed, f"--{typed}", SECTIONS.sub("", typed, 1))
-    key = next((one for one in spellings if any(one in keys for keys in _catalogs().values())), typed)
-    backends = [name for name, keys in _catalogs().items() if key in keys]
+    key = next((one for one in spellings if any(one in keys for keys in catalogs().values())), typed)
+    backends = [name for name, keys in catalogs().items() if key in keys]
     for name in backends:
         if field := _fields(name).get(key):
             return f"in xp: {field}"
@@ -52,7 +52,7 @@ def hint(text: str) -> str | None:
 
 
 @cache
-def _catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
+def catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
     """Backend -> the native keys in its committed catalogs, each with its description."""
     catalogs: dict[str, dict[str, Mapping[str, Any]]] = {}
     for file in sorted((Path(__file__).parents[1] / "backends").glob("*/control/catalog*.json")):
@@ -81,7 +81,7 @@ def _tried(backend: str, key: str) -> tuple[str | None, Sequence[str]]:
     """Returns why this backend refuses the key in `backend.overrides`, None if it takes it; and its warnings."""
     name = key.lstrip("-")
     spec = reference_spec({**_REFERENCE, "backend": backend}, {})
-    overrides = {**spec.backend.overrides, name: _sample(_catalogs()[backend][key])}
+    overrides = {**spec.backend.overrides, name: _sample(catalogs()[backend][key])}
     tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
     reasons = [one.reason for one in backend_of(tried).check(tried) if one.field == f"backend.overrides.{name}"]
     said = reasons[0].replace("xp has a field for this; set ", "in xp: ") if reasons else None

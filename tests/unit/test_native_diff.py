@@ -1,0 +1,261 @@
+"""`plan --native` and `plan --native-diff FILE`: the native keys of a plan, and those of a script beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xp.__main__ import main
+from xp.composition.scripts import script_keys
+from xp.errors import ExitCode
+
+NESTED = """
+#!/bin/bash
+set -x   # trainer.a=1 is a comment
+: "${DATA_DIR:="$HOME/data"}"
+MORE=${MORE:-"generator.max_turns=4"}
+STEPS=3
+LONG=$((1024 * (STEPS + 1)))
+if [ "$STEPS" = "2" ]; then
+  LR=1e-3
+elif [ -n "$NOWHERE" ] || [ "$STEPS" -ge 3 ]; then
+  LR='1e-5'
+else
+  LR=0
+fi
+if command -v nvidia-smi; then NODES=1; else NODES=2; fi
+ray start --head --num-gpus 8
+bash "$(dirname "$0")/inner.sh" \\
+  trainer.run_name="a_${STEPS}" trainer.max_prompt_length=$LONG $MORE \\
+  +trainer.policy.optimizer_config.lr=$LR data.train_data="['$DATA_DIR/a b.parquet']" trainer.nodes=$NODES
+"""
+INNER = (
+    'uv run --with x -m skyrl.train.entrypoints.main_base trainer.run_name=inner trainer.strategy="fsdp" "$@" | tee log'
+)
+SLIME = """
+SCRIPT_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"
+WIDTH=10 source "${SCRIPT_DIR}/models/small.sh"
+CKPT_ARGS=(
+   --hf-checkpoint /root/m   # comment
+   # --load /root/old
+   --eval-prompt-data aime $BASE/aime.jsonl
+)
+CKPT_ARGS+=(--colocate)
+ray job submit --address="http://127.0.0.1:8265" --runtime-env-json='{"a": "b"}' -- python3 train.py \\
+   --actor-num-nodes 1 \\
+   ${MODEL_ARGS[@]} "${CKPT_ARGS[@]}" ${OTHER_ARGS[@]}
+pkill -9 python --signal 9
+"""
+MODEL = 'MODEL_ARGS=(--hidden-size "${WIDTH:-5}" --swiglu)'
+PYTHON = '''
+"""
+accelerate launch --config_file x.yaml examples/{name} --beta 0.1 --use_vllm
+python other.py --a 1 --b 2 --c 3
+"""
+args = GRPOConfig(learning_rate=1e-5, model_init_kwargs={{"dtype": torch.bfloat16}}, max_steps=steps)
+GRPOTrainer(model="org/m", args=args, reward_funcs=[length], train_dataset=data)
+'''
+FILES = {"inner.sh": INNER, "models/small.sh": MODEL}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "models").mkdir()
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def read(place: Path, name: str, text: str, known: tuple[str, ...] = ()) -> dict[str, Any]:
+    (place / name).write_text(text)
+    return script_keys(place / name, known)
+
+
+def test_a_script_of_words_is_read_as_bash_reads_it(place: Path) -> None:
+    assert read(place, "run.sh", NESTED) == {
+        "trainer.run_name": "a_3",
+        "trainer.strategy": "fsdp",
+        "trainer.max_prompt_length": "4096",
+        "generator.max_turns": "4",
+        "trainer.policy.optimizer_config.lr": "1e-5",
+        "data.train_data": "['$HOME/data/a b.parquet']",
+        "trainer.nodes": "2",
+    }
+
+
+def test_a_script_of_flags_has_the_arrays_of_its_files(place: Path) -> None:
+    assert read(place, "run.sh", SLIME) == {
+        "--actor-num-nodes": ["1"],
+        "--hidden-size": ["10"],
+        "--swiglu": [],
+        "--hf-checkpoint": ["/root/m"],
+        "--eval-prompt-data": ["aime", "$BASE/aime.jsonl"],
+        "--colocate": [],
+        "${OTHER_ARGS[@]}": [],
+    }
+    assert script_keys(place / "models/small.sh") == {"--hidden-size": ["5"], "--swiglu": []}
+
+
+def test_python_yaml_and_lists_of_arguments(place: Path) -> None:
+    assert read(place, "a.py", PYTHON.format(name="a.py")) == {
+        "--beta": ["0.1"],
+        "--use_vllm": [],
+        "learning_rate": "1e-05",
+        "model_init_kwargs": "{'dtype': torch.bfloat16}",
+        "max_steps": "steps",
+        "model": "'org/m'",
+        "reward_funcs": "[length]",
+    }
+    text = "learning_rate: 2.0e-5\nreport_to: [wandb]\ntrainer: {algorithm: {kl: 1}}\nkwargs: {a: {b: 1}}\n"
+    assert read(place, "a.yaml", text, ("kwargs",)) == {
+        "learning_rate": 2.0e-5,
+        "report_to": ["wandb"],
+        "trainer.algorithm.kl": 1,
+        "kwargs": {"a": {"b": 1}},
+    }
+    assert read(place, "a.txt", "--lr 1e-6 --name=x\n--fp8") == {"--lr": ["1e-6"], "--name": ["x"], "--fp8": []}
+
+
+def test_a_script_that_calls_itself_or_has_an_open_quote_is_read(place: Path) -> None:
+    assert read(place, "run.sh", "bash run.sh --b 1\nsource run.sh\npython a.py --a 1 $@")["--a"] == ["1"]
+    open_quote = "cat <<EOF\nit's \"" + "${A} $(b) ((" * 3000 + "\nEOF\npython a.py --a 1"
+    assert read(place, "run.sh", open_quote) == {"--a": ["1"]}
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.yaml", "[1]"), ("a.yaml", "{"), ("a.py", "def"), ("none/a.sh", "")])
+def test_a_file_that_cannot_be_read(place: Path, capsys: pytest.CaptureFixture[str], name: str, text: str) -> None:
+    if "/" not in name:
+        (place / name).write_text(text)
+    assert main(["plan", "--native-diff", str(place / name)]) == ExitCode.CONFIG
+    assert str(place / name) in capsys.readouterr().err
+
+
+SKYRL = ["env=gsm8k", "model=qwen2.5-1.5b-instruct", "hardware=a100x4", "backend=skyrl"]
+SLIME_RUN = ["env=gsm8k", "model=qwen3-4b", "hardware=h100x8", "backend=slime"]
+TRL = ["env=gsm8k", "model=qwen2.5-1.5b-instruct", "hardware=a100x1", "backend=trl"]
+OTHERWISE = {"trainer.epochs", "trainer.max_prompt_length"}
+SFT = ["sft.data=hf:org/name", "--sft"]
+
+
+def table(capsys: pytest.CaptureFixture[str], words: list[str], file: Path) -> dict[str, tuple[str, str]]:
+    """Key -> result and xp's field or sentence."""
+    assert main(["plan", *words, "--json", "--native-diff", str(file)]) == ExitCode.OK
+    return {row["key"]: (row["result"], row["in_xp"]) for row in json.loads(capsys.readouterr().out)}
+
+
+@pytest.mark.parametrize("words", [SKYRL, SLIME_RUN, TRL])
+def test_the_native_keys_of_a_plan_are_equal_to_themselves(
+    place: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["plan", *words, "--native"]) == ExitCode.OK
+    file = place / ("a.yaml" if words is TRL else "a.sh")
+    file.write_text(capsys.readouterr().out.replace("\n", "\n" if words is TRL else " "))
+    rows = table(capsys, words, file)
+    # SkyRL counts epochs and prompts otherwise than xp, whose fields have a script's values.
+    assert {key for key, (result, _) in rows.items() if result not in ("equal", "taken by xp")} <= OTHERWISE
+
+
+ROWS: dict[str, tuple[list[str], str, dict[str, tuple[str, str]]]] = {
+    "skyrl": (
+        [*SKYRL, "training.num_steps=null", "training.epochs=3", "training.max_prompt_tokens=512"],
+        "trainer.epochs=3 trainer.max_prompt_length=256 trainer.strategy=fsdp2"
+        " trainer.algorithm.advantage_estimator=grpo generator.batched=true trainer.fused_lm_head_logprob=true"
+        " trainer.policy.model.path=Qwen/Qwen2.5-1.5B-Instruct trainer.algorithm.nothing=1 data.train_data=x",
+        {
+            "trainer.epochs": ("equal", "training.epochs=3"),
+            "trainer.max_prompt_length": ("different", "training.max_prompt_tokens=512"),
+            "trainer.strategy": ("different", "backend.parallel.strategy=fsdp2"),
+            "trainer.algorithm.advantage_estimator": ("equal", "algorithm.estimator=grpo"),
+            "generator.batched": ("different", "the same for every run: xp plays episodes one by one"),
+            "trainer.policy.model.path": ("equal", "model.path=Qwen/Qwen2.5-1.5B-Instruct"),
+            "trainer.fused_lm_head_logprob": (
+                "left over",
+                "backend.overrides.trainer.fused_lm_head_logprob passes it on",
+            ),
+            "trainer.algorithm.nothing": ("left over", "no key of skyrl's"),
+            "data.train_data": ("taken by xp", "env.train"),
+            "trainer.algorithm.entropy_loss_coef": ("not in the script", "training.entropy_coef=0.0"),
+        },
+    ),
+    "slime": (
+        [*SLIME_RUN, "training.kl_coef=0"],
+        "--lr 1.0E-6 --tp-size 1 --use-kl-loss --hf-checkpoint /root/Qwen3-4B --rollout-function-path a.b"
+        " --num-layers 36 --sequence-parallel --seed 1234",
+        {
+            "--lr": ("equal", "training.learning_rate=1e-06"),
+            "--use-kl-loss": ("different", "training.kl_coef=0.0"),
+            "--hf-checkpoint": ("taken by xp", "model.path=Qwen/Qwen3-4B"),
+            "--rollout-function-path": ("left over", "it replaces or changes the loop"),
+            "--num-layers": ("equal", "model.architecture.num_layers=36"),
+            "--seed": ("different", "seed=1"),
+            "--bf16": ("not in the script", "model.dtype=bfloat16"),
+        },
+    ),
+    "trl": (
+        [*TRL, "model.lora=8"],
+        "--model_name_or_path Qwen/Qwen2.5-1.5B-Instruct --learning-rate 1e-6 --lora_r 8 --lora_alpha 16 --use_peft"
+        " --beta 0.04 --log_completions True --push_to_hub",
+        {
+            "--model_name_or_path": ("equal", "model.path=Qwen/Qwen2.5-1.5B-Instruct"),
+            "--learning-rate": ("equal", "training.learning_rate=1e-06"),
+            "--lora_r": ("equal", "model.lora.rank=8"),
+            "--use_peft": ("taken by xp", "model.lora={rank: N"),
+            "--beta": ("different", "training.kl_coef=0.0"),
+            "--log_completions": ("left over", "backend.overrides.log_completions passes it on"),
+            "--push_to_hub": ("left over", "xp publishes to the run's directory only"),
+            "vllm_importance_sampling_correction": ("not in the script", "algorithm.importance_correction=none"),
+        },
+    ),
+    "verl": (
+        SKYRL,
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.actor.optim.lr=1e-6"
+        " actor_rollout_ref.rollout.n=7 actor_rollout_ref.model.use_remove_padding=True actor_rollout_ref.x=1",
+        {
+            "algorithm.adv_estimator": ("equal", "algorithm.name=grpo"),
+            "actor_rollout_ref.actor.optim.lr": ("equal", "training.learning_rate=1e-06"),
+            "actor_rollout_ref.rollout.n": ("different", "training.group_size="),
+            "actor_rollout_ref.model.use_remove_padding": ("taken by xp", "nothing to set"),
+            "actor_rollout_ref.x": ("left over", "no key of skyrl's"),
+        },
+    ),
+    "openrlhf": (
+        TRL,
+        "python3 -m openrlhf.cli.train_ppo_ray --actor_learning_rate 1e-6"
+        " --micro_train_batch_size 99 --packing_samples",
+        {
+            "--actor_learning_rate": ("equal", "training.learning_rate=1e-06"),
+            "--micro_train_batch_size": ("different", "training.micro_batch_size="),
+            "--packing_samples": ("taken by xp", "nothing to set"),
+        },
+    ),
+    "sft": (
+        [*SKYRL, *SFT],
+        "python -m skyrl.train.main_sft strategy=fsdp optimizer_config.lr=1e-5 model.path=x"
+        " max_length=9 dataset_name=y",
+        {
+            "optimizer_config.lr": ("equal", "sft.learning_rate=1e-05"),
+            "model.path": ("taken by xp", "model.path=Qwen"),
+            "max_length": ("taken by xp", "sft.max_tokens"),
+            "dataset_name": ("taken by xp", "sft.data"),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_became_of_each_key(place: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    words, script, expected = ROWS[name]
+    (place / "a.sh").write_text(script)
+    found = table(capsys, words, place / "a.sh")
+    assert {key: (found[key][0], found[key][1][: len(text)]) for key, (_, text) in expected.items()} == expected
+
+
+def test_the_table_ends_with_the_counts(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "a.sh").write_text("--lr 1e-6 --weight-decay 7")
+    assert main(["plan", *SLIME_RUN, "--native-diff", str(place / "a.sh")]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "--lr\t1e-6\t1e-06\tequal\ttraining.learning_rate=1e-06"
+    assert lines[-1].startswith("1 equal, 1 different, 0 taken by xp, 0 left over, ")

@@ -1,0 +1,217 @@
+"""`python -m xp plan --native` and `--native-diff FILE`: a plan's native keys, and a script's own beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Final
+
+import yaml
+
+from xp.backends.slime.control.flags import catalog as flag_catalog
+from xp.cli.explain import as_yaml, fields_of
+from xp.cli.table import Column, show_table
+from xp.composition.known_names import RENAMED, foreign_hint
+from xp.composition.native_names import catalogs
+from xp.composition.scripts import keys_of, script_keys
+from xp.errors import XpError
+from xp.lib.yaml_loader import LOADER
+from xp.planning.native_keys import AnswerKind, NativeKeys
+from xp.planning.plan import Plan
+from xp.spec import BackendName
+
+COLUMNS: Final = tuple(Column(name, 0) for name in ("key", "script", "plan", "result", "in_xp"))
+
+
+class KeyResult(StrEnum):
+    """What became of a script's key."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    TAKEN = "taken by xp"
+    """xp does it itself, or by a field whose value has another form."""
+    LEFT_OVER = "left over"
+    UNSET = "not in the script"
+    """The script leaves the trainer's default, and the plan has another value."""
+
+
+@dataclass(frozen=True)
+class NativeRow:
+    """A script's key beside a plan."""
+
+    key: str
+    script: str
+    plan: str | None
+    """What the trainer receives for the key. None means nothing."""
+    result: KeyResult
+    in_xp: str
+    """xp's field with its value, or a sentence."""
+
+
+def show_native(args: Namespace, plan: Plan) -> None:
+    """Prints the native keys of the training, or of the fine-tuning if that is all; or the table of a script's keys."""
+    native = PlanKeys(plan)
+    if args.native_diff is not None:
+        rows = native.diff(script_keys(args.native_diff, native.keys.owners))
+        show_table(COLUMNS, [asdict(row) for row in rows], as_json=args.json)
+        if not args.json:
+            print(counts(rows))
+    elif args.json:
+        print(json.dumps(native.rendered, indent=2))
+    else:
+        print("\n".join(native.lines()))
+
+
+def counts(rows: list[NativeRow]) -> str:
+    """Number of rows of each result."""
+    return ", ".join(f"{sum(row.result is result for row in rows)} {result}" for result in KeyResult)
+
+
+class PlanKeys:
+    """The native keys of a plan's training, or of its fine-tuning if it has no training.
+
+    Raises:
+        XpError: the trainer is a plugin's, of which xp knows no keys.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.spec, self.backend = plan.spec, plan.spec.backend.name
+        if self.backend not in list(BackendName):
+            raise XpError(f"xp knows the native keys of {', '.join(BackendName)}; backend={self.backend} is a plugin's")
+        self._stage = "train" if plan.trains else "sft"
+        job = next((stage.job for stage in plan.stages if stage.name == self._stage), None)
+        if job is None:
+            raise XpError("the plan has no training and no fine-tuning")
+        self._config = json.loads(next(text for file, text in job.files.items() if file.endswith("config.json")))
+        render = import_module(f"xp.backends.{self.backend}.control.render")
+        self.keys: NativeKeys = (render.native_keys if plan.trains else render.sft_keys)(self.spec)
+
+    def lines(self) -> list[str]:
+        """The keys in the trainer's own syntax: words of a command line, or YAML for TRL."""
+        if self.backend == BackendName.TRL:
+            return yaml.safe_dump(dict(self.rendered), sort_keys=False).splitlines()
+        if self.backend == BackendName.SKYRL:
+            return [shlex.quote(f"{key}={as_text(value)}") for key, value in self.rendered.items()]
+        return [shlex.join((flag, *words)) for flag, words in self.rendered.items()]
+
+    @cached_property
+    def rendered(self) -> Mapping[str, Any]:
+        """Native key -> value, as a script's keys are read."""
+        config: dict[str, Any] = self._config
+        if self.backend == BackendName.TRL:
+            return dict(config["grpo"] if "grpo" in config else config["arguments"])
+        if self.backend == BackendName.SKYRL:
+            return {**keys_of(config["native_keys"]), **config["paths"], **config.get("arguments", {})}
+        return keys_of(config["command"]["flags"])
+
+    @cached_property
+    def _fields(self) -> Mapping[str, Any]:
+        return {path: field.value for path, field in fields_of(self.spec).items()}
+
+    def diff(self, script: Mapping[str, Any]) -> list[NativeRow]:
+        """One row for each key of a script, then one for each field that replaces a default of the trainer's."""
+        rows = [self._row(key, value) for key, value in script.items()]
+        set_keys = {self._known(key) for key in script}
+        known = catalogs()[self.backend] if self._stage == "train" else {}
+        for key, ours in self.rendered.items():
+            default = known.get(key, {}).get("default")
+            is_left = key not in set_keys and bool(self.keys.owners.get(key)) and default not in (None, "None")
+            if is_left and ours is not None and not is_same(default, ours):
+                rows.append(NativeRow(key, as_text(default), as_text(ours), KeyResult.UNSET, self._home(key)))
+        return rows
+
+    def _row(self, typed: str, value: Any) -> NativeRow:
+        key = self._known(typed)
+        text = as_text(value)
+        kind, sentence = self.keys.answer(key) or (None, f"no key of {self.backend}'s, and xp knows no field for it")
+        if key in self.keys.owners or (key in self.rendered and kind is not AnswerKind.OWNER):
+            # A key that is left out has the trainer's default, which the field may state.
+            ours = self.rendered.get(key, self._fields.get(self.keys.owners.get(key, "")))
+            result = KeyResult.EQUAL if is_same(value, ours) else KeyResult.DIFFERENT
+            plan = as_text(self.rendered[key]) if key in self.rendered else None
+            return NativeRow(typed, text, plan, result, self._home(key))
+        if kind is AnswerKind.OWNER:
+            return self._of_field(typed, value, RENAMED.get(key, sentence), is_same_value=key in RENAMED)
+        hint = foreign_hint(f"{typed}={text}") or foreign_hint(f"{key}={text}")
+        if kind is None and hint is not None:
+            word, _, theirs = hint.removeprefix("in xp: ").partition("=")
+            field = f"{word}.name" if word == "algorithm" else word
+            if field in self._fields:
+                return self._of_field(typed, theirs or value, field, is_same_value=True)
+            return NativeRow(typed, text, None, KeyResult.TAKEN, hint.removeprefix("in xp: "))
+        if kind in (AnswerKind.HARMLESS, AnswerKind.WARNED, AnswerKind.OPEN):
+            sentence = f"{self.keys.place}.{key.removeprefix('--')} passes it on: {sentence}"
+        return NativeRow(typed, text, None, KeyResult.LEFT_OVER, sentence)
+
+    def _known(self, typed: str) -> str:
+        """The trainer's own spelling of a key."""
+        if self.backend == BackendName.TRL:
+            return typed.removeprefix("--").replace("-", "_")
+        if self.backend == BackendName.SKYRL:
+            policy = f"trainer.policy.{typed}"
+            return policy if self.keys.answer(typed) is None and self.keys.answer(policy) is not None else typed
+        flags = flag_catalog().flags
+        same = (
+            one for one in self.rendered if typed in flags and one in flags and flags[one].dest == flags[typed].dest
+        )
+        return next(same, typed)
+
+    def _home(self, key: str) -> str:
+        """The field of a rendered key, with its value, or why it is the same for every run."""
+        field = self.keys.owners.get(key)
+        if field:
+            return f"{field}={as_yaml(self._fields[field])}" if field in self._fields else field
+        if key in self.keys.pins:
+            return f"the same for every run: {self.keys.pins[key].reason}"
+        return self.keys.place if field is None else "the machine and the model"
+
+    def _of_field(self, key: str, value: Any, field: str, *, is_same_value: bool) -> NativeRow:
+        """Row of a key that a field answers.
+
+        Args:
+            key: the script's key.
+            value: its value.
+            field: path of the field, or a sentence with it.
+            is_same_value: whether the field takes the script's value as it is.
+        """
+        if field not in self._fields:
+            return NativeRow(key, as_text(value), None, KeyResult.TAKEN, field)
+        ours = self._fields[field]
+        result = KeyResult.DIFFERENT if is_same_value else KeyResult.TAKEN
+        result = KeyResult.EQUAL if is_same(value, ours) else result
+        return NativeRow(key, as_text(value), None, result, f"{field}={as_yaml(ours)}")
+
+
+def as_text(value: Any) -> str:
+    """A value as a word of a command line; a flag without words is a switch."""
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "true"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Returns whether two texts or values mean the same to a trainer; 1 and 1.0 do, 1 and true do not."""
+    left, right = _plain(one), _plain(other)
+    return left == right and isinstance(left, bool) == isinstance(right, bool)
+
+
+def _plain(value: Any) -> Any:
+    """A value that compares: numbers as numbers, words of a flag as one value or a list."""
+    if isinstance(value, list | tuple):
+        values = [_plain(one) for one in value]
+        return True if not values else values[0] if len(values) == 1 else values
+    if not isinstance(value, str):
+        return value
+    text = str(value)  # of an enumeration too
+    try:
+        read = float(text) if re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", text, re.I) else yaml.load(text, LOADER)
+    except (ValueError, yaml.YAMLError):
+        return text
+    return None if read == "None" else _plain(read) if isinstance(read, list) else read

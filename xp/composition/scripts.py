@@ -1,0 +1,256 @@
+"""Keys that a training script gives its trainer: words of a shell script, YAML, or arguments in Python.
+
+Nothing is executed. Variables, arrays, sums, simple conditions and sourced files are read as bash reads them; what only
+the machine knows stays as it is written, such as `$HOME`.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from xp.errors import XpError
+from xp.lib.nested import flat
+from xp.lib.yaml_loader import LOADER
+
+# Loops keep what they took (`*+`), so that text with a quote that is never closed is read in linear time.
+_COMMAND: Final = r"\$\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)"
+_BRACED: Final = r"\$\{(?:[^{}]|\{[^{}]*+\})*+\}"
+_DOUBLE: Final = rf'"(?:\\.|{_COMMAND}|{_BRACED}|[^"\\])*+"'
+_PART: Final = rf"\\.|{_COMMAND}|{_BRACED}|'[^']*+'|{_DOUBLE}|\$\w+|[^\s'\"\\;&|()<>#]|(?<=\S)#"
+_TOKEN: Final = re.compile(rf"(?:[ \t]|\\\n|(?<!\S)#[^\n]*+)++|(?P<word>(?:{_PART})++)|(?P<other>.|\n)", re.S)
+_PARTS: Final = re.compile(_PART, re.S)
+_VARIABLE: Final = re.compile(
+    rf"\$\(\((?P<sum>(?:[^()]|\([^()]*+\))++)\)\)|{_COMMAND}|\$(?P<plain>\w+)"
+    rf"|\$\{{(?P<name>\w+)(?::?(?P<sign>[-=])(?P<default>(?:[^{{}}]|{_BRACED})*+))?\}}",
+    re.S,
+)
+_ARRAY: Final = re.compile(r"\"?\$(?:\{(\w+)\[[@*]\]\}|@)\"?")
+_ASSIGNED: Final = re.compile(r"(\w+)(\+?)=(.*)", re.S)
+_KEY: Final = re.compile(r"\+{0,2}([A-Za-z_]\w*((?:\.\w+)*))=(.*)", re.S)
+"""A word `section.key=value` or `key=value`."""
+_SIGNS: Final[Mapping[type, Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+}
+_ORDERS: Final = {"-le": operator.le, "-lt": operator.lt, "-ge": operator.ge, "-gt": operator.gt}
+
+MAX_DEPTH: Final = 8
+"""Largest number of scripts that call each other; a script may call itself."""
+
+
+def script_keys(path: Path, known: Container[str] = ()) -> dict[str, Any]:
+    """Key -> value of a script's command with the most keys, or of a file with arguments.
+
+    A flag has the list of its words, none for a switch; other keys of a shell script have their text.
+
+    Args:
+        path: a shell script or a list of arguments; YAML (.yaml, .yml, .json); or a Python file (.py).
+        known: keys whose value may be a mapping, which is not divided into its own keys.
+
+    Raises:
+        XpError: the file cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".py":
+            return _of_python(path, ast.parse(text))
+        if path.suffix not in (".yaml", ".yml", ".json"):
+            return _Shell(path, {}).keys(text)
+        nested = yaml.load(text, LOADER)
+    except (OSError, ValueError, SyntaxError, yaml.YAMLError) as error:
+        raise XpError(f"{path}: {error}") from error
+    if not isinstance(nested, Mapping):
+        raise XpError(f"{path}: expected keys with values")
+    whole = {key: value for key, value in nested.items() if key in known}
+    return whole | flat({key: value for key, value in nested.items() if key not in known})
+
+
+def _of_python(path: Path, tree: ast.Module) -> dict[str, Any]:
+    """Arguments of GRPOConfig(...) and its like, literal ones of GRPOTrainer(...), and the command in the docstring."""
+    found = {}
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        kind = re.search(r"(?:GRPO|RLOO|SFT)(Config|Trainer)$", ast.unparse(call.func))
+        for word in call.keywords if kind else ():
+            is_literal = isinstance(word.value, ast.Constant | ast.List | ast.Dict)
+            if word.arg is not None and (is_literal or (kind and kind[1] == "Config")):
+                found[word.arg] = ast.unparse(word.value)
+    return found | _Shell(path, {}).keys(ast.get_docstring(tree) or "", path.name)
+
+
+@dataclass(frozen=True)
+class _Shell:
+    """Reader of a shell script."""
+
+    path: Path
+    variables: dict[str, list[str]]
+    """Name -> words of an array, or the only word."""
+    depth: int = 0
+    """Number of scripts that call this one."""
+
+    def keys(self, text: str, program: str = "") -> dict[str, Any]:
+        """Keys of the command with the most of them; of all words and arrays if no program is called.
+
+        Args:
+            text: the script.
+            program: file name of the only program whose arguments are read. Empty: any.
+        """
+        commands = [*self._commands(text)]
+        found = [keys_of(words[first:]) for words in commands if (first := _first_argument(words, program))]
+        all_words = [word for words in (*commands, *self.variables.values()) for word in words]
+        return max(found, key=len, default={}) if found or program else keys_of(all_words)
+
+    def _commands(self, text: str) -> Iterator[Sequence[str]]:
+        """Commands with expanded words, without those that only set variables or are not reached."""
+        branches: list[tuple[bool, bool]] = []  # Whether a branch is reached, and whether an earlier one was.
+        for words in _statements(text):
+            while words[:1] and words[0] in ("then", "do", "export"):
+                words = words[1:]
+            first = words[0] if words else ""
+            if first == "if":
+                branches.append((self._holds(words[1:]), False))
+            elif first in ("elif", "else") and branches:
+                was = any(branches[-1])
+                branches[-1] = (not was and (first == "else" or self._holds(words[1:])), was)
+                words = words[1:]
+            elif first == "fi" and branches:
+                branches.pop()
+            if words and first not in ("if", "elif", "fi") and all(is_reached for is_reached, _ in branches):
+                yield from self._command(words)
+
+    def _command(self, words: Sequence[str]) -> Iterator[Sequence[str]]:
+        while words and (assigned := _ASSIGNED.fullmatch(words[0])) is not None:
+            name, more, value = assigned.groups()
+            is_array = not value and words[1:2] == ["("]
+            new = [one for word in words[2:-1] for one in self._words(word)] if is_array else [self._text(value)]
+            self.variables[name] = [*self.variables.get(name, ()), *new] if more else new
+            words = () if is_array else words[1:]
+        expanded = [one for word in words for one in self._words(word)]
+        if expanded[1:] and expanded[0] in ("source", ".", "bash", "sh") and self.depth < MAX_DEPTH:
+            variables = self.variables if expanded[0] in ("source", ".") else {**self.variables, "@": expanded[2:]}
+            # The directory of the script is often a variable or a command's output.
+            place = re.sub(rf"^(?:\$\w+|{_BRACED}|{_COMMAND})", "", expanded[1]).lstrip("/").split("/")
+            ends = ("/".join(place[first:]) for first in range(len(place)))
+            files = (up / end for end in ends for up in self.path.resolve().parents)
+            if (file := next((one for one in files if one.is_file()), None)) is not None:
+                yield from _Shell(file, variables, self.depth + 1)._commands(file.read_text(encoding="utf-8"))
+        elif expanded:
+            yield expanded
+
+    def _holds(self, condition: Sequence[str]) -> bool:
+        """Returns whether one of the tests between `||` is true: `[ A = B ]`, `[ -z A ]`; all others are false."""
+        words = [_VARIABLE.sub("", self._text(word)) for word in condition if word not in ("[", "]", "[[", "]]")]
+        tests = [text.split("\t") for text in "\t".join(words).split("\tor\t")]
+        return any(_is_true(test) for test in tests)
+
+    def _words(self, word: str) -> list[str]:
+        if (array := _ARRAY.fullmatch(word)) is not None:
+            return self.variables.get(array[1] or "@", [word.strip('"')] if array[1] else [])
+        text = self._text(word)
+        return text.split() if re.fullmatch(rf"\$\w+|{_BRACED}", word) else [text]
+
+    def _text(self, word: str) -> str:
+        """A word without its quotes, and with the values of its variables."""
+        parts = _PARTS.findall(word)
+        return "".join(part[1:-1] if part[0] == "'" else self._expanded(part.strip('"')) for part in parts)
+
+    def _expanded(self, text: str) -> str:
+        return re.sub(r"\\(.)", r"\1", _VARIABLE.sub(self._value, text), flags=re.S)
+
+    def _value(self, match: re.Match[str]) -> str:
+        if (formula := match["sum"]) is not None:
+            names = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?", lambda one: self._variable(one[1]) or one[0], formula)
+            try:
+                return str(_number(ast.parse(names.strip(), mode="eval").body))
+            except (ValueError, SyntaxError, ZeroDivisionError):
+                return match[0]
+        name = match["name"] or match["plain"]
+        value = self._variable(name) if name else None
+        if match["sign"] and not value:
+            value = self._text(match["default"])
+            if match["sign"] == "=":
+                self.variables[name] = [value]
+        return match[0] if value is None else value
+
+    def _variable(self, name: str) -> str | None:
+        return " ".join(self.variables[name]) if name in self.variables else None
+
+
+def _is_true(test: Sequence[str]) -> bool:
+    match test:
+        case ["-z", text]:
+            return not text
+        case ["-n", text]:
+            return bool(text)
+        case [left, "=" | "==" | "-eq", right]:
+            return left == right
+        case [left, "!=" | "-ne", right]:
+            return left != right
+        case [left, "-le" | "-lt" | "-ge" | "-gt" as sign, right] if left.isdigit() and right.isdigit():
+            return bool(_ORDERS[sign](int(left), int(right)))
+    return False
+
+
+def _statements(text: str) -> Iterator[list[str]]:
+    """Words of each command as they are written; an array has its brackets as words."""
+    words: list[str] = []
+    is_array = False
+    for token in _TOKEN.finditer(text):
+        word, other = token["word"], token["other"]
+        if word is not None:
+            words.append(word)
+        elif other == "(" and words and words[-1].endswith("="):
+            words.append(other)
+            is_array = True
+        elif other == ")" and is_array:
+            words.append(other)
+            is_array = False
+        elif other == "|" and words and words[0] in ("if", "elif"):
+            words += ["or"] if words[-1] != "or" else []
+        elif other is not None and other in "\n;&|<>" and not is_array:
+            yield words
+            words = []
+    yield words
+
+
+def _number(node: ast.expr) -> int:
+    """Result of a sum of whole numbers."""
+    if isinstance(node, ast.BinOp) and type(node.op) in _SIGNS:
+        return _SIGNS[type(node.op)](_number(node.left), _number(node.right))
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    raise ValueError("not a sum")
+
+
+def _first_argument(words: Sequence[str], program: str) -> int:
+    """Place of a Python program's first argument in a command; 0 if the command calls no such program."""
+    for place, word in enumerate(words):
+        if word.endswith(program or ".py") and not word.startswith("-"):
+            return place + 1
+        if not program and (word in ("-m", "--module") or (word == "trl" and place == 0)):
+            return place + 2
+    return 0
+
+
+def keys_of(words: Sequence[str]) -> dict[str, Any]:
+    """Keys of the words of a command line; a flag has the list of its words."""
+    found: dict[str, Any] = {}
+    values: list[str] | None = None
+    for word in words:
+        if (key := _KEY.fullmatch(word)) is not None and (key[2] or values is None):
+            found[key[1]], values = key[3], None
+        elif word.startswith("--") or _ARRAY.fullmatch(word):
+            name, is_given, value = word.partition("=")
+            found[name] = values = [value] if is_given else []
+        elif values is not None:
+            values.append(word)
+    return found
