@@ -1,4 +1,4 @@
-"""Served environments with one planted fault each: a table of how an environment fails."""
+"""Environments of ORS with one planted fault each: a table of how an environment fails."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from openenv.core.env_server.interfaces import Environment as OpenEnvironment
-from openenv.core.env_server.types import Action, Observation, State
 from openreward.environments import Environment, TextBlock, ToolOutput, tool
 
 MAP: dict[str, int] = {}
@@ -118,31 +116,3 @@ class Starting(Faulty):
     def dig(self) -> ToolOutput:
         """Dig."""
         return dug()
-
-
-class Dig(Action):
-    """Dig."""
-
-
-class Dug(Observation):
-    text: str = ""
-
-
-class OpenEnvRaising(OpenEnvironment[Dig, Dug, State]):
-    SUPPORTS_CONCURRENT_SESSIONS = True
-
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Dug:
-        del seed, episode_id
-        return Dug()
-
-    def step(self, action: Dig, timeout_s: float | None = None, **_: Any) -> Dug:
-        del action, timeout_s
-        raise RuntimeError("thirteen")  # fault: openenv
-
-    @property
-    def state(self) -> State:
-        return State()
-
-
-def rows() -> dict[str, list[dict[str, Any]]]:
-    return {"train": [{"prompt": "Dig."}]}

@@ -21,22 +21,23 @@ from xp.tasks.row import TaskRow
 
 pytestmark = pytest.mark.integration
 MODULE = "tests.envs_under_test.faulty"
-FILE = Path("tests/envs_under_test/faulty.py").resolve()
+OPENENV = "tests.envs_under_test.faulty_openenv"
 SECRET = "a-shovel-of-gold-0042"
 
 
-def place_of(fault: str) -> int:
-    """Line of the planted fault."""
-    lines = FILE.read_text().splitlines()
-    return next(number for number, line in enumerate(lines, start=1) if line.endswith(f"# fault: {fault}"))
+def place_of(fault: str, module: str = MODULE) -> tuple[Path, int]:
+    """File and line of the planted fault."""
+    file = Path(module.replace(".", "/") + ".py").resolve()
+    lines = file.read_text().splitlines()
+    return file, next(number for number, line in enumerate(lines, start=1) if line.endswith(f"# fault: {fault}"))
 
 
-def health(run: Path, name: str, *, limit_s: float = 20.0, **more: Any) -> str:
+def health(run: Path, name: str, module: str = MODULE, *, limit_s: float = 20.0, **more: Any) -> str:
     """Plays one episode of a class that fails, as a stage does, and returns the health of its run."""
     stage = run / "attempt_1" / "train"
     stage.mkdir(parents=True)
     retries: Mapping[str, Any] = {"retries_per_episode": 1, "call_timeout_s": limit_s, "episode_timeout_s": 60.0}
-    member = rules(serve=f"{MODULE}:{name}", dialect=Dialect.HERMES, **retries, **more)
+    member = rules(serve=f"{module}:{name}", dialect=Dialect.HERMES, **retries, **more)
     (stage / "episode.json").write_text(EpisodeConfig({member.name: member}).to_json())
     environ = {**os.environ, "XP_DIGGER_TOKEN": SECRET, "XP_PASS_ENV": "XP_DIGGER_TOKEN"}
     with (
@@ -45,7 +46,7 @@ def health(run: Path, name: str, *, limit_s: float = 20.0, **more: Any) -> str:
     ):
         row = TaskRow("", member.name, Purpose.TRAIN, "train", 0, "", (), "[]", 1.0)
         episode = mix.episode(row)
-        tool = "step" if name.startswith("OpenEnv") else "dig"
+        tool = "step" if module == OPENENV else "dig"
         episode.step(f'<tool_call>{{"name": "{tool}", "arguments": {{}}}}</tool_call>')
         episode.settle()
         writer.write(trajectory(episode, run="r", phase="train", step=0, sample=0, tools="[]"))
@@ -63,17 +64,18 @@ def health(run: Path, name: str, *, limit_s: float = 20.0, **more: Any) -> str:
         ("Dying", "die", ("dig is defined in", "it has ended")),
         ("Mistaken", "type", ("dig is defined in",)),
         ("Slow", "slow", ("0 of 1 episode void", "slowest calls: fake dig")),
-        ("OpenEnvRaising", "openenv", ("step: ToolCrashed", "RuntimeError: thirteen")),
+        ("Raising", "openenv", ("step: ToolCrashed", "RuntimeError: thirteen")),
     ],
 )
 def test_a_fault_is_named_with_its_file_and_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: str, words: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(local_server, "PING_S", 0.2)
-    more = {"provider": "openenv", "rows": f"{MODULE}:rows"} if name.startswith("OpenEnv") else {}
-    text = health(tmp_path, name, **more)
-    line = place_of(fault)
-    assert f'{FILE}", line {line}' in text or f"{FILE}:{line}" in text
+    module = OPENENV if fault == "openenv" else MODULE
+    more = {"provider": "openenv", "rows": f"{OPENENV}:rows"} if module == OPENENV else {}
+    text = health(tmp_path, name, module, **more)
+    file, line = place_of(fault, module)
+    assert f'{file}", line {line}' in text or f"{file}:{line}" in text
     for word in words:
         assert word in text
 
@@ -85,7 +87,8 @@ def test_a_call_without_an_answer_is_named_with_the_line_that_waits(
     monkeypatch.setattr(local_server, "PING_S", 0.2)
     text = health(tmp_path, name, limit_s=2.0)
     assert "DeadlineExceeded" in text or "SessionLost" in text
-    assert f'{FILE}", line {place_of(fault)}' in text
+    file, line = place_of(fault)
+    assert f'{file}", line {line}' in text
     assert ("it has answered nothing for 2 s" in text) == (name == "Blocking")
 
 

@@ -139,6 +139,8 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
         accepted = [other for other in changed(spec, field) if other != spec and not spec_refusals(other)]
         if accepted and module.meanings(spec)[field].support is Support.UNSUPPORTED:
             faults.append(f"{field} is called unsupported and is not refused")
-        elif any(rendered(other) == rendered(spec) and not says_so(other, field) for other in accepted):
-            faults.append(f"{field} changes nothing, and nobody says so")
+        elif accepted:
+            before = rendered(spec)
+            if any(rendered(other) == before and not says_so(other, field) for other in accepted):
+                faults.append(f"{field} changes nothing, and nobody says so")
     return faults
