@@ -266,6 +266,7 @@ def test_after_a_session_no_thread_of_it_is_left(tasks: Path) -> None:
 
 def test_env_check_plays_a_program(tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["env=harness", f"env.target={tasks}", "env.sandbox=none", "tasks=1", "training.group_size=2"]
+    words += ["env.limits.max_sessions=4", "env.max_turns=5"]
     command = f"env.options.command=python {PROGRAMS}/shell_agent.py {{prompt_file}}"
     assert main(["env", "check", *words, command, "--seconds", "300", "--json"]) == 0, capsys.readouterr().out
     (report,) = json.loads(capsys.readouterr().out)

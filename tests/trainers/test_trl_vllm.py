@@ -76,8 +76,8 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
 @pytest.mark.parametrize(
     ("processes", "overrides"),
     [
-        (1, ()),
-        (1, ("hardware.accelerator_memory_gb=80",)),
+        (1, ("backend.engine.memory_fraction=0.4",)),
+        pytest.param(1, ("hardware.accelerator_memory_gb=80",), marks=pytest.mark.slow),
         pytest.param(
             1, ("model.lora={rank: 4, alpha: 8.0, dropout: 0.0, target_modules: null}",), marks=pytest.mark.slow
         ),
@@ -103,19 +103,17 @@ def test_a_colocated_engine_writes_with_the_weights_of_the_step(
         # Awake for all turns of a rollout, asleep while the policy learns.
         assert calls.count("wake kv_cache") == 2
         assert calls[0] == calls[-1] == "sleep"
+    if "backend.engine.memory_fraction=0.4" in overrides:
+        given = found["given"]
+        assert given["gpu_memory_utilization"] == "0.4"
+        assert given["max_model_len"] == str(600 + 300)  # model=tiny: prompt; here: response
+        assert given["max_num_seqs"] == "8"
+        assert given["logprobs_mode"] == "processed_logprobs"
     if "backend.engine.tensor_parallel=2" in overrides:
         # The first rank has one turn and the second more: both take part in all.
         assert found["calls"][0].count("step 8") >= 2
         assert any(call in found["calls"][0] for call in ("step 3", "step 4"))
         assert found["calls"][0] == found["calls"][1]
-
-
-def test_trl_hands_the_engine_what_the_spec_said(tmp_path: Path) -> None:
-    given = colocated(tmp_path, 1, "backend.engine.memory_fraction=0.4")["given"]
-    assert given["gpu_memory_utilization"] == "0.4"
-    assert given["max_model_len"] == str(600 + 300)  # model=tiny: prompt; this test: response
-    assert given["max_num_seqs"] == "8"
-    assert given["logprobs_mode"] == "processed_logprobs"
 
 
 def repeats_the_last_token(request: Request) -> Reply:

@@ -13,7 +13,8 @@ from xp.episode.dialects import syntax_of
 from xp.episode.json_schema import TYPES, Schema, allowed_types, allowed_values, branches, properties, required
 from xp.spec.dialect import Dialect
 
-WORDS: Final = ("yes", "no", "a", "the", "x", "hello", "0", "1", "42")
+# Since a tool may be a shell, no word is a program that does not end, as `yes` is.
+WORDS: Final = ("true", "no", "a", "the", "x", "hello", "0", "1", "42")
 MAX_ITEMS: Final = 2
 MAX_DEPTH: Final = 4
 """Depth of nested arguments below which only required ones are made."""

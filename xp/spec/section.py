@@ -205,8 +205,14 @@ def _first_leaf(value: Any, is_match: Callable[[Any], bool], place: str = "") ->
 class Section(BaseModel):
     """A part of the spec."""
 
+    # Most processes of a run unpickle or copy sections and validate none: their validators are built at first use.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
     def faults(self) -> Iterator[str]:
