@@ -15,7 +15,10 @@ from xp.planning.backend import backend_of
 ROOM = Path(__file__).parent / "meanings"
 LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
 EVERYWHERE = {
-    "dapo": ["algorithm=dapo", "algorithm.importance_correction=token_mask", "training.max_staleness=1"],
+    "dapo": [
+        *("algorithm=dapo", "algorithm.importance_correction=token_truncate", "algorithm.importance_mask=token"),
+        "training.max_staleness=1",
+    ],
     "ppo": ["algorithm=ppo"],
     "opd": ["algorithm=opd", "algorithm.distill.teacher=ORG/TEACHER"],
     "adapters": [

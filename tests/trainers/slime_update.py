@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from tests.trainers.test_slime_parser import parse
+from tests.unit.slime_config import PLACES
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.composition import compose
 
 VOCABULARY = 11
@@ -83,7 +85,9 @@ def drawn(seed: int = 0, far: float = 0.4) -> Step:
 
 def arguments(root: Path, *overrides: str) -> Any:
     """Slime's own, from its real parser, of what xp renders."""
-    return SimpleNamespace(**vars(parse(compose([*SPEC, *overrides]), root)))
+    spec, file = compose([*SPEC, *overrides]), root / "worker.json"
+    file.write_text(WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=1).to_json())
+    return SimpleNamespace(**{**vars(parse(spec, root)), WORKER_ATTRIBUTE: str(file)})
 
 
 def batch_of(step: Step) -> dict[str, Any]:

@@ -13,9 +13,8 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.trainers.skyrl_parts import train_config
 from tests.trainers.test_skyrl_trainer import SMALL, UIDS, output, trainer
-from tests.unit.test_importance import planted
-from xp.spec import ImportanceCorrection
-from xp.worker.importance import Importance
+from tests.unit.test_importance import PAIRS, planted
+from xp.worker.importance import weigh
 
 REWARDS = np.array([1.0, 0.2, 0.0, 0.5, 0.3, 0.9, 0.1, 0.2])
 NUM_TOKENS = np.array([1, 2, 3, 3, 2, 1, 3, 2])
@@ -128,21 +127,20 @@ def test_the_policy_loss_and_its_gradient_are_the_papers(made: Any, algorithm: s
     assert is_silent.any() == (algorithm != "cispo")
 
 
-@pytest.mark.parametrize("correction", [one.value for one in ImportanceCorrection if one != "none"])
-def test_skyrls_own_weights_are_xps_at_and_beyond_the_bounds(correction: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("weight", "left_out_by"), PAIRS)
+def test_skyrls_own_weights_are_xps_at_and_beyond_the_bounds(weight: str, left_out_by: str, tmp_path: Path) -> None:
     import torch
     from skyrl.backends.skyrl_train.utils.off_policy_correction_utils import compute_off_policy_correction
 
-    lower = 0.0 if correction.endswith("truncate") else 0.5
-    bounds = (f"algorithm.importance_lower={lower}", "algorithm.importance_upper=2")
-    config = train_config(*SMALL, f"algorithm.importance_correction={correction}", *bounds)
+    own = (f"algorithm.importance_correction={weight}", f"algorithm.importance_mask={left_out_by}")
+    config = train_config(*SMALL, *own, "algorithm.importance_upper=2", "algorithm.mask_lower=0.5")
     settings = trainer(tmp_path, config).cfg.trainer.algorithm.off_policy_correction
     gaps, mask = planted()
     gaps = gaps.nan_to_num()
     ratio, _, kept = compute_off_policy_correction(gaps, torch.zeros_like(gaps), mask, settings)
-    expected = Importance(correction, lower, 2.0).weigh(gaps, mask).weights
+    expected = weigh(config.spec.algorithm, gaps, mask).weights
     found = (kept * (1 if ratio is None else ratio)).double()
     # SkyRL computes the ratio in float32, and cuts its logarithm at 20.
     torch.testing.assert_close(found, expected * mask, rtol=1e-6, atol=1e-8)
-    if lower:
+    if left_out_by != "none":
         assert torch.equal(found == 0, expected * mask == 0)

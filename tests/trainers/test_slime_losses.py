@@ -11,7 +11,8 @@ import pytest
 
 from tests.trainers.slime_setup import needs_slime
 from tests.trainers.slime_update import MASKS, Step, arguments, batch_of, drawn, megatron
-from xp.worker.importance import Importance, metrics
+from tests.unit.test_importance import PAIRS, algorithm
+from xp.worker.importance import metrics, weigh
 
 pytestmark = needs_slime
 
@@ -144,26 +145,26 @@ def test_the_gap_to_the_engine_weighs_each_token(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
-@pytest.mark.parametrize(
-    "correction", ["token_truncate", "sequence_truncate", "token_mask", "sequence_mask", "geometric_mask"]
-)
+@pytest.mark.parametrize(("weight", "left_out_by"), PAIRS)
 def test_a_correction_weighs_the_policy_loss_alone_and_reports_its_weights(
-    correction: str, aggregation: str, tmp_path: Path
+    weight: str, left_out_by: str, aggregation: str, tmp_path: Path
 ) -> None:
     import torch
 
     from xp.backends.slime.worker.metric_names import OF_WEIGHTS
 
-    own = (f"algorithm.importance_correction={correction}", f"algorithm.loss_aggregation={aggregation}")
+    own = (f"algorithm.importance_correction={weight}", f"algorithm.importance_mask={left_out_by}")
     # The lower bound is the ratio of an engine that agrees.
-    bounds = ("algorithm.importance_lower=1", "algorithm.importance_upper=1.5")
-    args, step = arguments(tmp_path, *CASES["grpo"], *own, *bounds, "training.kl_coef=0.3"), drawn()
+    bounds = (f"algorithm.{name}_lower=1" for name in ("importance", "mask"))
+    upper = (f"algorithm.{name}_upper=1.5" for name in ("importance", "mask"))
+    more = (f"algorithm.loss_aggregation={aggregation}", "training.kl_coef=0.3")
+    args, step = arguments(tmp_path, *CASES["grpo"], *own, *bounds, *upper, *more), drawn()
     step.of_engine[0] = step.old[0].copy()
     step.of_engine[1][0] -= 8
     _, gradient, reported = of_slime(args, step)
-    rule = Importance(correction, 1.0, 1.5)
+    rule = algorithm(weight, left_out_by, 1.0, 1.5)
     gaps = [torch.tensor(old - engine) for old, engine in zip(step.old, step.of_engine, strict=True)]
-    weighed = [rule.weigh(gap, torch.tensor(mask)) for gap, mask in zip(gaps, MASKS, strict=True)]
+    weighed = [weigh(rule, gap, torch.tensor(mask)) for gap, mask in zip(gaps, MASKS, strict=True)]
     assert bool((weighed[0].weights == 1).all()), "a ratio at a bound is in the bounds"
     losses, slopes = papers("grpo", step, args.eps_clip, args.eps_clip_high)
     for at, reference in enumerate(step.of_reference):
@@ -174,6 +175,18 @@ def test_a_correction_weighs_the_policy_loss_alone_and_reports_its_weights(
     sums = [sum(float(one) for one in parts) for parts in zip(*(one.sums() for one in weighed), strict=True)]
     slimes = [reported[name.removeprefix("train/")] for name in OF_WEIGHTS]
     assert metrics(slimes) == pytest.approx(metrics(sums), rel=1e-5)
+
+
+def test_a_mask_leaves_out_beside_the_ratio_to_the_engine(tmp_path: Path) -> None:
+    own = ("algorithm.ratio_from=engine", "algorithm.importance_mask=token", "algorithm.mask_upper=1.5")
+    args, step = arguments(tmp_path, *CASES["grpo"], *own), drawn()
+    _, gradient, _ = of_slime(args, step)
+    kept = [np.exp(old - engine) <= 1.5 for old, engine in zip(step.old, step.of_engine, strict=True)]
+    step.old[:] = step.of_engine
+    losses, slopes = papers("grpo", step, args.eps_clip, args.eps_clip_high)
+    _, by_log_probs = aggregated(args, losses, [slope * is_kept for slope, is_kept in zip(slopes, kept, strict=True)])
+    for found, wanted in zip(gradient, step.logits_gradient(by_log_probs), strict=True):
+        assert found == pytest.approx(wanted, abs=3e-6)
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])

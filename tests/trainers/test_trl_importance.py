@@ -16,9 +16,9 @@ from tools.parity.recorded import batch
 from tools.parity.trl_program import _trainer
 from xp.backends.trl.worker.means import trained
 from xp.builtin.tiny_model import SHIPPED
-from xp.worker.importance import Importance
+from xp.worker.importance import weigh
 
-NATIVE = ("token_truncate", "sequence_mask", "sequence_truncate", "token_mask")
+NATIVE = ("token_truncate", "sequence_truncate")
 
 
 def scored(scratch: Path, lower: float, upper: float, *overrides: str) -> tuple[Any, dict[str, Any]]:
@@ -34,7 +34,9 @@ def scored(scratch: Path, lower: float, upper: float, *overrides: str) -> tuple[
 
     def watching(output: dict[str, Any]) -> Any:
         seen.update({**output, "is_trained": trained(output) > 0})
-        return correct(output)
+        corrected = correct(output)
+        seen["used"] = corrected.get("importance_sampling_ratio")
+        return corrected
 
     trainer._corrected = watching
     trainer.train()
@@ -52,12 +54,12 @@ def test_a_ratio_at_a_bound_is_kept_and_the_next_number_is_not(correction: str, 
     gap = first["old_per_token_logps"] - first["sampling_per_token_logps"]
     for name, above_low, below_high in (("at", low, high), ("within", low.nextafter(high), high.nextafter(low))):
         lower, upper = float(above_low), float(below_high)
-        _, found = scored(tmp_path / name, lower, upper, own)
+        trainer, found = scored(tmp_path / name, lower, upper, own)
         weights, is_kept = found["importance_sampling_ratio"], (ratios >= lower) & (ratios <= upper)
-        expected = ratios.clamp(lower, upper) if correction.endswith("truncate") else ratios * is_kept
-        torch.testing.assert_close(weights[is_counted], expected[is_counted], rtol=0, atol=0)
+        torch.testing.assert_close(weights[is_counted], ratios.clamp(lower, upper)[is_counted], rtol=0, atol=0)
         assert bool(is_kept[ratios == high].all()) == (name == "at")
-        of_xp = Importance(correction, lower, upper).weigh(gap, first["is_trained"]).weights
+        bounds = {"importance_lower": lower, "importance_upper": upper}
+        of_xp = weigh(trainer._xp_algorithm.model_copy(update=bounds), gap, first["is_trained"]).weights
         is_trained = first["is_trained"]
         torch.testing.assert_close(of_xp[is_trained], weights.expand_as(of_xp)[is_trained], rtol=1e-5, atol=1e-5)
 
@@ -66,3 +68,13 @@ def test_the_gap_to_the_engine_is_seen_when_the_ratio_is_to_the_engine(tmp_path:
     trainer, _ = scored(tmp_path, 0.0, 1.0, "algorithm.ratio_from=engine")
     gaps = [abs(n) for one in batch() for n, m in zip(one.noise, one.trained(False), strict=True) if m]
     assert trainer._xp_log._episodes["training/logprob_gap"] == pytest.approx(sum(gaps) / len(gaps), rel=1e-3)
+
+
+def test_a_mask_alone_and_beside_a_weight_replaces_trls_weights(tmp_path: Path) -> None:
+    mask = ("algorithm.importance_mask=geometric", "algorithm.mask_lower=0.97", "algorithm.mask_upper=1.05")
+    for name, weight in (("alone", "none"), ("both", "token_truncate")):
+        trainer, found = scored(tmp_path / name, 0.0, 2.0, *mask, f"algorithm.importance_correction={weight}")
+        gap = found["old_per_token_logps"] - found["sampling_per_token_logps"]
+        expected = weigh(trainer._xp_algorithm, gap, found["is_trained"]).weights
+        torch.testing.assert_close(used := found["used"], expected)
+        assert {*used.unique().tolist()} == {0.0, 1.0} if name == "alone" else len(used.unique()) > 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from xp.composition import compose
-from xp.spec import ImportanceCorrection, RunSpec
+from xp.spec import ImportanceCorrection, ImportanceMask, RunSpec
 
 SLIME = ["env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b"]
 DENSE = ["env=whodunit", "backend=slime", "hardware=h100x8", "model=qwen3-4b"]
@@ -35,6 +35,13 @@ ALGORITHMS = {
 """Every estimator with every loss that Slime has for it."""
 SCALED = ("grpo", "gspo", "cispo")
 """Those whose scale is free."""
+CORRECTIONS = (
+    *((f"algorithm.importance_correction={one}",) for one in ImportanceCorrection),
+    *((f"algorithm.importance_mask={one}", "algorithm.mask_lower=0.9") for one in ImportanceMask),
+    ("algorithm.importance_correction=token_truncate", "algorithm.importance_mask=sequence"),
+    ("algorithm.ratio_from=engine", "algorithm.importance_mask=token"),
+)
+"""Weights and masks for the gap to the engine."""
 
 
 def expected_estimator(spec: RunSpec) -> str:
@@ -87,7 +94,7 @@ def legal(draw: st.DrawFn) -> RunSpec:
             f"algorithm.clip_high={draw(st.sampled_from([0.0004, 0.28, 4.0]))}",
             f"algorithm.loss_aggregation={draw(st.sampled_from(['token_mean', 'sequence_mean']))}",
             f"algorithm.kl_estimator={draw(st.sampled_from(['k1', 'k2', 'k3']))}",
-            f"algorithm.importance_correction={draw(st.sampled_from(list(ImportanceCorrection)))}",
+            *draw(st.sampled_from(CORRECTIONS)),
             f"algorithm.importance_lower={draw(st.sampled_from([0.5, 1.0]))}",
             f"algorithm.dynamic_sampling={draw(st.booleans())}",
             f"evaluation.every={draw(st.sampled_from(['null', '5']))}",

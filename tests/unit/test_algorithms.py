@@ -13,6 +13,7 @@ from xp.spec import (
     Critic,
     Estimator,
     ImportanceCorrection,
+    ImportanceMask,
     LossAggregation,
     PolicyLoss,
     RatioLevel,
@@ -137,14 +138,19 @@ def test_ppo_runs_on_slime_from_a_converted_model() -> None:
 
 @pytest.mark.parametrize("backend", sorted(GPU))
 @pytest.mark.parametrize("algorithm", ["gspo", "cispo"])
-@pytest.mark.parametrize("correction", list(ImportanceCorrection))
+@pytest.mark.parametrize("correction", ImportanceCorrection)
+@pytest.mark.parametrize("mask", ImportanceMask)
 def test_a_policy_loss_with_a_correction_works_or_is_refused(
-    algorithm: str, backend: str, correction: ImportanceCorrection
+    algorithm: str, backend: str, correction: ImportanceCorrection, mask: ImportanceMask
 ) -> None:
-    spec = composed(
-        algorithm, *GPU[backend], f"algorithm.importance_correction={correction}", "algorithm.importance_lower=0.5"
-    )
-    assert {refusal.field for refusal in spec_refusals(spec)} <= {"algorithm.importance_correction"}
+    own = (f"algorithm.importance_correction={correction}", f"algorithm.importance_mask={mask}")
+    spec = composed(algorithm, *GPU[backend], *own, "algorithm.importance_lower=0.5", "algorithm.mask_lower=0.5")
+    fields = {
+        f"algorithm.importance_{name}"
+        for name, value in (("correction", correction), ("mask", mask))
+        if value != "none"
+    }
+    assert {refusal.field for refusal in spec_refusals(spec)} == (fields if backend == "trl" else set())
 
 
 @pytest.mark.parametrize("backend", ["skyrl", "slime"])

@@ -185,6 +185,8 @@ def test_a_limit_of_a_turn_that_no_turn_reaches_is_told() -> None:
 def test_bounds_of_a_correction_that_is_off_are_told() -> None:
     (line,) = ineffective_lines(compose(["algorithm.importance_upper=3.0"]))
     assert line.startswith("algorithm.importance_lower and importance_upper have no effect")
+    (line,) = ineffective_lines(compose(["algorithm.mask_lower=0.5"]))
+    assert line.startswith("algorithm.mask_lower and mask_upper have no effect: algorithm.importance_mask=none")
     on = ["algorithm.importance_upper=3.0", "algorithm.importance_correction=token_truncate"]
     assert ineffective_lines(compose(on)) == []
 

@@ -11,10 +11,10 @@ import torch
 from tools.parity.recorded import LOWER, UPPER, batch
 from xp.composition import compose
 from xp.planning.values import spec_refusals
-from xp.spec import ImportanceCorrection, RunSpec
-from xp.worker.importance import OUTSIDE, SAMPLE_SIZE, Importance, metrics
+from xp.spec import Algorithm, ImportanceCorrection, ImportanceMask, RunSpec
+from xp.worker.importance import OUTSIDE, SAMPLE_SIZE, metrics, weigh
 
-CORRECTIONS = [one.value for one in ImportanceCorrection if one is not ImportanceCorrection.NONE]
+PAIRS = [(weight.value, mask.value) for weight in ImportanceCorrection for mask in ImportanceMask][1:]
 EDGE = math.log(2)
 LONG = 1000
 ROWS = {
@@ -43,30 +43,44 @@ def planted() -> tuple[torch.Tensor, torch.Tensor]:
     return gaps, mask
 
 
-def formula(correction: str, ratios: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Weights of an episode's trained tokens, and which of them are beyond a bound."""
-    logs = np.nan_to_num(np.array(ratios, dtype=np.float64))
+def algorithm(weight: str, mask: str, lower: float = 0.5, upper: float = 2.0) -> Algorithm:
+    """An algorithm with the same bounds for the weight and the mask."""
+    bounds = {"importance_lower": lower, "importance_upper": upper, "mask_lower": lower, "mask_upper": upper}
+    own = {"importance_correction": ImportanceCorrection(weight), "importance_mask": ImportanceMask(mask)}
+    return compose([]).algorithm.model_copy(update={**own, **bounds})
+
+
+def level(name: str, logs: np.ndarray) -> np.ndarray:
+    """Ratio of each token at a level."""
     with np.errstate(over="ignore"):
         values = {
+            "none": 1.0,
             "token": np.exp(logs),
-            "sequence": np.full(len(logs), np.exp(logs.sum())),
-            "geometric": np.full(len(logs), np.exp(logs.sum() / max(1, len(logs)))),
-        }[correction.partition("_")[0]]
-    outside = (values < 0.5) | (values > 2)
-    if correction.endswith("truncate"):
-        return np.clip(values, 0.5, 2), outside
-    return np.where(outside, 0.0, 1.0 if correction.startswith("geometric") else values), outside
+            "sequence": np.exp(logs.sum()),
+            "geometric": np.exp(logs.sum() / max(1, len(logs))),
+        }
+    return np.broadcast_to(values[name], logs.shape)
 
 
-@pytest.mark.parametrize("correction", CORRECTIONS)
-def test_weights_and_their_metrics_are_the_formulas_at_and_beyond_the_bounds(correction: str) -> None:
+def formula(weight: str, mask: str, ratios: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of an episode's trained tokens, and which of them are beyond a bound."""
+    logs = np.nan_to_num(np.array(ratios, dtype=np.float64))
+    of_mask = level(mask, logs)
+    is_left_out = (of_mask < 0.5) | (of_mask > 2)
+    of_weight = level(weight.partition("_")[0], np.where(is_left_out & (mask == "token"), 0.0, logs))
+    outside = is_left_out | (of_weight < 0.5) | (of_weight > 2)
+    return np.where(is_left_out, 0.0, np.clip(of_weight, 0.5, 2)), outside
+
+
+@pytest.mark.parametrize(("weight", "left_out_by"), PAIRS)
+def test_weights_and_their_metrics_are_the_formulas_at_and_beyond_the_bounds(weight: str, left_out_by: str) -> None:
     gaps, mask = planted()
-    weighed = Importance(correction, 0.5, 2.0).weigh(gaps.requires_grad_(), mask)
+    weighed = weigh(algorithm(weight, left_out_by), gaps.requires_grad_(), mask)
     assert not weighed.weights.requires_grad
     assert bool(torch.isfinite(weighed.weights).all())
     all_weights, all_outside = [], []
     for row, (name, ratios) in enumerate(ROWS.items()):
-        weights, outside = formula(correction, ratios)
+        weights, outside = formula(weight, left_out_by, ratios)
         found = weighed.weights[row, : 2 * len(ratios) : 2]
         assert found.numpy() == pytest.approx(weights, rel=1e-12), name
         assert bool((found.numpy() == 0).any()) == bool((weights == 0).any()), name

@@ -138,9 +138,11 @@ def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
     assert {"megatron_config_path", "custom_advantage_function_path", "num_critic_only_steps"} & set(found) == (
         {"megatron_config_path", "custom_advantage_function_path", "num_critic_only_steps"} if has_critic else set()
     )
-    is_corrected = algorithm.importance_correction != "none"
-    assert is_on(found, "--use-tis") == is_corrected
-    weights = f"xp.backends.slime.worker.importance.{algorithm.importance_correction}"
+    is_corrected = (algorithm.importance_correction, algorithm.importance_mask) != ("none", "none")
+    is_to_engine = algorithm.ratio_from == "engine"
+    assert is_on(found, "--use-tis") == (is_corrected and not is_to_engine)
+    assert is_on(found, "--get-mismatch-metrics") == (is_corrected and is_to_engine)
+    weights = "xp.backends.slime.worker.importance.weighed"
     assert found.get("custom_tis_function_path") == (weights if is_corrected else None)
     assert (found["tis_clip_low"], found["tis_clip"]) == (algorithm.importance_lower, algorithm.importance_upper)
     assert ("dynamic_sampling_filter_path" in found) == algorithm.dynamic_sampling

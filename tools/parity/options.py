@@ -59,6 +59,7 @@ BONUS = "the bonus is a mean over episodes of their token means; the papers' and
 NORMS = "weight decay leaves biases and norms out"
 CORRECTED = "backend.engine.name=vllm"
 SGLANG: dict[str, tuple[str, ...]] = {"slime": ("backend.engine.name=sglang",)}
+WEIGHTS = ("token_truncate", "sequence_truncate")
 SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
 NARROW_CRITIC = (
     "algorithm.critic={discount: 0.97, gae_lambda: 0.9, value_clip: 0.005}",
@@ -76,11 +77,19 @@ def _ranks(name: str, *overrides: str, of_backend: Mapping[str, tuple[str, ...]]
     return Option(name, ("hardware.accelerators_per_node=2", *overrides), of_backend=of_backend)
 
 
-def _corrected(name: str, lower: float = 0.0, upper: float = UPPER, *more: str) -> Option:
-    """An option with the importance correction that the name begins with."""
+def _corrected(name: str, lower: float = 0.0, *more: str) -> Option:
+    """An option with the importance weight that the name begins with."""
     own = f"algorithm.importance_correction={name.partition(',')[0]}"
-    bounds = (f"algorithm.importance_lower={lower}", f"algorithm.importance_upper={upper}")
+    bounds = (f"algorithm.importance_lower={lower}", f"algorithm.importance_upper={UPPER}")
     return Option(f"importance_correction={name}", (own, *bounds, *more, CORRECTED), of_backend=SGLANG)
+
+
+def _masked(name: str, lower: float = LOWER, upper: float = UPPER, *more: str) -> Option:
+    """An option with the importance mask that the name begins with, and the weight after its +."""
+    mask, _, weight = name.partition(",")[0].partition(" + ")
+    own = (f"algorithm.importance_mask={mask}", f"algorithm.importance_correction={weight or 'none'}")
+    bounds = (f"algorithm.mask_lower={lower}", f"algorithm.mask_upper={upper}")
+    return Option(f"importance_mask={name}", (*own, *bounds, *more, CORRECTED), of_backend=SGLANG)
 
 
 def _opd(name: str, *overrides: str) -> Option:
@@ -116,20 +125,19 @@ OPTIONS = (
         ("algorithm.loss_aggregation=sequence_mean", "training.learning_rate=0.005"),
         why={"skyrl": FAR},
     ),
-    *(_corrected(name) for name in ("token_truncate", "sequence_truncate")),
-    *(_corrected(f"{name}, two bounds", LOWER) for name in ("token_truncate", "sequence_truncate")),
-    *(_corrected(name, LOWER) for name in ("token_mask", "sequence_mask", "geometric_mask")),
-    _corrected("geometric_mask, narrow", 0.97, 1.05),
-    _corrected("token_mask, sequence_mean", LOWER, UPPER, SEQUENCE_MEAN),
+    *(_corrected(name) for name in WEIGHTS),
+    *(_corrected(f"{name}, two bounds", LOWER) for name in WEIGHTS),
+    *(_masked(name) for name in ("token", "sequence", "geometric")),
+    _masked("geometric, narrow", 0.97, 1.05),
+    *(_masked(f"{mask} + {weight}") for mask in ("token", "sequence") for weight in WEIGHTS),
+    *(_masked(f"geometric + {weight}", 0.97, 1.05) for weight in WEIGHTS),
+    _masked("token + token_truncate, sequence_mean", LOWER, UPPER, SEQUENCE_MEAN),
     Option("ratio_from=engine", ("algorithm.ratio_from=engine", CORRECTED), of_backend=SGLANG),
     Option(
-        "ratio_from=engine, geometric_mask",
+        "ratio_from=engine, geometric mask",
         (
-            "algorithm.ratio_from=engine",
-            "algorithm.importance_correction=geometric_mask",
-            "algorithm.importance_lower=0.97",
-            "algorithm.importance_upper=1.05",
-            CORRECTED,
+            *("algorithm.ratio_from=engine", "algorithm.importance_mask=geometric"),
+            *("algorithm.mask_lower=0.97", "algorithm.mask_upper=1.05", CORRECTED),
         ),
         of_backend=SGLANG,
     ),
@@ -214,7 +222,7 @@ OF_UPDATES = "a mean of the updates' means"
 REPORTED: dict[tuple[str, str], dict[str, str]] = {
     ("trl", "training/clip_fraction"): {"gspo": "with `ratio_level=sequence` a share of episodes"},
     ("skyrl", "training/clip_fraction"): {
-        "ratio_from=engine, geometric_mask": "tokens that the mask leaves out count as not clipped"
+        "ratio_from=engine, geometric mask": "tokens that the mask leaves out count as not clipped"
     },
     ("slime", "training/logprob_gap"): {"": OF_UPDATES},
     ("slime", "training/value_clip_fraction"): {"sequence_mean": OF_EPISODES},

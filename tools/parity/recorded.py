@@ -107,6 +107,9 @@ class UpdateRule:
     importance_correction: str
     importance_lower: float
     importance_upper: float
+    importance_mask: str
+    mask_lower: float
+    mask_upper: float
     ratio_from: str
     mask_truncated: bool
     overlong: tuple[int, float] | None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -102,18 +101,23 @@ def clipped(
 
 
 def correction(rule: UpdateRule, old: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Weight of the gap between trainer and engine (https://fengyao.notion.site/off-policy-rl); both bounds belong to
-    what is kept."""
+    """Weight of the gap between trainer and engine (https://fengyao.notion.site/off-policy-rl), 0 for what the mask
+    leaves out; both bounds belong to what is kept."""
+    is_kept, of_level = kept_and_ratio(rule, old, engine, mask)
+    return torch.where(is_kept, of_level.clamp(rule.importance_lower, rule.importance_upper), 0.0)
+
+
+def kept_and_ratio(
+    rule: UpdateRule, old: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whether the mask keeps each token, and the ratio of the weight's level over what a token mask keeps."""
     ratio, num_tokens = ((old - engine) * mask).exp(), mask.sum().clamp(min=1)
-    kept = {"token": ratio, "sequence": ratio.prod(), "geometric": ratio.prod() ** (1 / num_tokens)}
-    level, _, how = rule.importance_correction.partition("_")
-    if level == "none":
-        return torch.ones_like(ratio)
-    of_level, lower, upper = kept[level].expand_as(ratio), rule.importance_lower, rule.importance_upper
-    if how == "truncate":
-        return of_level.clamp(lower, upper)
-    is_within = (lower <= of_level) & (of_level <= upper)
-    return torch.where(is_within, 1.0 if level == "geometric" else of_level, 0.0)
+    levels = {"none": ratio**0, "token": ratio, "sequence": ratio.prod(), "geometric": ratio.prod() ** (1 / num_tokens)}
+    of_mask = levels[rule.importance_mask].expand_as(ratio)
+    is_kept = (rule.mask_lower <= of_mask) & (of_mask <= rule.mask_upper)
+    left = torch.where(is_kept, ratio, 1.0) if rule.importance_mask == "token" else ratio
+    level = rule.importance_correction.partition("_")[0]
+    return is_kept, {"none": ratio**0, "token": left, "sequence": left.prod()}[level].expand_as(ratio)
 
 
 def weight_metrics(
@@ -123,13 +127,13 @@ def weight_metrics(
     masks: Sequence[torch.Tensor],
 ) -> dict[str, float]:
     """Share of the trained tokens beyond a bound, and the effective sample size over them (Kong 1992)."""
-    unbounded = replace(rule, importance_correction=f"{rule.importance_correction.partition('_')[0]}_truncate")
-    unbounded = replace(unbounded, importance_lower=0.0, importance_upper=math.inf)
-    plain = [correction(unbounded, -noise, 0 * noise, mask) for noise, mask in zip(noises, masks, strict=True)]
-    ratios, used = (
-        torch.cat([one[mask > 0] for one, mask in zip(all_, masks, strict=True)]) for all_ in (plain, weights)
+    outside = []
+    for noise, mask in zip(noises, masks, strict=True):
+        is_kept, ratio = kept_and_ratio(rule, -noise, 0 * noise, mask)
+        outside.append(~is_kept | (ratio < rule.importance_lower) | (ratio > rule.importance_upper))
+    is_outside, used = (
+        torch.cat([one[mask > 0] for one, mask in zip(all_, masks, strict=True)]) for all_ in (outside, weights)
     )
-    is_outside = (ratios < rule.importance_lower) | (ratios > rule.importance_upper)
     return {
         "training/importance_outside": float(is_outside.double().mean()),
         "training/importance_sample_size": float(used.sum() ** 2 / used.square().sum() / len(used)),
@@ -191,7 +195,7 @@ def reference(
     noises = [torch.tensor(one.noise, dtype=torch.float64) for one in episodes]
     engines = [own + noise for own, noise in zip(before, noises, strict=True)]
     weights = [correction(rule, *parts) for parts in zip(before, engines, masks, strict=True)]
-    if rule.importance_correction != "none":
+    if (rule.importance_correction, rule.importance_mask) != ("none", "none"):
         found.reported.update(weight_metrics(rule, noises, weights, masks))
     num_trained = sum(mask.sum() for mask in masks)
     found.reported["training/logprob_gap"] = float(

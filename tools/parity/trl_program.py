@@ -119,7 +119,7 @@ def _trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
     order = [task(group) for group in dict.fromkeys(episode.group for episode in episodes)]
     recorded: Any = RecordedRun(case, episodes, config)
     trainer = make_trainer(config, {}, tokenizer, order, TRLStepLog(config, None), recorded)
-    if case.rule.importance_correction != "none":
+    if algorithm.is_corrected:
         # For the correction TRL would send its weights to vLLM; here the batch has an engine's log-probabilities.
         trainer._last_loaded_step = 0
     return trainer

@@ -20,7 +20,7 @@ from xp.lib.text import counted
 from xp.planning.episode import episode_config
 from xp.planning.rows import Refusal
 from xp.planning.stages import prepare_config, profiles, task_set_place
-from xp.spec import EnvMember, HeldOutSpec, ImportanceCorrection, LauncherName, Overlap, RunSpec, SelectionSpec
+from xp.spec import EnvMember, HeldOutSpec, LauncherName, Overlap, RunSpec, SelectionSpec
 from xp.tasks.config import Purpose
 from xp.tasks.held_out import evaluation_only
 from xp.tasks.manifest import read_manifest
@@ -71,7 +71,7 @@ def training_line(spec: RunSpec) -> str:
 
 
 BOUNDS = (0.0, 2.0)
-"""`algorithm.importance_lower` and `importance_upper` of conf/algorithm/_base.yaml."""
+"""Bounds of an importance weight, and of a mask, in conf/algorithm/_base.yaml."""
 
 
 def ineffective_lines(spec: RunSpec) -> list[str]:
@@ -83,12 +83,13 @@ def ineffective_lines(spec: RunSpec) -> list[str]:
             f"training.max_tokens_per_turn={turn} has no effect: training.max_response_tokens={response} ends every"
             " turn before; lower the first, or raise the second"
         )
-    bounds = (algorithm.importance_lower, algorithm.importance_upper)
-    if algorithm.importance_correction is ImportanceCorrection.NONE and bounds != BOUNDS:
-        lines.append(
-            "algorithm.importance_lower and importance_upper have no effect: algorithm.importance_correction=none; set"
-            " token_truncate, or another one"
-        )
+    for name, kind, value in (("importance", "correction", "token_truncate"), ("mask", "mask", "token")):
+        bounds = tuple(getattr(algorithm, f"{name}_{end}") for end in ("lower", "upper"))
+        if getattr(algorithm, f"importance_{kind}") == "none" and bounds != BOUNDS:
+            lines.append(
+                f"algorithm.{name}_lower and {name}_upper have no effect: algorithm.importance_{kind}=none; set"
+                f" {value}, or another one"
+            )
     return lines
 
 

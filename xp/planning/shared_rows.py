@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from xp.models.files import config_of
 from xp.models.network import stated
 from xp.planning.rows import Row
-from xp.spec import Estimator, ImportanceCorrection, LossAggregation, PolicyLoss, RatioFrom, RatioLevel, RunSpec
-from xp.worker.importance import Importance
+from xp.spec import (
+    Estimator,
+    ImportanceCorrection,
+    ImportanceMask,
+    LossAggregation,
+    PolicyLoss,
+    RatioFrom,
+    RatioLevel,
+    RunSpec,
+)
 
 OLDER = "Episodes of an older policy have a larger gap: it is recorded, and only episodes of age 0 can stop the run."
 """Note on `training.max_logprob_gap` where `training.max_staleness` is above 0."""
@@ -45,11 +53,12 @@ def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
         more: what a backend needs too, and whether the spec has it.
     """
     algorithm = spec.algorithm
-    per_token = (ImportanceCorrection.NONE, ImportanceCorrection.TOKEN_TRUNCATE, ImportanceCorrection.TOKEN_MASK)
+    weight, mask = algorithm.importance_correction, algorithm.importance_mask
     needed = {
         "algorithm.loss_aggregation=token_mean": algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN,
         "algorithm.ratio_level=token": algorithm.ratio_level is RatioLevel.TOKEN,
-        f"algorithm.importance_correction={', '.join(per_token)}": algorithm.importance_correction in per_token,
+        "algorithm.importance_correction=none or token_truncate": weight is not ImportanceCorrection.SEQUENCE_TRUNCATE,
+        "algorithm.importance_mask=none or token": mask in (ImportanceMask.NONE, ImportanceMask.TOKEN),
         "algorithm.estimator=grpo, rloo or maxrl": algorithm.estimator in OF_EPISODES,
         "algorithm.distill=null": algorithm.distill is None,
         "algorithm.overlong=null": algorithm.overlong is None,
@@ -152,9 +161,24 @@ def not_ahead(spec: RunSpec, reason: str | None, *, is_colocated: bool) -> str |
     return reason
 
 
-def is_corrected(spec: RunSpec) -> bool:
-    """Returns whether there is an importance correction."""
+NO_WEIGHT, NO_MASK = "nothing: there is no weight to bound", "nothing: there is no mask"
+"""What a backend receives of a bound without a weight, and of a mask and its bounds."""
+
+
+def is_weighed(spec: RunSpec) -> bool:
+    """Returns whether there is an importance weight."""
     return spec.algorithm.importance_correction is not ImportanceCorrection.NONE
+
+
+def is_masked(spec: RunSpec) -> bool:
+    """Returns whether there is an importance mask."""
+    return spec.algorithm.importance_mask is not ImportanceMask.NONE
+
+
+def mask_bounds(by: str) -> Iterator[Row]:
+    """Rows of the bounds of an importance mask that the module `by` computes."""
+    for end in ("lower", "upper"):
+        yield Row(f"algorithm.mask_{end}", implemented_by=lambda s: by if is_masked(s) else NO_MASK)
 
 
 def is_to_engine(spec: RunSpec) -> bool:
@@ -164,22 +188,7 @@ def is_to_engine(spec: RunSpec) -> bool:
 
 def has_correction(spec: RunSpec) -> bool:
     """Returns whether the update may use episodes of another distribution than the policy's."""
-    return is_corrected(spec) or is_to_engine(spec)
-
-
-def importance(spec: RunSpec, *, is_native: bool) -> Importance | None:
-    """The importance correction for a trainer; None if there is none.
-
-    Args:
-        spec: the spec.
-        is_native: whether the trainer itself multiplies the loss by these weights.
-    """
-    algorithm = spec.algorithm
-    if not is_corrected(spec):
-        return None
-    return Importance(
-        algorithm.importance_correction.value, algorithm.importance_lower, algorithm.importance_upper, is_native
-    )
+    return spec.algorithm.is_corrected or is_to_engine(spec)
 
 
 def longest_episode(spec: RunSpec) -> int:

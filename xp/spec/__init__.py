@@ -16,6 +16,7 @@ from xp.spec.algorithm import (
     Distill,
     Estimator,
     ImportanceCorrection,
+    ImportanceMask,
     KlEstimator,
     LossAggregation,
     PolicyLoss,

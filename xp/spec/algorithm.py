@@ -96,13 +96,21 @@ class ImportanceCorrection(StrEnum):
     TOKEN_TRUNCATE = "token_truncate"
     """The token's ratio, clamped to the bounds (TIS)."""
     SEQUENCE_TRUNCATE = "sequence_truncate"
-    """The product of the ratios of an episode's trained tokens, clamped to the bounds."""
-    TOKEN_MASK = "token_mask"
-    """The token's ratio, or 0 beyond the bounds (IcePop, arXiv:2510.18855)."""
-    SEQUENCE_MASK = "sequence_mask"
-    """The product over an episode, or 0 beyond the bounds (MIS)."""
-    GEOMETRIC_MASK = "geometric_mask"
-    """1, or 0 if the geometric mean of an episode's ratios is beyond the bounds."""
+    """The product of the ratios of an episode's tokens, clamped to the bounds; without those that
+    `importance_mask=token` leaves out."""
+
+
+class ImportanceMask(StrEnum):
+    """Unit whose policy loss is left out if its ratio of trainer to engine is beyond the bounds; it still counts in the
+    divisors of means."""
+
+    NONE = "none"
+    TOKEN = "token"
+    """A token, by its ratio (IcePop, arXiv:2510.18855)."""
+    SEQUENCE = "sequence"
+    """An episode, by the product of the ratios of its trained tokens (MIS)."""
+    GEOMETRIC = "geometric"
+    """An episode, by the geometric mean of these ratios."""
 
 
 class RatioFrom(StrEnum):
@@ -199,6 +207,11 @@ class Algorithm(Section):
     """Lower bound of the correction's ratio, inclusive. 0 means that there is none."""
     importance_upper: Annotated[float, Field(ge=1, le=1e8)]
     """Upper bound of the correction's ratio, inclusive."""
+    importance_mask: ImportanceMask
+    mask_lower: Fraction
+    """Lower bound of the mask's ratio, inclusive. 0 means that there is none."""
+    mask_upper: Annotated[float, Field(ge=1, le=1e8)]
+    """Upper bound of the mask's ratio, inclusive."""
     ratio_from: RatioFrom
     mask_truncated: bool
     """Leaves truncated episodes out of the loss: those that a limit of turns or tokens ended,
@@ -213,6 +226,11 @@ class Algorithm(Section):
     they do not fill ends the run (exit code 16)."""
     zero_variance_filter: bool
     """Leaves groups without variance out of the loss, of its divisor too."""
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether the gap between engine and trainer changes the policy loss, by a weight or a mask."""
+        return (self.importance_correction, self.importance_mask) != ("none", "none")
 
     def faults(self) -> Iterator[str]:
         expected = SCALES.get(self.estimator, self.advantage_scale)
@@ -242,16 +260,15 @@ class Algorithm(Section):
         if self.policy_loss is PolicyLoss.CISPO and self.ratio_level is RatioLevel.SEQUENCE:
             yield "policy_loss=cispo needs ratio_level=token: set it, or set policy_loss=clip"
         correction = self.importance_correction
-        is_weight = correction not in (ImportanceCorrection.NONE, ImportanceCorrection.GEOMETRIC_MASK)
-        if self.ratio_from is RatioFrom.ENGINE and is_weight:
+        if self.ratio_from is RatioFrom.ENGINE and correction is not ImportanceCorrection.NONE:
             yield (
-                f"ratio_from=engine needs importance_correction=none or geometric_mask, got {correction}: the clipped"
-                " ratio to the engine has this factor already; set one of both, or ratio_from=trainer"
+                f"ratio_from=engine needs importance_correction=none, got {correction}: the clipped ratio to the engine"
+                " has this factor already; set none (importance_mask can stay), or ratio_from=trainer"
             )
-        if correction is ImportanceCorrection.GEOMETRIC_MASK and self.importance_lower == 0:
+        if self.importance_mask is ImportanceMask.GEOMETRIC and self.mask_lower == 0:
             yield (
-                "importance_correction=geometric_mask needs both bounds, and near 1, since the geometric mean of an"
-                " episode is: set importance_lower=0.99 and importance_upper=1.01, for example"
+                "importance_mask=geometric needs both bounds, and near 1, since the geometric mean of an episode is:"
+                " set mask_lower=0.99 and mask_upper=1.01, for example"
             )
         if self.dual_clip is not None and self.policy_loss is PolicyLoss.CISPO:
             yield ("policy_loss=cispo bounds every ratio by clip_high: set dual_clip=null, or policy_loss=clip")

@@ -107,6 +107,8 @@ def rendered(spec: RunSpec) -> str:
 LIVE = {
     "algorithm.importance_lower": "algorithm.importance_correction=token_truncate",
     "algorithm.importance_upper": "algorithm.importance_correction=token_truncate",
+    "algorithm.mask_lower": "algorithm.importance_mask=token",
+    "algorithm.mask_upper": "algorithm.importance_mask=token",
     "training.min_learning_rate": "training.lr_schedule=linear",
     "backend.engine.quantization": "algorithm.importance_correction=token_truncate",
     "backend.engine.kv_cache_dtype": "algorithm.importance_correction=token_truncate",

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from xp.spec import Algorithm, ImportanceMask
+
 OUTSIDE, SAMPLE_SIZE = METRICS = "training/importance_outside", "training/importance_sample_size"
 
 
@@ -31,37 +33,37 @@ class ImportanceWeights:
         return [(column.double() * self.is_trained).sum() for column in self.columns()]
 
 
-@dataclass(frozen=True)
-class Importance:
-    """A spec's `algorithm.importance_correction` and its bounds."""
+def weigh(algorithm: Algorithm, gap: Any, mask: Any) -> ImportanceWeights:
+    """Weights of the tokens by a spec's `importance_correction`, and 0 for those that its `importance_mask` leaves out.
 
-    correction: str
-    lower: float
-    upper: float
-    is_native: bool = False
-    """True if the trainer itself multiplies the loss by the weights."""
+    Args:
+        algorithm: the spec's.
+        gap: (..., tokens), the trainer's log-probabilities before the update minus the engine's; NaN, where the engine
+            gave none, counts as 0.
+        mask: the same shape, above 0 for trained tokens.
+    """
+    is_trained, level = mask > 0, algorithm.importance_correction.partition("_")[0]
+    gap = gap.detach().masked_fill(~is_trained, 0.0).nan_to_num(nan=0.0)
+    ratio = _ratio(gap, is_trained, algorithm.importance_mask)
+    is_left_out = (ratio < algorithm.mask_lower) | (ratio > algorithm.mask_upper)
+    if algorithm.importance_mask is ImportanceMask.TOKEN:
+        # SkyRL's order: the product over an episode is of the tokens that are left.
+        gap = gap.masked_fill(is_left_out, 0.0)
+    ratio = _ratio(gap, is_trained, level)
+    lower, upper = algorithm.importance_lower, algorithm.importance_upper
+    weights = ratio.clamp(lower, upper).masked_fill(is_left_out, 0.0)
+    is_outside = is_left_out | (ratio < lower) | (ratio > upper)
+    return ImportanceWeights(is_trained.to(ratio.dtype), weights, is_outside.to(ratio.dtype))
 
-    def weigh(self, gap: Any, mask: Any) -> ImportanceWeights:
-        """Weights of the tokens.
 
-        Args:
-            gap: (..., tokens), the trainer's log-probabilities before the update minus the engine's; NaN, where the
-                engine gave none, counts as 0.
-            mask: the same shape, above 0 for trained tokens.
-        """
-        is_trained, level = mask > 0, self.correction.partition("_")[0]
-        gap = gap.detach().masked_fill(~is_trained, 0.0).nan_to_num(nan=0.0)
-        if level != "token":
-            num_tokens = is_trained.sum(-1, keepdim=True).clamp(min=1) if level == "geometric" else 1
-            gap = (gap.sum(-1, keepdim=True) / num_tokens).expand_as(gap)
-        ratio = gap.exp()
-        is_outside = (ratio < self.lower) | (ratio > self.upper)
-        if self.correction.endswith("truncate"):
-            weights = ratio.clamp(self.lower, self.upper)
-        else:
-            weights = (ratio if level != "geometric" else ratio.new_ones(())).expand_as(ratio)
-            weights = weights.masked_fill(is_outside, 0.0)
-        return ImportanceWeights(is_trained.to(ratio.dtype), weights, is_outside.to(ratio.dtype))
+def _ratio(gap: Any, is_trained: Any, level: str) -> Any:
+    """Ratio of a token, or the product or geometric mean of its episode's; 1 for the level `none`."""
+    if level == "none":
+        return gap.new_ones(gap.shape)
+    if level != "token":
+        num_tokens = is_trained.sum(-1, keepdim=True).clamp(min=1) if level == "geometric" else 1
+        gap = (gap.sum(-1, keepdim=True) / num_tokens).expand_as(gap)
+    return gap.exp()
 
 
 def metrics(sums: Sequence[Any]) -> dict[str, float]:

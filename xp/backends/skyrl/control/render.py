@@ -19,7 +19,6 @@ from xp.backends.skyrl.control.overrides import (
     sft_overrides,
 )
 from xp.backends.skyrl.control.rows import ROWS
-from xp.backends.skyrl.control.rows.algorithm import has_native_correction
 from xp.backends.skyrl.control.rows.model import PINS
 from xp.backends.skyrl.control.rows.sft import SFT, ranks
 from xp.backends.skyrl.worker.config import (
@@ -39,7 +38,7 @@ from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
-from xp.planning.shared_rows import importance, with_sft
+from xp.planning.shared_rows import with_sft
 from xp.planning.stages import (
     cpu_engine,
     cpu_environment,
@@ -172,7 +171,6 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         **_common(spec, "train", native(spec), paths),
         **train_fields(spec, places),
         updates_per_rollout=spec.training.all_updates_per_step,
-        importance=importance(spec, is_native=has_native_correction(spec)),
     )
     # A large model's weights are several files, but there is always one config.json.
     outputs = (f"{places.model}/config.json", places.metrics)

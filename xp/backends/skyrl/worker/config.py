@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xp.worker.importance import Importance
+from xp.spec import Algorithm, ImportanceCorrection, RatioFrom
 from xp.worker.sft import SftConfig
 from xp.worker.stage import StageConfig, TrainConfig
 
@@ -21,6 +21,16 @@ AT_THE_END = 1_000_000_000
 """Value of SkyRL's `trainer.eval_interval` without evaluations between the first and the last step."""
 XP_ESTIMATOR = "xp"
 """Name in SkyRL's registry for worker/advantages.py; SkyRL's parser accepts only registered names."""
+
+
+def has_native_correction(algorithm: Algorithm) -> bool:
+    """Returns whether SkyRL has the importance weight and mask with these bounds, or there is none.
+
+    It cuts weights from above only, and compares the engine with the ratio's old log-probabilities, which xp replaces
+    for a ratio to the engine.
+    """
+    is_cut_below = algorithm.importance_correction is not ImportanceCorrection.NONE and algorithm.importance_lower > 0
+    return not algorithm.is_corrected or (algorithm.ratio_from is RatioFrom.TRAINER and not is_cut_below)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +72,6 @@ class SkyRLTrainStageConfig(SkyRLStageConfig, TrainConfig):
 
     updates_per_rollout: int
     """Optimizer updates per rollout step, all passes together."""
-    importance: Importance | None
-    """Importance correction. None means that there is none."""
 
     def with_steps(self, steps: int) -> SkyRLTrainStageConfig:
         """Returns a copy with this number of rollout steps."""

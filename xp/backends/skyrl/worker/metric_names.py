@@ -37,8 +37,8 @@ NATIVE: Final[Mapping[str, str]] = {
 MEASURED: Final[Mapping[str, str]] = {
     "training/tokens": "",
     "training/updates": "",
-    OUTSIDE: "only with `algorithm.importance_correction`",
-    SAMPLE_SIZE: "only with `algorithm.importance_correction`",
+    OUTSIDE: "only with `algorithm.importance_correction` or `importance_mask`",
+    SAMPLE_SIZE: "only with `algorithm.importance_correction` or `importance_mask`",
     DISTILL_KL: "only with `algorithm.distill`",
     "time/start_s": "",
     "time/rollout_s": "",

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
 from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports
-from xp.backends.skyrl.worker.config import AT_THE_END, SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.config import AT_THE_END, SkyRLTrainStageConfig, has_native_correction
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
@@ -26,7 +26,7 @@ from xp.spec import RatioFrom
 from xp.worker.adapters import merge_adapters
 from xp.worker.best import BestKeeper
 from xp.worker.distill import DISTILL_KL, distilled
-from xp.worker.importance import metrics
+from xp.worker.importance import metrics, weigh
 from xp.worker.publish import seal
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.trained import never_filled
@@ -61,7 +61,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         **parts: Any,
     ) -> None:
         self._rule, self._keeper, self._evaluation = rule, keeper, evaluation
-        self._spec, self._importance, self._overlong = config.spec, config.importance, Overlong.of(config.spec)
+        self._spec, self._overlong = config.spec, Overlong.of(config.spec)
         self._distill = config.spec.algorithm.distill  # whose teacher is SkyRL's reference model
         super().__init__(**parts)
 
@@ -248,11 +248,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             advantages, gap = distilled(self._distill, data["advantages"], teacher, policy, mask)
             data["advantages"] = data["returns"] = advantages
             self.all_metrics[DISTILL_KL] = float(gap / mask.sum().clamp(min=1))
-        if self._importance is not None:
+        if self._spec.algorithm.is_corrected:
             gap = data["action_log_probs"] - data["rollout_logprobs"]
-            weighed = self._importance.weigh(gap, data["loss_mask"])
+            weighed = weigh(self._spec.algorithm, gap, data["loss_mask"])
             self.all_metrics |= metrics(weighed.sums())
-            if not self._importance.is_native:
+            if not has_native_correction(self._spec.algorithm):
                 data["advantages"] = data["advantages"] * weighed.weights
         if self._spec.algorithm.ratio_from is RatioFrom.ENGINE:
             data["action_log_probs"] = data["rollout_logprobs"]

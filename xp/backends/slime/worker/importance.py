@@ -1,4 +1,4 @@
-"""Slime's custom functions of the importance correction: Slime itself has no weights of whole episodes.
+"""Slime's custom function of the importance correction: Slime itself has no weights of whole episodes.
 
 The returned masks are the given ones: Slime would take masked tokens out of the KL penalty and the entropy too.
 """
@@ -6,15 +6,18 @@ The returned masks are the given ones: Slime would take masked tokens out of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.metric_names import OF_WEIGHTS
-from xp.worker.importance import Importance
+from xp.lib.reading import config_of
+from xp.spec import Algorithm
+from xp.worker.importance import weigh
 
 
-def _weigh(
-    correction: str,
+def weighed(
     args: Any,
     *,
     pg_loss: Any,
@@ -27,8 +30,7 @@ def _weigh(
     """Multiplies a micro-batch's policy loss by the weights.
 
     Args:
-        correction: a spec's `algorithm.importance_correction`.
-        args: Slime's arguments; `tis_clip_low` and `tis_clip` are the bounds.
+        args: Slime's arguments.
         pg_loss: [this rank's tokens of all responses].
         train_log_probs: [this rank's share of the response] of each episode, before the step's first update.
         rollout_log_probs: the engine's, in the same shapes.
@@ -42,15 +44,15 @@ def _weigh(
     import torch
     from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log_prob_with_cp
 
-    rule = Importance(correction, args.tis_clip_low, args.tis_clip)
+    algorithm = _algorithm(getattr(args, WORKER_ATTRIBUTE))
     weights, columns = [], []
     for old, written, mask, *lengths in zip(
         train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths, strict=True
     ):
-        weighed = rule.weigh(all_gather_with_cp(old - written, *lengths), mask)
-        weights.append(slice_log_prob_with_cp(weighed.weights, *lengths))
+        found = weigh(algorithm, all_gather_with_cp(old - written, *lengths), mask)
+        weights.append(slice_log_prob_with_cp(found.weights, *lengths))
         scale = 1 if args.calculate_per_token_loss else mask.sum()
-        columns.append([slice_log_prob_with_cp(column * scale, *lengths) for column in weighed.columns()])
+        columns.append([slice_log_prob_with_cp(column * scale, *lengths) for column in found.columns()])
     names = (name.removeprefix("train/") for name in OF_WEIGHTS)
     return (
         pg_loss * torch.cat(weights),
@@ -59,8 +61,7 @@ def _weigh(
     )
 
 
-token_truncate = partial(_weigh, "token_truncate")
-sequence_truncate = partial(_weigh, "sequence_truncate")
-token_mask = partial(_weigh, "token_mask")
-sequence_mask = partial(_weigh, "sequence_mask")
-geometric_mask = partial(_weigh, "geometric_mask")
+@cache
+def _algorithm(path: str) -> Algorithm:
+    """The spec's algorithm in the WorkerConfig of this file, which is read once in a process."""
+    return config_of(Path(path), WorkerConfig.from_json).spec.algorithm

@@ -32,8 +32,8 @@ OF_WEIGHTS: Final = tuple(f"train/importance_{name}" for name in ("tokens", "out
 """Slime's names for what xp's function of the importance weights reports."""
 MEASURED: Final[Mapping[str, str]] = {
     "training/tokens": "",
-    OUTSIDE: "only with `algorithm.importance_correction`",
-    SAMPLE_SIZE: "only with `algorithm.importance_correction`",
+    OUTSIDE: "only with `algorithm.importance_correction` or `importance_mask`",
+    SAMPLE_SIZE: "only with `algorithm.importance_correction` or `importance_mask`",
     DISTILL_KL: "only with `algorithm.distill`",
     "training/staleness": "only with `training.max_staleness`",
     "training/updates": "",

@@ -9,7 +9,6 @@ from xp.backends.trl.control.constraints import CONSTRAINTS, is_sharded, node_si
 from xp.backends.trl.control.overrides import ANSWERS, SFT_ANSWERS, catalog, class_fault
 from xp.backends.trl.control.processes import accelerate_config
 from xp.backends.trl.control.rows import ROWS
-from xp.backends.trl.control.rows.algorithm import has_native_correction
 from xp.backends.trl.control.rows.model import PINS
 from xp.backends.trl.control.rows.sft import SFT
 from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
@@ -23,7 +22,7 @@ from xp.planning.native_keys import NativeKeys, keys_of
 from xp.planning.rows import FieldSupport, Native, Refusal
 from xp.planning.runtime import trainer_runtime
 from xp.planning.sft import sft_fields, sft_needs
-from xp.planning.shared_rows import importance, with_sft
+from xp.planning.shared_rows import with_sft
 from xp.planning.stages import (
     cpu_engine,
     cpu_environment,
@@ -133,7 +132,6 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         **train_fields(spec, places),
         num_processes=world_size(spec),
         updates_per_rollout=spec.training.all_updates_per_step,
-        importance=importance(spec, is_native=has_native_correction(spec)),
         grpo=grpo_config(spec, places),
     )
     files = {"config.json": config.to_json()}

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from xp.engines.config import VLLMServer
-from xp.worker.importance import Importance
 from xp.worker.sft import SftConfig
 from xp.worker.stage import StageConfig, TrainConfig
 
@@ -27,8 +26,6 @@ class TRLTrainConfig(TRLStageConfig, TrainConfig):
 
     num_processes: int
     updates_per_rollout: int
-    importance: Importance | None
-    """Importance correction. None means that there is none."""
     grpo: Mapping[str, Any]
     """Keyword arguments of trl.GRPOConfig, without the address of a server and, with epochs, `max_steps`."""
 

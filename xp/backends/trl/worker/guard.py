@@ -19,9 +19,9 @@ from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.engines.kv_cache import without_padding_mask
 from xp.episode.advantages import AdvantageFn, of_valid
-from xp.spec import RatioFrom
+from xp.spec import ImportanceMask, RatioFrom
 from xp.worker.distill import DISTILL_KL, distilled
-from xp.worker.importance import Importance, metrics
+from xp.worker.importance import metrics, weigh
 from xp.worker.learning_rate import SCHEDULES, make_scheduler
 
 IDS_AND_MASK = ("ids", "mask")
@@ -35,8 +35,6 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
     Args:
         log: log of the run; raises if the run must stop.
-        importance: importance correction. None means that there is none.
-        ratio_from: source of the old log-probabilities, a spec's `algorithm.ratio_from`.
         teacher: teacher of on-policy distillation. None means that there is none.
         rule: function that computes the advantages. None means that GRPOTrainer does.
         parts: GRPOTrainer's own arguments.
@@ -50,13 +48,11 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     def __init__(
         self,
         log: TRLStepLog,
-        importance: Importance | None = None,
-        ratio_from: RatioFrom = RatioFrom.TRAINER,
         teacher: Teacher | None = None,
         rule: AdvantageFn | None = None,
         **parts: Any,
     ) -> None:
-        self._xp_log, self._xp_importance, self._xp_ratio_from = log, importance, ratio_from
+        self._xp_log, self._xp_algorithm = log, log.spec.algorithm
         self._xp_teacher, self._xp_rule = teacher, rule
         self._xp_logps: torch.Tensor | None = None
         """Log-probabilities of the last forward pass."""
@@ -77,7 +73,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         if teacher is not None:
             teacher.prepare(self)
         # TRL corrects only the weight of vLLM's samples; samples of an older policy need it for any engine.
-        self.use_vllm = self.use_vllm or importance is not None
+        self.use_vllm = self.use_vllm or self._xp_algorithm.is_corrected
 
     def create_accelerator_and_postprocess(self) -> None:
         """Trainer's method; what FSDP2 computes is set before GRPOTrainer shards its reference model."""
@@ -166,19 +162,19 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         return {**output, "advantages": advantages}
 
     def _corrected(self, output: dict[str, Any]) -> dict[str, Any]:
-        """The output with xp's importance weights, where TRL has none, or with the engine's log-probabilities as the
+        """The output with xp's importance weights, which a mask needs, or with the engine's log-probabilities as the
         old ones."""
         if "old_per_token_logps" in output:
             output[POLICY_LOGPS] = output["old_per_token_logps"]
             self._add_gap(output, output[POLICY_LOGPS])
-        if self._xp_ratio_from is RatioFrom.ENGINE:
+        if self._xp_algorithm.ratio_from is RatioFrom.ENGINE:
             output["old_per_token_logps"] = output["sampling_per_token_logps"]
-        if self._xp_importance is not None:
+        if self._xp_algorithm.is_corrected:
             gap = output[POLICY_LOGPS] - output["sampling_per_token_logps"]
-            weighed = self._xp_importance.weigh(gap, trained(output))
+            weighed = weigh(self._xp_algorithm, gap, trained(output))
             sums = self.accelerator.reduce(torch.stack(weighed.sums()).float(), reduction="sum")
             self._xp_log.measured(metrics(sums))
-            if not self._xp_importance.is_native:
+            if self._xp_algorithm.importance_mask is not ImportanceMask.NONE:
                 output["importance_sampling_ratio"] = weighed.weights
         return output
 

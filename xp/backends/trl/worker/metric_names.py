@@ -21,8 +21,8 @@ NATIVE: Final[Mapping[str, str]] = {
 MEASURED: Final[Mapping[str, str]] = {
     "training/tokens": "",
     "training/logprob_gap": "only with vLLM",
-    OUTSIDE: "only with `algorithm.importance_correction`",
-    SAMPLE_SIZE: "only with `algorithm.importance_correction`",
+    OUTSIDE: "only with `algorithm.importance_correction` or `importance_mask`",
+    SAMPLE_SIZE: "only with `algorithm.importance_correction` or `importance_mask`",
     DISTILL_KL: "only with `algorithm.distill`",
     "training/staleness": "only with `training.max_staleness`",
     "training/updates": "",

@@ -159,8 +159,6 @@ def make_trainer(
     of_dtype, end_ids = getattr(torch, policy.dtype.value), ChatTokens(tokenizer, policy).end_ids
     trainer = GuardedTrainer(
         log,
-        config.importance,
-        config.spec.algorithm.ratio_from,
         None if distill is None else Teacher(distill, environ, tokenizer, of_dtype),
         advantage_rule(config.spec.algorithm),
         model=model,

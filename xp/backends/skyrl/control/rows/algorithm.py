@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
 from xp.backends.skyrl.control.keys import Keys, has_critic, has_xp_estimator
-from xp.backends.skyrl.worker.config import XP_ESTIMATOR
+from xp.backends.skyrl.worker.config import XP_ESTIMATOR, has_native_correction
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import is_corrected, is_to_engine, no_clip, sapo_rows
-from xp.spec import AdvantageScale, ImportanceCorrection, LossAggregation, PolicyLoss, RatioLevel, RunSpec
+from xp.planning.shared_rows import NO_MASK, NO_WEIGHT, is_masked, is_to_engine, is_weighed, no_clip, sapo_rows
+from xp.spec import AdvantageScale, ImportanceMask, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
 LOSS_REDUCTION = {
     LossAggregation.TOKEN_MEAN: "token_mean",
@@ -18,20 +16,14 @@ LOSS_REDUCTION = {
     LossAggregation.CONSTANT: "seq_mean_token_sum_norm",
 }
 OFF_POLICY = f"{PLACE}.off_policy_correction"
-MASK_METRIC = {ImportanceCorrection.SEQUENCE_MASK: "product", ImportanceCorrection.GEOMETRIC_MASK: "geometric"}
-LOWER: Mapping[ImportanceCorrection, tuple[str, ...]] = {
-    ImportanceCorrection.TOKEN_MASK: ("token_mask_is_threshold_low",),
-    ImportanceCorrection.SEQUENCE_MASK: ("product_mask_low",),
-    ImportanceCorrection.GEOMETRIC_MASK: ("geo_mask_low",),
+MASK_METRIC = {ImportanceMask.SEQUENCE: "product", ImportanceMask.GEOMETRIC: "geometric"}
+MASK_BOUND = {
+    ImportanceMask.TOKEN: "token_mask_is_threshold",
+    ImportanceMask.SEQUENCE: "product_mask",
+    ImportanceMask.GEOMETRIC: "geo_mask",
 }
-UPPER: Mapping[ImportanceCorrection, tuple[str, ...]] = {
-    ImportanceCorrection.TOKEN_TRUNCATE: ("token_tis_ratio_clip_high",),
-    ImportanceCorrection.SEQUENCE_TRUNCATE: ("sequence_tis_ratio_clip_high",),
-    ImportanceCorrection.TOKEN_MASK: ("token_mask_is_threshold_high", "token_tis_ratio_clip_high"),
-    ImportanceCorrection.SEQUENCE_MASK: ("product_mask_high", "sequence_tis_ratio_clip_high"),
-    ImportanceCorrection.GEOMETRIC_MASK: ("geo_mask_high",),
-}
-"""Correction -> SkyRL's keys of its bound; SkyRL's masks alone have no weights, so that two also have a cut."""
+"""Mask -> how SkyRL's keys of its bounds begin."""
+BY_XP = "xp.backends.skyrl.worker.trainer"
 
 
 def _policy_loss(spec: RunSpec) -> str:
@@ -63,37 +55,45 @@ def _loss_length(spec: RunSpec) -> Keys:
     return {f"{PLACE}.max_seq_len": length if is_constant else None}
 
 
-def has_native_correction(spec: RunSpec) -> bool:
-    """Returns whether SkyRL has the importance correction with these bounds, or there is none."""
-    if is_to_engine(spec):
-        # SkyRL compares the old log-probabilities with the engine's, and xp replaces them by these.
-        return not is_corrected(spec)
-    return spec.algorithm.importance_lower == 0 or not spec.algorithm.importance_correction.endswith("truncate")
+def _weight_level(spec: RunSpec) -> str | None:
+    """Value of SkyRL's `tis_ratio_type`. None means that there is no weight, or that xp computes it."""
+    is_native = is_weighed(spec) and has_native_correction(spec.algorithm)
+    return spec.algorithm.importance_correction.partition("_")[0] if is_native else None
 
 
-def _importance_correction(spec: RunSpec) -> Keys:
-    correction = spec.algorithm.importance_correction
-    level = correction.partition("_")[0] if has_native_correction(spec) else None
+def _importance_mask(spec: RunSpec) -> Keys:
+    mask = spec.algorithm.importance_mask if has_native_correction(spec.algorithm) else ImportanceMask.NONE
     return {
-        f"{OFF_POLICY}.tis_ratio_type": level if level in ("token", "sequence") else None,
-        f"{OFF_POLICY}.sequence_mask_metric": MASK_METRIC.get(correction),
+        f"{OFF_POLICY}.sequence_mask_metric": MASK_METRIC.get(mask),
         **dict.fromkeys(f"{OFF_POLICY}.token_mask_is_threshold_{end}" for end in ("low", "high")),
     }
 
 
-def _bound(name: str, by_correction: Mapping[ImportanceCorrection, tuple[str, ...]]) -> Row:
-    """Row of a bound of the importance correction."""
+def _mask_bound(end: str) -> Row:
+    """Row of a bound of the importance mask; SkyRL's names of it end in `low` and `high`."""
+    name, native = f"mask_{end}", {"lower": "low", "upper": "high"}[end]
 
     def render(spec: RunSpec) -> Keys:
-        keys = by_correction.get(spec.algorithm.importance_correction, ()) if has_native_correction(spec) else ()
-        return {f"{OFF_POLICY}.{key}": getattr(spec.algorithm, name) for key in keys}
+        if not is_masked(spec) or not has_native_correction(spec.algorithm):
+            return {}
+        key = MASK_BOUND[spec.algorithm.importance_mask]
+        return {f"{OFF_POLICY}.{key}_{native}": getattr(spec.algorithm, name)}
 
-    def receives(spec: RunSpec) -> str:
-        if not is_corrected(spec):
-            return "nothing: there is no correction to bound"
-        return "" if render(spec) else "xp.backends.skyrl.worker.trainer"
+    return Row(
+        f"algorithm.{name}",
+        render,
+        implemented_by=lambda s: NO_MASK if not is_masked(s) else "" if render(s) else BY_XP,
+    )
 
-    return Row(f"algorithm.{name}", render, implemented_by=receives)
+
+def _by_xp(spec: RunSpec) -> str:
+    """Note on a weight or mask that xp computes."""
+    if has_native_correction(spec.algorithm):
+        return ""
+    return (
+        "xp multiplies the advantages by the weights: SkyRL cuts only from above, and compares the engine with the old"
+        " log-probabilities of the ratio."
+    )
 
 
 def _no_teacher(spec: RunSpec) -> str | None:
@@ -187,19 +187,24 @@ ALGORITHM = (
     ),
     Row(
         "algorithm.importance_correction",
-        _importance_correction,
-        note=lambda s: (
-            ""
-            if has_native_correction(s)
-            else "xp multiplies the advantages by the weights: SkyRL cuts only from above, and compares the engine with"
-            " the old log-probabilities of the ratio."
-        ),
+        lambda s: {f"{OFF_POLICY}.tis_ratio_type": _weight_level(s)},
+        note=lambda s: _by_xp(s) if is_weighed(s) else "",
     ),
-    _bound("importance_lower", LOWER),
-    _bound("importance_upper", UPPER),
+    Row("algorithm.importance_lower", implemented_by=lambda s: BY_XP if is_weighed(s) else NO_WEIGHT),
+    Row(
+        "algorithm.importance_upper",
+        lambda s: (
+            {f"{OFF_POLICY}.{level}_tis_ratio_clip_high": s.algorithm.importance_upper}
+            if (level := _weight_level(s))
+            else {}
+        ),
+        implemented_by=lambda s: NO_WEIGHT if not is_weighed(s) else "" if _weight_level(s) else BY_XP,
+    ),
+    Row("algorithm.importance_mask", _importance_mask, note=lambda s: _by_xp(s) if is_masked(s) else ""),
+    *(_mask_bound(end) for end in ("lower", "upper")),
     Row(
         "algorithm.ratio_from",
-        implemented_by=lambda s: "xp.backends.skyrl.worker.trainer" if is_to_engine(s) else "SkyRL's own",
+        implemented_by=lambda s: BY_XP if is_to_engine(s) else "SkyRL's own",
         note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
     ),
     Row("algorithm.mask_truncated", implemented_by="loss masks from xp.backends.skyrl.worker.generator"),

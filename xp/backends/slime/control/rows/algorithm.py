@@ -6,7 +6,7 @@ from typing import Any
 
 from xp.backends.slime.worker.config import FRESH_TASKS, HAS_VARIANCE, OVER_TRAINED_TOKENS
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import is_corrected, is_to_engine
+from xp.planning.shared_rows import NO_MASK, is_masked, is_to_engine, mask_bounds
 from xp.spec import (
     AdvantageScale,
     Estimator,
@@ -153,23 +153,17 @@ ALGORITHM = (
     Row(
         "algorithm.importance_correction",
         lambda s: {
-            "--use-tis": is_corrected(s),
-            "--custom-tis-function-path": f"{IMPORTANCE}.{s.algorithm.importance_correction}"
-            if is_corrected(s)
-            else None,
+            "--use-tis": s.algorithm.is_corrected and not is_to_engine(s),
+            # Slime calls the function for this too, and only this is legal beside the ratio to the engine.
+            "--get-mismatch-metrics": s.algorithm.is_corrected and is_to_engine(s),
+            "--custom-tis-function-path": f"{IMPORTANCE}.weighed" if s.algorithm.is_corrected else None,
         },
     ),
     Row("algorithm.importance_lower", "--tis-clip-low"),
     Row("algorithm.importance_upper", "--tis-clip"),
-    Row(
-        "algorithm.ratio_from",
-        lambda s: {"--use-rollout-logprobs": is_to_engine(s)},
-        refuse=when(
-            lambda s: is_to_engine(s) and is_corrected(s),
-            "Slime has either the ratio to the engine or a correction; set trainer, or"
-            " algorithm.importance_correction=none",
-        ),
-    ),
+    Row("algorithm.importance_mask", implemented_by=lambda s: IMPORTANCE if is_masked(s) else NO_MASK),
+    *mask_bounds(IMPORTANCE),
+    Row("algorithm.ratio_from", lambda s: {"--use-rollout-logprobs": is_to_engine(s)}),
     Row(
         "algorithm.mask_truncated",
         implemented_by="Sample.remove_sample, by xp.backends.slime.worker.rollout",

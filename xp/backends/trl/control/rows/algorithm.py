@@ -6,7 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import is_corrected, is_to_engine, no_clip, sapo_rows
+from xp.planning.shared_rows import (
+    NO_MASK,
+    NO_WEIGHT,
+    is_masked,
+    is_to_engine,
+    is_weighed,
+    mask_bounds,
+    no_clip,
+    sapo_rows,
+)
 from xp.spec import (
     AdvantageScale,
     EngineName,
@@ -32,7 +41,7 @@ OTHER_ESTIMATORS = {
 """Estimator -> difference of TRL's GRPOTrainer from it."""
 BY_XP = (Estimator.CUSTOM, Estimator.REINFORCE_PP)
 RULES = "xp.episode.advantages"
-MEANS = "xp.backends.trl.worker.means"
+GUARD, MEANS = "xp.backends.trl.worker.guard", "xp.backends.trl.worker.means"
 NO_CRITIC = "nothing: GRPOTrainer has no critic"
 
 
@@ -52,26 +61,20 @@ def _other_aggregation(spec: RunSpec) -> str | None:
     return f"TRL's {loss} averages by {native}, not by {aggregation}; set {native}, or use backend=skyrl"
 
 
-def has_native_correction(spec: RunSpec) -> bool:
-    """Returns whether TRL has the importance correction."""
-    return spec.algorithm.importance_correction is not ImportanceCorrection.GEOMETRIC_MASK
-
-
 def _importance_mode(spec: RunSpec) -> dict[str, Any]:
-    if not is_corrected(spec):
+    if not spec.algorithm.is_corrected:
         return {"vllm_importance_sampling_correction": False}
-    # Without a mode of its own, TRL's weights are replaced.
-    native = spec.algorithm.importance_correction
-    mode = native if has_native_correction(spec) else ImportanceCorrection.SEQUENCE_MASK
+    # A mask alone needs TRL's log-probabilities, and replaces its weights.
+    mode = spec.algorithm.importance_correction if is_weighed(spec) else ImportanceCorrection.TOKEN_TRUNCATE
     return {"vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": mode.value}
 
 
 def _bound(name: str, key: str) -> Row:
-    """Row of a bound of the importance correction."""
+    """Row of a bound of the importance weight."""
     return Row(
         f"algorithm.{name}",
-        lambda s: {key: getattr(s.algorithm, name) or None} if is_corrected(s) else {},
-        implemented_by=lambda s: "" if is_corrected(s) else "nothing: there is no correction to bound",
+        lambda s: {key: getattr(s.algorithm, name) or None} if is_weighed(s) else {},
+        implemented_by=lambda s: "" if is_weighed(s) else NO_WEIGHT,
     )
 
 
@@ -150,14 +153,20 @@ ALGORITHM = (
     Row(
         "algorithm.importance_correction",
         _importance_mode,
-        note=lambda s: "" if has_native_correction(s) else "xp.backends.trl.worker.guard replaces TRL's weights.",
-        refuse=_of_own_policy(is_corrected, "none"),
+        refuse=_of_own_policy(is_weighed, "none"),
     ),
     _bound("importance_lower", "vllm_importance_sampling_clip_min"),
     _bound("importance_upper", "vllm_importance_sampling_clip_max"),
     Row(
+        "algorithm.importance_mask",
+        implemented_by=lambda s: GUARD if is_masked(s) else NO_MASK,
+        note=lambda s: "xp's weights, which are 0 for what the mask leaves out, replace TRL's." if is_masked(s) else "",
+        refuse=_of_own_policy(is_masked, "none"),
+    ),
+    *mask_bounds(GUARD),
+    Row(
         "algorithm.ratio_from",
-        implemented_by=lambda s: "xp.backends.trl.worker.guard" if is_to_engine(s) else "GRPOTrainer's own",
+        implemented_by=lambda s: GUARD if is_to_engine(s) else "GRPOTrainer's own",
         note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
         refuse=_of_own_policy(is_to_engine, "trainer"),
     ),
