@@ -57,8 +57,9 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
         kinds = " or ".join(dict.fromkeys(name.partition("_")[0] for name in types))
         message = f"should be one of: {kinds}"
     else:
+        word = foreign_hint(f"{path}={value}") if error["type"] == "enum" else None
         form = FORMS.get(error["ctx"]["pattern"]) if error["type"] == "string_pattern_mismatch" else None
-        message = f"{form or error['msg'].removeprefix('Input ')}{_fix(error, path, value)}"
+        message = f"{form or error['msg'].removeprefix('Input ')}{f'; {word}' if word else _fix(error, value)}"
         if path == "training.num_steps" and value == 0:
             message += "; `python -m xp eval` plays a model untrained (model=NAME, or run=RUN@0)"
     return Fault(path, f"{path}={_shown(value)}: {message}", value, wants_text=types[0] == "string_type")
@@ -70,12 +71,10 @@ def _native(path: str, value: Any) -> str:
     return f"; {', '.join(hints[:5])}" if hints else ""
 
 
-def _fix(error: Any, path: str, value: Any) -> str:
+def _fix(error: Any, value: Any) -> str:
     """The most likely correction."""
     kind = error["type"]
     if kind == "enum" and isinstance(value, str):
-        if (word := foreign_hint(f"{path}={value}")) is not None:
-            return f"; {word}"
         return nearest(value, [part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")])
     if kind.startswith("int") and isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return f"; write {int(value)}"
