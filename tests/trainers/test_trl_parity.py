@@ -69,7 +69,7 @@ def read(spec: RunSpec, args: Any) -> Meant:
 
 def test_random_specs_mean_the_same_to_grpo_config(tmp_path: Path) -> None:
     losses = set()
-    for spec in random_specs("trl", count=16, own=drawn):
+    for spec in random_specs("trl", count=24, own=drawn):
         args = grpo_args(spec, tmp_path)
         assert differences(spec, read(spec, args)) == {}
         losses.add((args.loss_type == "cispo", args.importance_sampling_level))

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
 from xp.errors import XpError
 from xp.evaluation.records import REQUEST, EvaluationIdentity, place_of
+from xp.lib import loaded_code
 from xp.lib.code_files import place_digest
 from xp.lib.loaded_code import FILE, VARIABLE, changed, loaded
 from xp.run_records.lock import Lock, check_resumed, complete_lock, inputs_of, read_lock
@@ -73,3 +75,16 @@ def test_an_evaluation_is_played_again_when_such_a_module_changed(code: Path, tm
     assert place_of(tmp_path, requested, again=False).name == f"{place.name}-2"
     (code / "library/hidden.py").unlink()  # of another machine
     assert place_of(tmp_path, requested, again=False) == place
+
+
+def test_loaded_modules_are_looked_at_once_for_each_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[ModuleSpec | None] = []
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(loaded_code, "users_place", looked.append)
+    for number in (1, 2):
+        monkeypatch.setenv(VARIABLE, str(tmp_path / f"{number}.jsonl"))
+        looked.clear()
+        loaded_code.watch()
+        once = len(looked)
+        loaded_code.watch()
+        assert len(looked) == once > 0

@@ -17,6 +17,8 @@ VARIABLE: Final = "XP_LOADED_CODE"
 """Variable with the file of the record, for child processes too."""
 FILE: Final = "loaded.jsonl"
 _NOTED: Final = set[tuple[str, Path]]()
+_SCANNED: Final = set[str]()
+"""Records that have the modules that were loaded before them; the finder sees all later ones."""
 
 
 class _Recorder(MetaPathFinder):
@@ -30,7 +32,9 @@ class _Recorder(MetaPathFinder):
 
 def watch() -> None:
     """Records the user's modules that are loaded, and those that this process will load, if a file is named."""
-    if VARIABLE in os.environ:
+    file = os.environ.get(VARIABLE)
+    if file is not None and file not in _SCANNED:
+        _SCANNED.add(file)
         for module in [module for name, module in sys.modules.items() if "." not in name]:
             _note(getattr(module, "__spec__", None))
         if not any(isinstance(finder, _Recorder) for finder in sys.meta_path):
