@@ -1,34 +1,57 @@
-"""Public training scripts as recipes: where each of their keys went, for docs/public-scripts.md and its test."""
+"""Public training scripts in xp: where each of their keys went, for docs/public-scripts.md and its test.
+
+`python -m tools.public_scripts NAME ORG/REPO@COMMIT/PATH FILE` writes the keys of a script into `published/NAME.yaml`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
-from operator import attrgetter
+import re
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
+from xp.cli.native import KeyResult, NativeRow, PlanKeys
 from xp.composition import compose
-from xp.planning.native_keys import AnswerKind
-from xp.spec import RunSpec
-from xp.worker.places import RunPaths
+from xp.composition.scripts import script_keys
+from xp.lib.text import shortened
+from xp.planning.plan import build_plan, build_sft
 
-FILE: Final = Path(__file__).parents[1] / "tests/recorded/published_recipes.yaml"
-"""Recipe -> the keys of its source; `field` names xp's where the source is of another trainer, `here` its value."""
-PLACES: Final = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
+FACTS: Final = Path(__file__).parent / "published"
+"""One file for each script: `source`, what it `shows`, xp's `words`, `reasons` for keys that are not equal, and the
+script's `keys`."""
+REASONS: Final = {
+    "expert-tensor-parallel-size": "the model has no experts",
+    "kl-loss-type": "of weight 0; `low_var_kl` is `k3` cut at 10, and `backend.overrides` opens it",
+    "logging_steps": "xp writes its own metrics of every step",
+    "max_steps": "`training.epochs` is set",
+    "moe-layer-freq": "a loop of the script makes it, with the same layers",
+    "project_name": "a name of the user's: `project`",
+    "run_name": "a name of the user's: `name`",
+    "save_strategy": "a checkpoint is made every `training.checkpoint_every` steps, and at the end",
+    "sequence-parallel": "no effect with one tensor rank",
+    "trainer.max_ckpts_to_keep": "`training.keep_checkpoints`",
+    "trainer.project_name": "a name of the user's: `project`",
+    "trainer.run_name": "a name of the user's: `name`",
+    "use-kl-loss": "a penalty of weight 0 costs a forward of the reference and changes nothing",
+}
+"""Key -> why it differs, in any script."""
 HEAD: Final = """\
 # Public scripts
 
-Made by `make docs`: public training scripts as recipes, key by key. `tests/unit/test_published_recipes.py` plans the
-recipes and holds each value against what the trainer receives. A key went to a field, to a constant with its reason, or
-is answered by a sentence.
+Made by `make docs`: public training scripts in xp's words, key by key, by the comparison of `plan --native-diff`
+([porting a script](configuration.md#porting-a-script)). `tests/unit/test_public_scripts.py` plans them all.
 
-Values of `backend.overrides` replace a constant or a field of xp's where its row allows it; the plan then says what no
-longer holds.
-
-Without a field, on purpose:
+"Equal": the trainer receives the script's value, or xp's field has it. "Taken by xp": xp does it itself, or by a field
+whose value has another form. "Not in the script": its value is the trainer's default, and the plan has another one.
+Data, graders and names of files are the environment's in xp; where a script's data is no option of xp's, another
+environment is in its place.
 """
 WITHOUT_A_FIELD: Final = {
     "`token_mean_legacy`, `bnpo`": "a mean of micro-batches' means depends on `training.micro_batch_size`;"
@@ -42,92 +65,109 @@ WITHOUT_A_FIELD: Final = {
 """Knob -> why it is no field."""
 
 
-def sources() -> Mapping[str, list[dict[str, Any]]]:
-    """Recipe -> rows."""
-    content: dict[str, list[dict[str, Any]]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    return content
+@dataclass(frozen=True)
+class PublicScript:
+    """A script's facts."""
+
+    name: str
+    source: str
+    """ORG/REPO@COMMIT/PATH."""
+    shows: str
+    words: tuple[str, ...]
+    reasons: Mapping[str, str]
+    keys: Mapping[str, Any]
+
+    @property
+    def address(self) -> str:
+        place, _, path = self.source.partition("@")
+        return f"https://github.com/{place}/blob/{path}"
+
+    def rows(self) -> list[NativeRow]:
+        """What became of each key; raises XpError if xp refuses the words."""
+        spec = compose([word for word in self.words if word != "--sft"])
+        plan = build_sft(spec, "r") if "--sft" in self.words else build_plan(spec, "r")
+        return PlanKeys(plan).diff(self.keys)
+
+    def reason(self, row: NativeRow) -> str:
+        """xp's field or sentence, with the reason of the facts; empty for a difference that nobody explains."""
+        reason = self.reasons.get(row.key, REASONS.get(row.key.removeprefix("--"), ""))
+        is_explained = row.result is not KeyResult.DIFFERENT or row.in_xp.startswith("the same for every run: ")
+        if not reason:
+            return row.in_xp.removeprefix("the same for every run: ") if is_explained else ""
+        return f"{row.in_xp}; {reason}" if row.result is KeyResult.TAKEN else reason
 
 
-def received(spec: RunSpec) -> dict[str, Any]:
-    """Native keys of a recipe's trainer."""
-    if spec.backend.name == "skyrl":
-        from xp.backends.skyrl.control.render import native
-
-        return native(spec) | {"trainer.policy.model.path": spec.model.path}
-    if spec.backend.name == "slime":
-        from xp.backends.slime.control.render import train_flags
-
-        return {flag: _plain(words) for flag, words in train_flags(spec, PLACES).items() if words is not None}
-    from xp.backends.trl.control.render import grpo_config
-
-    found = dict(grpo_config(spec, PLACES)) | {"model_name_or_path": spec.model.path}
-    if (lora := spec.model.lora) is not None:
-        found |= {"lora_r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
-        found["lora_target_modules"] = [*(lora.target_modules or ())]
-    return found
-
-
-def _plain(words: tuple[str, ...]) -> Any:
-    """A flag's value as YAML has it; true: a switch."""
-    if not words:
-        return True
-    try:
-        return int(words[0])
-    except ValueError:
-        pass
-    try:
-        return float(words[0])
-    except ValueError:
-        return " ".join(words)
-
-
-def value_here(spec: RunSpec, row: Mapping[str, Any], native: Mapping[str, Any]) -> Any:
-    """What a recipe has for a row without `differs`."""
-    return attrgetter(row["field"])(spec) if "field" in row else native.get(row["key"])
-
-
-def expected(row: Mapping[str, Any]) -> Any:
-    return row.get("here", row["value"])
-
-
-def home(spec: RunSpec, row: Mapping[str, Any]) -> str:
-    """Where a key went: a field, a constant with its reason, or a sentence."""
-    if "differs" in row:
-        return str(row["differs"])
-    if "field" in row:
-        return f"`{row['field']}={_text(expected(row))}`"
-    key = row["key"]
-    keys = import_module(f"xp.backends.{spec.backend.name}.control.render").native_keys(spec)
-    if (found := keys.replaced(spec.backend.overrides).get(key)) is not None:
-        return f"`backend.overrides.{key}`: {found[1]}"
-    field = keys.owners.get(key)
-    if not field and (found := keys.answer(key)) is not None and found[0] is AnswerKind.OWNER:
-        field = found[1]
-    if field:
-        return f"`{field}`"
-    reason = keys.pins[key].reason if key in keys.pins else ""
-    return f"constant: {reason}" if reason else "the machine and the model"
-
-
-def _text(value: Any) -> str:
-    return (
-        {None: "null", True: "true", False: "false"}.get(value, str(value))
-        if isinstance(value, bool | None)
-        else str(value)
-    )
+@cache
+def scripts() -> Mapping[str, PublicScript]:
+    """Name -> script."""
+    loaded = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted(FACTS.glob("*.yaml"))}
+    return {
+        name: PublicScript(
+            name, facts["source"], facts["shows"], tuple(facts["words"]), facts.get("reasons") or {}, facts["keys"]
+        )
+        for name, facts in loaded.items()
+    }
 
 
 def page() -> str:
     """Content of docs/public-scripts.md."""
-    lines = [HEAD, "| knob | reason |", "|---|---|"]
+    tables = {name: (script, script.rows()) for name, script in scripts().items()}
+    lines = [HEAD, "| script | shows | equal | different | taken by xp | left over |", "|---|---|---|---|---|---|"]
+    for name, (script, rows) in tables.items():
+        number = Counter(row.result for row in rows)
+        cells = (str(number[result]) for result in list(KeyResult)[:4])
+        lines.append(f"| [{name}](#{name}) | {script.shows} | {' | '.join(cells)} |")
+    lines += ["", "Without a field, on purpose:", "", "| knob | reason |", "|---|---|"]
     lines += [*(f"| {knob} | {reason} |" for knob, reason in WITHOUT_A_FIELD.items()), ""]
-    for recipe, rows in sources().items():
-        spec = compose([f"recipes={recipe}"])
-        links = dict.fromkeys(row["source"].partition("#")[0] for row in rows)
-        lines += [f"## {recipe}", "", f"`python -m xp plan recipes={recipe}`. Sources:", ""]
-        lines += [f"* [{link.rpartition('/')[2]}]({link})" for link in links]
-        lines += ["", "| key | value | in xp |", "|---|---|---|"]
-        for row in rows:
-            lines.append(f"| `{row['key']}` | `{_text(row['value'])}` | {home(spec, row)} |".replace("\n", " "))
-        lines.append("")
+    for script, rows in tables.values():
+        lines += _section(script, rows)
     return "\n".join(lines)
+
+
+def _section(script: PublicScript, rows: Iterable[NativeRow]) -> Iterator[str]:
+    yield from (f"## {script.name}", "", f"[{script.source.rpartition('/')[2]}]({script.address}): {script.shows}.", "")
+    yield from (f"    python -m xp plan {shlex.join(script.words)}", "")
+    equal = [f"`{row.key}`" for row in rows if row.result is KeyResult.EQUAL]
+    yield from (f"Equal: {', '.join(equal)}.", "", "| key | script | plan | result | in xp |", "|---|---|---|---|---|")
+    groups: dict[tuple[str | None, str, str], list[NativeRow]] = {}
+    for row in rows:
+        if row.result is not KeyResult.EQUAL:
+            reason = re.sub(r"overrides\.\S+ passes it on", "overrides passes it on", script.reason(row))
+            groups.setdefault((row.plan, row.result, reason), []).append(row)
+    for (plan, result, reason), alike in groups.items():
+        keys, values = (
+            ", ".join(f"`{text}`" for text in texts)
+            for texts in ([row.key for row in alike], [row.script for row in alike])
+        )
+        yield f"| {' | '.join(map(_cell, (keys, values, f'`{plan}`' if plan else '', result, reason)))} |"
+    yield ""
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", r"\|")
+
+
+def main(name: str, source: str, file: str) -> None:
+    """Writes a script's keys into its facts, and leaves xp's words and the reasons as they are."""
+    place = FACTS / f"{name}.yaml"
+    facts = yaml.safe_load(place.read_text(encoding="utf-8")) if place.exists() else {"shows": "", "words": []}
+    keys = {key: _short(value) for key, value in script_keys(Path(file), lambda _: True).items()}
+    text = yaml.safe_dump(
+        {"source": source, **{key: facts[key] for key in ("shows", "words")}, "reasons": facts.get("reasons") or {}},
+        sort_keys=False,
+        width=160,
+    )
+    place.write_text(text + yaml.safe_dump({"keys": keys}, sort_keys=False, width=160, default_flow_style=None))
+
+
+def _short(value: Any) -> Any:
+    """A flag without its list, and the beginning of a long text; true: a switch."""
+    if isinstance(value, str):
+        return shortened(value, 120)
+    if isinstance(value, list):
+        return True if not value else _short(value[0]) if len(value) == 1 else value
+    return value
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

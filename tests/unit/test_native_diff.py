@@ -71,7 +71,7 @@ def place(tmp_path: Path) -> Path:
 
 def read(place: Path, name: str, text: str, known: tuple[str, ...] = ()) -> dict[str, Any]:
     (place / name).write_text(text)
-    return script_keys(place / name, known)
+    return script_keys(place / name, known.__contains__)
 
 
 def test_a_script_of_words_is_read_as_bash_reads_it(place: Path) -> None:
@@ -106,7 +106,7 @@ def test_python_yaml_and_lists_of_arguments(place: Path) -> None:
         "learning_rate": "1e-05",
         "model_init_kwargs": "{'dtype': torch.bfloat16}",
         "max_steps": "steps",
-        "model": "'org/m'",
+        "model": "org/m",
         "reward_funcs": "[length]",
     }
     text = "learning_rate: 2.0e-5\nreport_to: [wandb]\ntrainer: {algorithm: {kl: 1}}\nkwargs: {a: {b: 1}}\n"

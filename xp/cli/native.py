@@ -7,7 +7,7 @@ import re
 import shlex
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from importlib import import_module
@@ -59,7 +59,7 @@ def show_native(args: Namespace, plan: Plan) -> None:
     """Prints the native keys of the training, or of the fine-tuning if that is all; or the table of a script's keys."""
     native = PlanKeys(plan)
     if args.native_diff is not None:
-        rows = native.diff(script_keys(args.native_diff, native.keys.owners))
+        rows = native.diff(script_keys(args.native_diff, lambda key: native.keys.answer(key) is not None))
         show_table(COLUMNS, [asdict(row) for row in rows], as_json=args.json)
         if not args.json:
             print(counts(rows))
@@ -124,7 +124,7 @@ class PlanKeys:
             default = known.get(key, {}).get("default")
             is_left = key not in set_keys and bool(self.keys.owners.get(key)) and default not in (None, "None")
             if is_left and ours is not None and not is_same(default, ours):
-                rows.append(NativeRow(key, as_text(default), as_text(ours), KeyResult.UNSET, self._home(key)))
+                rows.append(NativeRow(key, as_text(default), as_text(ours), KeyResult.UNSET, self._home(key, "")))
         return rows
 
     def _row(self, typed: str, value: Any) -> NativeRow:
@@ -136,15 +136,20 @@ class PlanKeys:
             ours = self.rendered.get(key, self._fields.get(self.keys.owners.get(key, "")))
             result = KeyResult.EQUAL if is_same(value, ours) else KeyResult.DIFFERENT
             plan = as_text(self.rendered[key]) if key in self.rendered else None
-            return NativeRow(typed, text, plan, result, self._home(key))
+            return NativeRow(typed, text, plan, result, self._home(key, sentence))
+        if key in self.rendered and key not in RENAMED and is_same(value, self.rendered[key]):
+            return NativeRow(typed, text, as_text(self.rendered[key]), KeyResult.EQUAL, sentence)
         if kind is AnswerKind.OWNER:
             return self._of_field(typed, value, RENAMED.get(key, sentence), is_same_value=key in RENAMED)
+        if typed.startswith("${"):
+            sentence = "an array that neither the script nor the files beside it set"
         hint = foreign_hint(f"{typed}={text}") or foreign_hint(f"{key}={text}")
         if kind is None and hint is not None:
             word, _, theirs = hint.removeprefix("in xp: ").partition("=")
             field = f"{word}.name" if word == "algorithm" else word
             if field in self._fields:
-                return self._of_field(typed, theirs or value, field, is_same_value=True)
+                row = self._of_field(typed, theirs or value, field, is_same_value=field == word and bool(theirs))
+                return replace(row, script=text)
             return NativeRow(typed, text, None, KeyResult.TAKEN, hint.removeprefix("in xp: "))
         if kind in (AnswerKind.HARMLESS, AnswerKind.WARNED, AnswerKind.OPEN):
             sentence = f"{self.keys.place}.{key.removeprefix('--')} passes it on: {sentence}"
@@ -163,14 +168,14 @@ class PlanKeys:
         )
         return next(same, typed)
 
-    def _home(self, key: str) -> str:
-        """The field of a rendered key, with its value, or why it is the same for every run."""
+    def _home(self, key: str, sentence: str) -> str:
+        """The field of a rendered key with its value, why it is the same for every run, or the answer's sentence."""
         field = self.keys.owners.get(key)
         if field:
             return f"{field}={as_yaml(self._fields[field])}" if field in self._fields else field
         if key in self.keys.pins:
             return f"the same for every run: {self.keys.pins[key].reason}"
-        return self.keys.place if field is None else "the machine and the model"
+        return sentence if field is None else "the machine and the model"
 
     def _of_field(self, key: str, value: Any, field: str, *, is_same_value: bool) -> NativeRow:
         """Row of a key that a field answers.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -48,14 +48,14 @@ MAX_DEPTH: Final = 8
 """Largest number of scripts that call each other; a script may call itself."""
 
 
-def script_keys(path: Path, known: Container[str] = ()) -> dict[str, Any]:
+def script_keys(path: Path, is_known: Callable[[str], bool] = lambda _: False) -> dict[str, Any]:
     """Key -> value of a script's command with the most keys, or of a file with arguments.
 
     A flag has the list of its words, none for a switch; other keys of a shell script have their text.
 
     Args:
         path: a shell script or a list of arguments; YAML (.yaml, .yml, .json); or a Python file (.py).
-        known: keys whose value may be a mapping, which is not divided into its own keys.
+        is_known: returns whether the trainer has a key of YAML's; its mapping is not divided into its own keys.
 
     Raises:
         XpError: the file cannot be read.
@@ -71,8 +71,11 @@ def script_keys(path: Path, known: Container[str] = ()) -> dict[str, Any]:
         raise XpError(f"{path}: {error}") from error
     if not isinstance(nested, Mapping):
         raise XpError(f"{path}: expected keys with values")
-    whole = {key: value for key, value in nested.items() if key in known}
-    return whole | flat({key: value for key, value in nested.items() if key not in known})
+    return {
+        name: content
+        for key, value in nested.items()
+        for name, content in ({key: value} if is_known(key) else flat({key: value})).items()
+    }
 
 
 def _of_python(path: Path, tree: ast.Module) -> dict[str, Any]:
@@ -83,7 +86,8 @@ def _of_python(path: Path, tree: ast.Module) -> dict[str, Any]:
         for word in call.keywords if kind else ():
             is_literal = isinstance(word.value, ast.Constant | ast.List | ast.Dict)
             if word.arg is not None and (is_literal or (kind and kind[1] == "Config")):
-                found[word.arg] = ast.unparse(word.value)
+                is_text = isinstance(word.value, ast.Constant) and isinstance(word.value.value, str)
+                found[word.arg] = ast.literal_eval(word.value) if is_text else ast.unparse(word.value)
     return found | _Shell(path, {}).keys(ast.get_docstring(tree) or "", path.name)
 
 
