@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,86 +12,36 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.contracts.test_agreement import ROW
-from tests.support.fake_session import RULES, FakeSession
+from tests.support.rewriting import PROGRAM, TEXTS, RewritingMix, check_rows
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import REHEARSAL, ScriptedClient, play, train_config
 from tests.trainers.test_skyrl_rehearsal_envs import run_stage
 from tests.trainers.test_skyrl_trainer import SMALL, trainer
 from xp.composition import compose
-from xp.envs.base import NEW_PROMPT, EnvUnavailable, Message, ModelMessage, TakenResult, Task, ToolResult
-from xp.episode.episode import Episode
 from xp.episode.metrics_file import read_metrics
-from xp.spec.env import ToolCallsPerTurn
 from xp.worker.places import model_place
 
-PROGRAM = (
-    *("env=harness", "env.target=https://example.org", "env.sandbox=none", "env.options.command=agent"),
-    "env.options.max_rows=4",
-)
 ROOM = ("training.max_tokens_per_turn=200", "training.max_response_tokens=600")
-FOLLOWS = (None, NEW_PROMPT, 1, 0)
-"""What each of four requests follows: the last one, nothing, the turn before, and the first."""
-LEFT = 3
-"""The turn that the program does not wait for."""
-
-
-class RewritingSession(FakeSession):
-    """A program with a sub-agent, which goes back to its first turn."""
-
-    takes_answer = True
-
-    def __init__(self, *, fails: bool = False) -> None:
-        super().__init__(lambda *_: ToolResult(""))
-        self._fails = fails
-
-    def take(self, message: ModelMessage) -> TakenResult:
-        self.answers.append(message.message["content"])
-        if self._fails:
-            raise EnvUnavailable("down")
-        number = len(self.answers) - 1
-        if number == len(FOLLOWS):
-            return TakenResult("", 1.0, finished=True, undelivered=(LEFT,))
-        return TakenResult("", messages=(Message(role="user", content=f"{number}?"),), follows=FOLLOWS[number])
-
-
-class Mix:
-    def __init__(self, *, fails: bool) -> None:
-        self._fails = fails
-
-    def episode(self, row: Any) -> Episode:
-        rules = replace(RULES, tool_calls_per_turn=ToolCallsPerTurn.ALL)
-        return Episode(Task(row.env, row.split, row.index), lambda: RewritingSession(fails=self._fails), rules)
-
-    def scores_groups(self, env: str) -> bool:
-        return False
-
-    def max_sessions(self) -> int:
-        return 8
 
 
 def test_each_delivered_turn_is_trained_once_in_its_own_context() -> None:
-    client, mix = ScriptedClient([f"I say {number}." for number in range(5)]), Mix(fails=False)
-    batch = play(client, mix, [ROW], train_config(*ROOM, *PROGRAM))
+    client = ScriptedClient(list(TEXTS))
+    batch = play(client, RewritingMix(), [ROW], train_config(*ROOM, *PROGRAM))
     output = batch.output
     assert output["is_last_step"] == [False, False, True]
     assert {one.instance_id for one in output["trajectory_ids"]} == {"0"}
     assert [rewards[-1] for rewards in output["rewards"]] == [1.0] * 3
-    asked, trained = [one["ids"] for one in client.asked], []
     rows = zip(output["prompt_token_ids"], output["response_ids"], output["loss_masks"], strict=True)
-    for prompt, response, mask in rows:
-        starts = [at for at, (one, before) in enumerate(zip(mask, [0, *mask], strict=False)) if one and not before]
-        trained += [asked.index([*prompt, *response[:start]]) for start in starts]
-    assert sorted(trained) == [number for number in range(5) if number != LEFT]
+    check_rows([one["ids"] for one in client.asked], list(rows))
     sampled = [[one == -0.5 for one in row] for row in output["rollout_logprobs"]]
     assert sampled == [[bool(one) for one in mask] for mask in output["loss_masks"]]
-    assert len({one["seed"] for one in client.asked}) == 5
+    assert len({one["seed"] for one in client.asked}) == len(TEXTS)
 
 
 def test_an_outage_masks_the_rows_of_its_episode() -> None:
-    batch = play(
-        ScriptedClient(["I say."]), Mix(fails=True), [replace(ROW, task_id="a")], train_config(*ROOM, *PROGRAM)
-    )
+    mix, config = RewritingMix([True]), train_config(*ROOM, *PROGRAM)
+    batch = play(ScriptedClient(["I say."]), mix, [replace(ROW, task_id="a")], config)
     assert batch.output["stop_reasons"] == ["void"]
     assert not any(map(any, batch.output["loss_masks"]))
 

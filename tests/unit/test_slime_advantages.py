@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from xp.errors import ExitCode, XpError
 from xp.spec import Estimator
 from xp.worker.places import RunPaths
 
+NUMBERS = count()
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 
 
@@ -26,7 +28,11 @@ def sample(reward: float, group: int, num_tokens: int = 3, *, is_left_out: bool 
     """A sample of Slime's rollout, with two tokens of a tool's reply in the middle."""
     mask = [1, *[0, 0], *[1] * (num_tokens - 1)]
     return SimpleNamespace(
-        reward=reward, group_index=group, loss_mask=mask, remove_sample=is_left_out or math.isnan(reward)
+        index=next(NUMBERS),
+        reward=reward,
+        group_index=group,
+        loss_mask=mask,
+        remove_sample=is_left_out or math.isnan(reward),
     )
 
 

@@ -50,9 +50,9 @@ def args(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def group(number: int, *rewards: float) -> list[Any]:
     samples = []
-    for reward in rewards:
+    for index, reward in enumerate(rewards, start=4 * number):
         outcome = EpisodeResult(EpisodeStatus.FINISHED, reward, (reward,), 1, 1, 0)
-        samples.append(SimpleNamespace(metadata={}, reward=reward, remove_sample=False))
+        samples.append(SimpleNamespace(index=index, metadata={}, reward=reward, remove_sample=False))
         write_played(samples[-1].metadata, EpisodeFacts("fake", f"fake/train/{number}", outcome, 3))
     return samples
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
-from xp.engines.conversation import Conversation
+from xp.engines.conversation import Conversation, GeneratedTurn
 from xp.envs.base import NEW_PROMPT
 from xp.episode.episode import Episode
 from xp.episode.outcome import Reply, Tokens
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.spec import Sampling
 from xp.worker.token_budget import reply_ids
+
+WriteTurn = Callable[[Conversation], Awaitable[tuple[GeneratedTurn, bool]]]
+"""Function that generates the policy's next turn of a row, and returns whether a token limit ended it."""
+RunBlocking = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Function that calls a function in another thread."""
 
 
 class Rows:
@@ -83,6 +90,30 @@ class Rows:
         branch = Conversation(list(row.prompt_ids))
         branch.append_env_tokens(row.completion_ids[:end])
         return branch
+
+
+async def play_rows(
+    rows: Rows, episode: Episode, chat: ChatTokens, sampling: Sampling, write: WriteTurn, run: RunBlocking
+) -> None:
+    """Plays an episode to its end in a trainer's event loop.
+
+    Args:
+        rows: begins with the prompt.
+        episode: the episode, whose session opens before the first turn is written.
+        chat: the policy's tokenizer.
+        sampling: limits of tokens.
+        write: generates the policy's next turn of a row.
+        run: calls a function that may wait for the environment.
+    """
+    while not episode.is_over:
+        turn, is_cut = await write(rows.current)
+        rows.current.append_policy_tokens(turn.ids, turn.logprobs)
+        rows.end_turn(len(turn.ids))
+        reply = await run(partial(episode.step, chat.text(turn.ids), is_cut=is_cut))
+        if reply.is_done or rows.next(chat, episode, reply, sampling) is None:
+            break
+    await run(episode.settle)
+    rows.leave_out(episode.undelivered)
 
 
 def tokens_of(rows: Sequence[Conversation]) -> Tokens:

@@ -37,25 +37,23 @@ def sapo_rows(prefix: str) -> tuple[Row, ...]:
     return Row("algorithm.sapo", implemented_by="nothing: the loss is another"), of("positive"), of("negative")
 
 
-def has_rows(spec: RunSpec) -> bool:
-    """Returns whether an episode may have several rows of tokens: its program rewrites its history."""
-    return any(member.options.get("max_rows", 1) > 1 for member in spec.env.members.values())
-
-
 OF_EPISODES = (Estimator.GRPO, Estimator.RLOO, Estimator.MAXRL)
 """Estimators that need one reward per episode, whatever its rows are, and no number of tokens."""
 
 
-def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
+def depends_on_rows(
+    spec: RunSpec, more: Mapping[str, bool], means: Sequence[LossAggregation] = (LossAggregation.TOKEN_MEAN,)
+) -> str | None:
     """Returns why episodes of several rows cannot be trained on: a result would depend on how they are split.
 
     Args:
         more: what a backend needs too, and whether the spec has it.
+        means: the aggregations of its loss that weigh episodes, whatever their rows.
     """
     algorithm = spec.algorithm
     weight, mask = algorithm.importance_correction, algorithm.importance_mask
     needed = {
-        "algorithm.loss_aggregation=token_mean": algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN,
+        f"algorithm.loss_aggregation={' or '.join(means)}": algorithm.loss_aggregation in means,
         "algorithm.ratio_level=token": algorithm.ratio_level is RatioLevel.TOKEN,
         "algorithm.importance_correction=none or token_truncate": weight is not ImportanceCorrection.SEQUENCE_TRUNCATE,
         "algorithm.importance_mask=none or token": mask in (ImportanceMask.NONE, ImportanceMask.TOKEN),
@@ -65,7 +63,7 @@ def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
         **more,
     }
     others = [value for value, is_set in needed.items() if not is_set]
-    if not others or not has_rows(spec):
+    if not others or not spec.env.has_rows:
         return None
     return f"max_rows above 1 gives an episode several rows, whose split must not matter; set {', '.join(others)}"
 

@@ -18,8 +18,8 @@ from skyrl.train.generators.utils import prepare_generator_input
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.backends.skyrl.worker.env import CHAT, RUNNING
 from xp.backends.skyrl.worker.running_episode import CURRENT, RunningEpisode, task_of
-from xp.engines.conversation import Conversation
-from xp.engines.rows import Rows
+from xp.engines.conversation import Conversation, GeneratedTurn
+from xp.engines.rows import Rows, play_rows
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -162,9 +162,9 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             sampling_params: the engine's.
             more: SkyRL's further arguments, of which the engine gets the cache's salt.
         """
-        episode, row = running.episode, Conversation(list(running.prompt_ids))
-        rows = running.token_rows = Rows(row)
-        while not episode.is_over:
+        rows = running.token_rows = Rows(Conversation(list(running.prompt_ids)))
+
+        async def write(row: Conversation) -> tuple[GeneratedTurn, bool]:
             request = InferenceEngineInput(
                 prompt_token_ids=[[*row.prompt_ids, *row.completion_ids]],
                 session_ids=[trajectory_id.to_string()],
@@ -173,17 +173,11 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             )
             turn = await self.inference_engine_client.generate(request, model=self.policy_model_name)
             (ids,), logprobs = turn["response_ids"], turn.get("response_logprobs")
-            row.append_policy_tokens(ids, [0.0] * len(ids) if logprobs is None else logprobs[0])
-            rows.end_turn(len(ids))
             await start
-            step = partial(episode.step, turn["responses"][0], is_cut=running.is_cut)
-            reply = await self._run_in_executor_if_available(step)
-            following = None if reply.is_done else rows.next(self.chat, episode, reply, running.budget)
-            if following is None:
-                break
-            row = following
-        await self._run_in_executor_if_available(episode.settle)
-        rows.leave_out(episode.undelivered)
+            return GeneratedTurn(ids, [0.0] * len(ids) if logprobs is None else logprobs[0]), running.is_cut
+
+        run = self._run_in_executor_if_available
+        await play_rows(rows, running.episode, self.chat, running.budget, write, run)
         if not rows.all[0].completion_ids:
             rows.all[0].append_env_tokens([self.chat.end_id])
         return StepWiseOutput([self._of_row(one, sampling_params) for one in rows.all])

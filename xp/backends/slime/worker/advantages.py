@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from xp.backends.slime.worker.config import WorkerConfig
-from xp.backends.slime.worker.rollout_process import is_void, read_played, worker_of
+from xp.backends.slime.worker.rollout_process import by_episode, is_void, read_played, worker_of
 from xp.episode.advantages import (
     AdvantageFn,
     Valid,
@@ -61,9 +61,12 @@ def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[f
 
 def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[float], list[float]]:
     """Does the work of `post_process`, with the estimator as an argument."""
-    raw, groups = [float(sample.reward) for sample in samples], [str(sample.group_index) for sample in samples]
-    scored = [None if is_void(sample) else reward for sample, reward in zip(samples, raw, strict=True)]
-    return raw, of_valid(estimate, scored, groups, list(map(num_trained_tokens, samples)))
+    episodes = by_episode(samples)
+    scored = [None if is_void(one) else float(one.reward) for one in episodes]
+    groups = [str(one.group_index) for one in episodes]
+    estimates = of_valid(estimate, scored, groups, list(map(num_trained_tokens, episodes)))
+    of_index = {one.index: estimate for one, estimate in zip(episodes, estimates, strict=True)}
+    return [float(sample.reward) for sample in samples], [of_index[sample.index] for sample in samples]
 
 
 def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
@@ -142,7 +145,7 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
     """
     from slime.rollout.filter_hub.base_types import DynamicFilterOutput
 
-    worker = worker_of(args)
+    worker, group = worker_of(args), [one[0] if isinstance(one, list) else one for one in group]
     # The penalty for length is no variance: the paper's filter is on the answers' correctness.
     rewards = [float(read_played(one.metadata).outcome.task_reward or 0.0) for one in group if not is_void(one)]
     worker.judge(group, is_kept=differ(rewards))

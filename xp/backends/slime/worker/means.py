@@ -1,7 +1,7 @@
 """Corrects an update's mean to the episodes that are trained on, since Slime's also counts excluded ones.
 
-Slime counts an episode without a trained token (void, or excluded as truncated) as one token in its token mean, and as
-one episode of loss zero in its sequence mean. The loss of each update is multiplied by a correction factor where
+Slime counts a row without a trained token (void, or excluded as truncated) as one token in its token mean, and such an
+episode as one of loss zero in its sequence mean. The loss of each update is multiplied by a correction factor where
 Megatron begins its backward pass, so that gradient, clipping and update are those of a batch without such episodes.
 """
 
@@ -24,27 +24,29 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     Args:
         args: Slime's arguments; `calculate_per_token_loss` selects the mean.
         rollout_id: id of the step.
-        rollout_data: this rank's share: `loss_masks` [response] each, `micro_batch_indices`, `num_microbatches` (one
-            per update) and `global_batch_sizes` (episodes per update over all ranks).
+        rollout_data: this rank's share: `loss_masks` [response] each, `rollout_mask_sums` (trained tokens of each one's
+            episode), `micro_batch_indices`, `num_microbatches` (one per update) and `global_batch_sizes` (episodes per
+            update over all ranks).
     """
     del rollout_id
     import torch
     from megatron.core import mpu
 
-    sums = [int(mask.sum()) for mask in rollout_data["loss_masks"]]
-    trained, extra = [], []
-    begin = 0
+    sizes = torch.stack([mask.sum() for mask in rollout_data["loss_masks"]]).double()
+    # The share of a row in its episode, whose rows may be on several ranks.
+    shares = sizes / torch.as_tensor(rollout_data["rollout_mask_sums"]).to(sizes).clamp(min=1)
+    updates, begin = [], 0
     for number in rollout_data["num_microbatches"]:
-        sizes = [sums[at] for one in rollout_data["micro_batch_indices"][begin : begin + number] for at in one]
+        own = [at for one in rollout_data["micro_batch_indices"][begin : begin + number] for at in one]
         begin += number
-        extra.append(float(sum(not size for size in sizes)))
-        trained.append(float(sum(sizes) if args.calculate_per_token_loss else sum(size > 0 for size in sizes)))
-    device = rollout_data["loss_masks"][0].device
-    counts = torch.tensor([trained, extra], dtype=torch.float64, device=device)
+        trained = (sizes if args.calculate_per_token_loss else shares)[own].sum()
+        updates.append(torch.stack([trained, (sizes[own] == 0).sum()]))
+    counts = torch.stack(updates)
     torch.distributed.all_reduce(counts, group=mpu.get_data_parallel_group(with_context_parallel=False))
+    whole = counts.sum(1).tolist() if args.calculate_per_token_loss else rollout_data["global_batch_sizes"]
     gap = _gap(args, rollout_data)
     _distilled.update({} if gap is None else {DISTILL_KL: gap})
-    _factors[:] = [(one + more) / one if one else 1.0 for one, more in counts.T.tolist()]
+    _factors[:] = [all_of / one if one else 1.0 for all_of, one in zip(whole, counts[:, 0].tolist(), strict=True)]
 
 
 def _gap(args: Any, rollout_data: Mapping[str, Any]) -> float | None:

@@ -11,15 +11,17 @@ from typing import Any, TypeVar
 
 from xp.backends.slime.worker.engine import write_turn
 from xp.backends.slime.worker.rollout_process import DURING, VOID_REWARD, Worker, worker_of, write_played
+from xp.engines.conversation import Conversation, GeneratedTurn
+from xp.engines.rows import Rows, play_rows, tokens_of
 from xp.episode.episode import Episode
-from xp.episode.outcome import EpisodeResult, EpisodeStatus, Tokens
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
 from xp.spec import Sampling
 from xp.worker.played import PlayedEpisode, SampledTask, live_prompt
-from xp.worker.token_budget import evaluation_sampling, is_cut, reply_ids
+from xp.worker.token_budget import evaluation_sampling, is_cut
 
 T = TypeVar("T")
 
@@ -42,7 +44,6 @@ async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], eval
     if not evaluation:
         worker.check_time(sample_hooks._current_rollout_id or 0)
         sampling_params = {**sampling_params, "min_p": worker.config.spec.training.min_p}
-    _forget(sample)
     async with worker.slots:
         if not _is_stopping(args):
             return await _play(worker, args, sample, sampling_params, evaluation)
@@ -65,45 +66,62 @@ def evaluate(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Tr
     return generate_rollout(args, rollout_id, data_source, evaluation=evaluation)
 
 
+class _Aborted(Exception):
+    """Slime has as many episodes as it needs."""
+
+
 async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], evaluation: bool) -> Any:
     from slime.rollout.sglang_rollout import GenerateState
 
     chat = worker.chat(GenerateState(args).tokenizer)
     named = {name: sample.metadata[name] for name in ("task_id", "env", "split", "index")}
     task = SampledTask(**named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt))
-    episode = worker.mix.episode(task)
-    episode.count_by(partial(_tokens, sample), None if evaluation else Overlong.of(worker.config.spec))
+    episode, rows = worker.mix.episode(task), Rows(Conversation(worker.prompt(chat, sample)))
+    spec = worker.config.spec
+    episode.count_by(lambda: tokens_of(rows.all), None if evaluation else Overlong.of(spec))
     try:
-        limits = evaluation_sampling(worker.config.spec) if evaluation else worker.config.spec.training
-        is_whole = await _converse(worker, args, sample, sampling, episode, chat, task.tools, limits)
+        limits = evaluation_sampling(spec) if evaluation else spec.training
+        metas = await _converse(worker, args, sample.session_id, sampling, episode, chat, task.tools, limits, rows)
+    except _Aborted:
+        sample.status = sample.Status.ABORTED
+        return sample
     finally:
         # Also when anything else fails: the session is closed on the server.
         await _threaded(worker, episode.settle)
-    if not is_whole:
-        sample.status = sample.Status.ABORTED
-        return sample
-    tokens = _tokens(sample)
     number = sample.metadata.get("sample", (sample.index or 0) % args.n_samples_per_prompt)
-    ended = PlayedEpisode(task, number, episode, tokens, chat.prompt_text(sample.tokens[: tokens.prompt]))
+    prompt = chat.prompt_text(rows.all[0].prompt_ids)
+    ended = PlayedEpisode(task, number, episode, tokens_of(rows.all), prompt)
+    _fill(args, sample, rows.all[0], metas)
     if not worker.is_grouped(task.env, evaluation=evaluation):
         await _record(worker, sample, ended, evaluation=evaluation)
     elif not evaluation:
         worker.ungrouped[sample.index] = ended
     else:
         await _end_held_out(worker, sample, ended)
-    close_sample(sample, episode.settle(), chat.end_id, mask_truncated=worker.config.spec.algorithm.mask_truncated)
+    close_sample(sample, episode.settle(), chat.end_id, mask_truncated=spec.algorithm.mask_truncated)
     if args.use_rollout_routing_replay:
         _fill_experts(args, sample)
     if worker.teacher is not None and not evaluation:
         score = partial(worker.teacher.score, sample.tokens, sample.response_length)
         sample.teacher_log_probs = await _threaded(worker, score)
-    return sample
+    return sample if evaluation or not spec.env.has_rows else _siblings(args, sample, rows.all[1:])
 
 
-def _tokens(sample: Any) -> Tokens:
-    num_generated = sum(sample.loss_mask or ())
-    num_prompt = len(sample.tokens) - sample.response_length
-    return Tokens(num_prompt, num_generated, sample.response_length - num_generated)
+def _fill(args: Any, sample: Any, row: Conversation, metas: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Sets a sample's tokens, and what the engine reports of the last turn."""
+    sample.tokens = [*row.prompt_ids, *row.completion_ids]
+    sample.response_length = len(row.completion_ids)
+    sample.loss_mask, sample.rollout_log_probs = row.mask, row.logprobs
+    sample.append_response_tokens(args, meta_info=dict(metas[-1]) if metas else None)
+
+
+def _siblings(args: Any, sample: Any, rows: Sequence[Conversation]) -> list[Any]:
+    """The samples of an episode of several rows: Slime's loss counts those with the same `rollout_id` as one."""
+    sample.rollout_id = sample.index
+    others = [copy.copy(sample) for _ in rows]
+    for other, row in zip(others, rows, strict=True):
+        _fill(args, other, row)
+    return [sample, *others]
 
 
 async def score_group(args: Any, samples: Sequence[Any]) -> list[float]:
@@ -140,47 +158,40 @@ async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluati
 async def _converse(
     worker: Worker,
     args: Any,
-    sample: Any,
+    session: str | None,
     sampling: Mapping[str, Any],
     episode: Episode,
     chat: ChatTokens,
     tools: str,
     limits: Sampling,
-) -> bool:
-    """Plays turns until the episode ends or its tokens are used up; returns False if Slime aborted it."""
-    is_stop = chat.holds_one_of(sampling.get("stop") or ())
+    rows: Rows,
+) -> list[Mapping[str, Any]]:
+    """Plays turns until the episode ends or its tokens are used up.
+
+    Returns:
+        What the engine reports of each turn.
+
+    Raises:
+        _Aborted: Slime stopped the engines.
+    """
+    is_stop, metas = chat.holds_one_of(sampling.get("stop") or ()), list[Mapping[str, Any]]()
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
     opening = _threaded(worker, live if episode.is_live else episode.start)
+
+    async def write(row: Conversation) -> tuple[GeneratedTurn, bool]:
+        length, ids = limits.next_turn(len(row.completion_ids)), [*row.prompt_ids, *row.completion_ids]
+        turn, meta = await write_turn(args, ids, session, sampling, length, chat.end_ids)
+        if meta["finish_reason"]["type"] == "abort" or _is_stopping(args):
+            raise _Aborted
+        await opening
+        metas.append(meta)
+        return turn, is_cut(turn.ids, length, chat.end_ids, is_stop)
+
     try:
-        sample.tokens = worker.prompt(chat, sample)
-        if episode.is_live:
-            ids = await opening
-            if ids is None:
-                return True
-            sample.tokens = ids
-        while True:
-            length = limits.next_turn(sample.response_length)
-            written = await write_turn(args, sample, sampling, length, chat.end_ids)
-            sample.append_response_tokens(
-                args,
-                tokens=written.ids,
-                log_probs=written.logprobs,
-                trainable=True,
-                meta_info=dict(written.meta),
-                text=written.text,
-            )
-            if written.is_aborted or _is_stopping(args):
-                return False
-            await opening
-            text = chat.text(written.ids)
-            by_limit = is_cut(written.ids, length, chat.end_ids, is_stop)
-            reply = await _threaded(worker, partial(episode.step, text, is_cut=by_limit))
-            if reply.is_done:
-                return True
-            ids = reply_ids(chat, episode, reply, limits.room(sample.response_length), written.last_id)
-            if ids is None:
-                return True
-            sample.append_response_tokens(args, tokens=ids, trainable=False, text=chat.text(ids))
+        if episode.is_live and (ids := await opening) is not None:
+            rows.current.prompt_ids = ids
+        await play_rows(rows, episode, chat, limits, write, partial(_threaded, worker))
+        return metas
     finally:
         await opening
 
@@ -236,16 +247,6 @@ def _recorded(worker: Worker, ended: PlayedEpisode, evaluation: bool) -> Traject
     phase = f"evaluate/{worker.evaluated or DURING}" if evaluation else worker.config.stage
     step = (sample_hooks._current_rollout_id or 0) if worker.evaluated in (None, DURING) else 0
     return ended.trajectory(worker.config.places.run, phase, step)
-
-
-def _forget(sample: Any) -> None:
-    """Removes the data of an aborted attempt. Its session is closed, so the episode begins again."""
-    if sample.response_length or sample.tokens:
-        fresh = type(sample)()
-        for name in ("tokens", "response", "response_length", "loss_mask", "rollout_log_probs", "weight_versions"):
-            setattr(sample, name, getattr(fresh, name))
-        for name in ("rollout_top_p_token_ids", "rollout_top_p_token_offsets", "rollout_routed_experts"):
-            setattr(sample, name, None)
 
 
 def _is_stopping(args: Any) -> bool:

@@ -208,6 +208,11 @@ def read_played(metadata: dict[str, Any]) -> EpisodeFacts:
     return from_value(EpisodeFacts, metadata[PLAYED])
 
 
+def by_episode(samples: Sequence[Any]) -> list[Any]:
+    """One sample of each episode; the rows of an episode have its index."""
+    return list({sample.index: sample for sample in samples}.values())
+
+
 _workers: dict[str, Worker] = {}
 _lock = threading.Lock()
 

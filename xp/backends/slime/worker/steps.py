@@ -15,7 +15,7 @@ from typing import Any
 from xp.backends.slime.worker.checkpoints import prune, seal_exports
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.models import linked_copy
-from xp.backends.slime.worker.rollout_process import DURING, Worker, read_played, worker_of
+from xp.backends.slime.worker.rollout_process import DURING, Worker, by_episode, read_played, worker_of
 from xp.engines.evaluate import evaluated_while_training
 from xp.episode.metrics import all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
@@ -35,7 +35,7 @@ def log_rollout(
     del extra_metrics
     worker = worker_of(args)
     config, training = worker.config, worker.config.spec.training
-    played = [read_played(sample.metadata) for sample in samples]
+    played = [read_played(sample.metadata) for sample in by_episode(samples)]
     # Slime names the kept groups alone; as on SkyRL, a step's metrics are of all that were played.
     judged = worker.judged()
     worker.num_steps_played += 1

@@ -21,7 +21,7 @@ from xp.backends.skyrl.control.keys import (
 from xp.planning.batch import batch_shape
 from xp.planning.episode import episode_config
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import depends_on_rows, has_rows, indivisible_experts
+from xp.planning.shared_rows import depends_on_rows, indivisible_experts
 from xp.spec import Attention, EngineName, RunSpec, SpeculativeMethod, Strategy
 
 MAX_TOKENS = f"{ENGINE}.max_num_batched_tokens"
@@ -361,8 +361,8 @@ PLACE = (
     ),
     Row(
         "env.options",
-        lambda s: {"generator.step_wise_trajectories": has_rows(s)},
-        implemented_by=lambda s: "xp.backends.skyrl.worker.generator" if has_rows(s) else "",
+        lambda s: {"generator.step_wise_trajectories": s.env.has_rows},
+        implemented_by=lambda s: "xp.backends.skyrl.worker.generator" if s.env.has_rows else "",
         refuse=_depends_on_rows,
     ),
     Row("backend.convert_model", refuse="SkyRL loads the Hugging Face model itself; set it to false"),

@@ -8,8 +8,8 @@ from typing import Any
 from xp.backends.slime.control.constraints import episodes_per_engine, is_colocated
 from xp.planning.batch import batch_shape
 from xp.planning.rows import LEFT_OUT, Row, when
-from xp.planning.shared_rows import has_rows, indivisible_experts
-from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
+from xp.planning.shared_rows import depends_on_rows, indivisible_experts
+from xp.spec import Attention, EngineName, Estimator, LossAggregation, RunSpec, Strategy
 
 PARALLEL = (
     Row(
@@ -157,10 +157,23 @@ ENGINE = (
     ),
 )
 
+
+def _depends_on_rows(spec: RunSpec) -> str | None:
+    needed = {
+        # Without packing, the number of rows would have to be divisible (slime/utils/dp_schedule.py).
+        "training.max_tokens_per_micro_batch to a number": spec.training.max_tokens_per_micro_batch is not None,
+        # Slime would set the reward of a list (rollout/sglang_rollout.py, generate_and_rm_group).
+        "env.group_reward_fn=null, env.judge.scoring=pointwise": not spec.env.scores_groups,
+        "model.router_replay=false": not spec.model.router_replay,
+    }
+    return depends_on_rows(spec, needed, (LossAggregation.TOKEN_MEAN, LossAggregation.SEQUENCE_MEAN))
+
+
 PLACE = (
     Row(
         "env.options",
-        refuse=when(has_rows, "Slime trains one row per episode here; set max_rows=1, or backend=trl or skyrl"),
+        implemented_by=lambda s: "xp.backends.slime.worker.rollout" if s.env.has_rows else "",
+        refuse=_depends_on_rows,
     ),
     # Hugging Face models lack the output layer of Slime's critic.
     Row(

@@ -7,7 +7,7 @@ from typing import Any
 from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, world_size
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import OLDER, has_rows, length_rows, longest_in_engine, not_ahead
+from xp.planning.shared_rows import OLDER, length_rows, longest_in_engine, not_ahead
 from xp.spec import EngineName, Reference, RunSpec, Strategy
 from xp.spec.training import Optimizer
 
@@ -54,7 +54,7 @@ def _split_group(spec: RunSpec) -> str | None:
     needs = {
         "a group's reward": spec.env.scores_groups,
         "algorithm.zero_variance_filter": spec.algorithm.zero_variance_filter,
-        "env.options.max_rows": has_rows(spec),
+        "env.options.max_rows": spec.env.has_rows,
     }
     why = next((name for name, is_set in needs.items() if is_set), None)
     if own % size == 0 or why is None:
