@@ -18,16 +18,18 @@ from typing import Any
 import pytest
 
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.chat_templates import tokenizer_of
 from tests.support.fake_session import call
 from tests.support.harbor_tasks import left_over, write_task
 from tests.support.ors_server import rules
 from xp.__main__ import main
 from xp.contrib.harness import session
-from xp.envs.base import Provider, Task
+from xp.envs.base import PROMPT_LENGTH, Message, Provider, Task
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.episode.tokens import ChatTokens
 from xp.spec.env import PromptSource, SandboxKind, ToolCallsPerTurn
 from xp.testing.jobs import eventually
 from xp.testing.provider import ProviderSuite, lent
@@ -214,6 +216,30 @@ def test_a_key_is_of_one_episode_while_it_lasts(tasks: Path) -> None:
         status(key)
 
 
+def test_tokens_of_a_request_are_counted_by_the_policys_template(tasks: Path, tmp_path: Path) -> None:
+    provider, messages = load_provider(harness(tasks), os.environ), [{"role": "user", "content": "Look."}]
+
+    def answer(session: session.HarnessSession) -> int:
+        schema = {"name": "look", "description": "", "input_schema": {"type": "object", "properties": {}}}
+        body = json.dumps({"model": "policy", "messages": messages, "tools": [schema]}).encode()
+        url = f"{session._server.url}/v1/messages/count_tokens"
+        with urllib.request.urlopen(urllib.request.Request(url, body, {"x-api-key": session._key})) as reply:
+            return int(json.load(reply)["input_tokens"])
+
+    chat = ChatTokens(tokenizer_of("qwen3", tmp_path))
+    token = PROMPT_LENGTH.set(lambda messages, tools: len(chat.prompt(messages, tools)))
+    counted = provider.open(Task("x", "train", 0))
+    PROMPT_LENGTH.reset(token)
+    function = {"name": "look", "description": "", "parameters": {"type": "object", "properties": {}}}
+    tools = json.dumps([{"type": "function", "function": function}])
+    assert answer(counted) == len(chat.prompt([Message(role="user", content="Look.")], tools))
+    uncounted = provider.open(Task("x", "train", 1))
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        answer(uncounted)
+    for one in (counted, uncounted, provider):
+        one.close()
+
+
 def test_rows_are_scored_by_a_command_that_alone_sees_the_answer(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text(json.dumps({"prompt": "Read n.", "answer": "7", "files": {"data/n": "7"}}) + "\n")
@@ -278,10 +304,11 @@ def test_env_check_plays_a_program(tasks: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])
 def test_the_vendors_own_clients_play_by_each_wire(tasks: Path, wire: str, stream: str) -> None:
     command = "python {program}/client_agent.py {prompt_file} " + wire + stream
-    two = HELLO + call("bash", command="echo 2")
-    outcome, episode = play(harness(tasks, options={"command": command}), f"I write it. {two}", "Done.")
+    two = HELLO + call("bash", command="cat thoughts")
+    turns = (f"<think>\nSo.\n</think>\n\nI write it. {two}", "<think>\nYes.\n</think>\n\nDone.")
+    outcome, episode = play(harness(tasks, options={"command": command}), *turns)
     assert (outcome.status, outcome.reward, outcome.grader["program_failed"]) == (EpisodeStatus.FINISHED, 1.0, 0.0)
-    assert [one["content"] for one in episode.turns[0].messages] == ["", "2\n"]
+    assert [one["content"] for one in episode.turns[0].messages] == ["", "So."]
     assert [one["role"] for one in episode.opening] == ["user"]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from tests.integration.test_harness import harness
 from tests.support.chat_templates import tokenizer_of
+from tests.support.harbor_tasks import left_over
 from tests.support.sections import sampling_of
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
 from xp.engines.play import EpisodePlay, Rollout
@@ -23,6 +26,7 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.testing.jobs import eventually
 
 pytestmark = pytest.mark.integration
 TEMPLATES = ("qwen2_5", "qwen3", "qwen3_5_think", "llama3_2", "phi3_5", "gemma3", "glm4moe")
@@ -77,8 +81,10 @@ def played(tmp_path: Path, template: str, wire: str, texts: Sequence[str], **opt
 
     opening = (Message(role="user", content="Find it."),)
     row = TaskRow("x/train/0", "x", Purpose.TRAIN, "train", 0, "h", opening, "[]", 1.0)
-    (rollout,) = EpisodePlay(opened, chat, [(row, 0)], mix)  # type: ignore[arg-type]
-    mix.provider.close()
+    try:
+        (rollout,) = EpisodePlay(opened, chat, [(row, 0)], mix)  # type: ignore[arg-type]
+    finally:
+        mix.provider.close()
     return rollout, engines[0]
 
 
@@ -121,3 +127,16 @@ def test_beyond_the_most_rows_the_episode_is_truncated_and_scored(tmp_path: Path
     rollout, _ = played(tmp_path, "qwen3", "chat", ("I say {}.",), max_rows=2)
     assert (rollout.outcome.status, rollout.outcome.reward) == (EpisodeStatus.TRUNCATED, 1.0)
     assert len(rollout.conversations) == 2
+
+
+def test_of_an_episode_whose_engine_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "sandboxes"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+
+    gone = OSError("the engine is gone")
+    monkeypatch.setattr(Recording, "submit", lambda *args: args[-1](gone))
+    with pytest.raises(OSError, match="the engine is gone"):
+        played(tmp_path, "qwen3", "chat", ("I say {}.",))
+    eventually(lambda: not left_over(place))
+    assert not [one.name for one in threading.enumerate() if one.name in ("program", "child-end")]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.harbor_tasks import left_over, write_task
+from tests.support.harbor_tasks import left_over
+from tests.support.published_program import mini, needs_mini
 from xp.__main__ import main
 from xp.lib.digest import file_digest
 
@@ -121,19 +121,12 @@ def test_a_program_that_rewrites_its_history_is_trained_in_several_rows(
     assert all(0 < line["training/logprob_gap"] < 1e-4 for line in lines)
 
 
-@pytest.mark.skipif(shutil.which("mini") is None, reason="needs mini-swe-agent on the PATH: pip install mini-swe-agent")
+@needs_mini
 def test_a_published_program_trains_two_steps_on_harbors_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "sandboxes"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
-    for split, count in (("train", 2), ("test", 1)):
-        for number in range(count):
-            write_task(tmp_path / "tasks" / split / f"task_{number}")
-    config = tmp_path / "mini.yaml"  # its own prompt is longer than the tiny model's context
-    config.write_text("agent: {system_template: You use bash., instance_template: '{{task}}', mode: yolo}\nmodel: {}\n")
-    words = ("env=harness", f"env.target={tmp_path / 'tasks'}", "env.sandbox=none", "env.max_turns=3")
-    agent = ("env.options.agent=mini-swe-agent", f"env.options.env.MSWEA_MINI_CONFIG_PATH={config}")
-    lines, _ = trained(tmp_path / "outputs", *words, *agent, "training.entropy_coef=0.01")
+    lines, _ = trained(tmp_path / "outputs", *mini(tmp_path), "training.entropy_coef=0.01")
     assert [line["episodes/num"] for line in lines] == [4.0, 4.0]
     assert all(line.get("episodes/void", 0.0) == 0.0 for line in lines)
     assert all(line["grader/program_requests"] >= 1.0 for line in lines)

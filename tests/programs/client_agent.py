@@ -14,6 +14,10 @@ def bash(arguments):
     return ran.stdout + ran.stderr
 
 
+def note(thoughts):
+    Path("thoughts").write_text("".join(thoughts))
+
+
 def chat(prompt, stream):
     from openai import OpenAI
 
@@ -26,6 +30,7 @@ def chat(prompt, stream):
         else:
             message = client.chat.completions.create(messages=messages, **how).choices[0].message
         messages.append(message.model_dump(exclude_none=True))
+        note(getattr(message, "reasoning_content", ""))
         if not message.tool_calls:
             return
         for call in message.tool_calls:
@@ -46,6 +51,7 @@ def responses(prompt, stream):
         else:
             response = client.responses.create(input=items, store=False, **how)
         items += [one.model_dump(exclude_none=True) for one in response.output]
+        note(one.content[0].text for one in response.output if one.type == "reasoning")
         calls = [one for one in response.output if one.type == "function_call"]
         if not calls:
             return
@@ -68,6 +74,7 @@ def anthropic(prompt, stream):
         messages.append(
             {"role": "assistant", "content": [one.model_dump(exclude_none=True) for one in message.content]}
         )
+        note(one.thinking for one in message.content if one.type == "thinking")
         calls = [one for one in message.content if one.type == "tool_use"]
         if not calls:
             return

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.contracts.test_agreement import ROW
+from tests.support.published_program import mini, needs_mini
 from tests.support.rewriting import PROGRAM, TEXTS, RewritingMix, check_rows
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
@@ -50,8 +53,9 @@ EPISODES = [(1, 1.0), (3, 0.0), (2, 0.5), (1, 0.25), (1, None), (3, 1.0), (2, No
 """Number of rows, and reward; None: void. Two groups, the second of one valid episode."""
 
 
-def test_an_episode_counts_once_in_the_baseline_and_its_rows_have_its_advantage(tmp_path: Path) -> None:
-    made = trainer(tmp_path, train_config(*SMALL, *PROGRAM))
+@pytest.mark.parametrize("mean", ["token_mean", "sequence_mean", "constant"])
+def test_an_episode_counts_once_in_the_baseline_and_in_the_mean(tmp_path: Path, mean: str) -> None:
+    made = trainer(tmp_path, train_config(*SMALL, *PROGRAM, f"algorithm.loss_aggregation={mean}"))
     rows = [(number, place, reward) for number, (count, reward) in enumerate(EPISODES) for place in range(count)]
     uids = [str(number // 4) for number, _, _ in rows]
     output = {
@@ -72,20 +76,39 @@ def test_an_episode_counts_once_in_the_baseline_and_its_rows_have_its_advantage(
     for row, (number, _, _) in enumerate(rows):
         found = data["advantages"][row][data["response_mask"][row].bool()].numpy()
         assert found == pytest.approx(expected.get(number, 0.0), abs=1e-5)
-    begin, end = data.metadata["policy_mini_batch_boundaries"][0]
-    assert (begin, end) == (0, len(rows))
+    boundaries = data.metadata["policy_mini_batch_boundaries"]
+    assert boundaries == [(0, len(rows))]
+    data["advantages"] = data["response_mask"].float()
+    weights = (made._normalize_advantages(data, boundaries)["advantages"] * data["loss_mask"]).sum(-1)
+    tokens = data["loss_mask"].sum(-1)
+    num_valid = sum(reward is not None for _, reward in EPISODES)
+    for number, (_, reward) in enumerate(EPISODES):
+        own = torch.tensor([at for at, (episode, _, _) in enumerate(rows) if episode == number])
+        length = (made.cfg.trainer.algorithm.max_seq_len or 1) * num_valid
+        share = {"token_mean": tokens[own].sum() / tokens.sum(), "constant": tokens[own].sum() / length}
+        expected_share = share.get(mean, (reward is not None) / num_valid)
+        assert float(weights[own].sum()) == pytest.approx(float(expected_share), rel=1e-5)
+
+
+def rewriting(place: Path) -> tuple[str, ...]:
+    """Overrides of an environment with a program that rewrites its history."""
+    tasks = [{"prompt": f"Find {number}."} for number in range(4)]
+    (place / "tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
+    program = Path(__file__).parents[1] / "programs/rewriting_agent.py"
+    return (
+        *("env=harness", "env.sandbox=none", f"env.rows={place / 'tasks.jsonl'}", "env.options.max_rows=8"),
+        f"env.options.command={sys.executable} {program} {{prompt_file}} chat",
+        "env.options.grade=test -s {answer_file}",
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_program_that_rewrites_its_history_trains_two_steps(tmp_path: Path) -> None:
-    tasks = [{"prompt": f"Find {number}."} for number in range(4)]
-    (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
-    program = Path(__file__).parents[1] / "programs/rewriting_agent.py"
+@pytest.mark.parametrize("program", [rewriting, pytest.param(mini, marks=needs_mini)])
+def test_a_program_trains_two_steps(tmp_path: Path, program: Callable[[Path], tuple[str, ...]]) -> None:
     overrides = (
-        *("env=harness", "env.sandbox=none", f"env.rows={tmp_path / 'tasks.jsonl'}", "env.held_out=null"),
-        f"env.options.command={sys.executable} {program} {{prompt_file}} chat",
-        *("env.options.grade=test -s {answer_file}", "env.options.max_rows=8", "evaluation.num_tasks=null"),
+        *program(tmp_path),
+        *("env.held_out=null", "evaluation.num_tasks=null"),
         *("training.max_response_tokens=200", "training.max_tokens_per_turn=12"),
     )
     for made in tokenizer_and_model():
@@ -95,5 +118,5 @@ def test_a_program_that_rewrites_its_history_trains_two_steps(tmp_path: Path) ->
         assert done.returncode == 0, f"{name}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
     lines = read_metrics(tmp_path / "runs/r/metrics.jsonl", "train")
     assert [(line["episodes/num"], line["episodes/void"]) for line in lines] == [(4.0, 0.0)] * 2
-    assert all(line["grader/program_rows"] > 3.0 for line in lines)
+    assert all(line["grader/program_rows"] > 3.0 or program is mini for line in lines)
     assert all(0 < line["training/logprob_gap"] < 1e-4 for line in lines)

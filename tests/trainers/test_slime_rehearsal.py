@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -37,10 +39,14 @@ from xp.worker.places import RunPaths
 pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 STEPS, PROMPTS, GROUP = 2, 2, 4
+MYSTERIES = (
+    *("env=whodunit_mini", "env.train.num_tasks=16", "env.held_out.num_tasks=4", "evaluation.samples_per_task=2"),
+    *("training.max_tokens_per_turn=60", "training.max_response_tokens=300"),
+)
 
 
-def spec_of(model: Path, *more: str) -> RunSpec:
-    """The bundled mysteries with the tiny model on two pretended GPUs."""
+def spec_of(model: Path, *more: str, env: Sequence[str] = MYSTERIES) -> RunSpec:
+    """The tiny model on two pretended GPUs."""
     config = json.loads((model / "config.json").read_text())
     names = {
         "hidden_size": "hidden_size",
@@ -53,19 +59,14 @@ def spec_of(model: Path, *more: str) -> RunSpec:
     }
     return compose(
         [
-            *("backend=slime", "env=whodunit_mini", "hardware=a100x2", "model=qwen3-4b", f"model.path={model}"),
+            *("backend=slime", "hardware=a100x2", "model=qwen3-4b", f"model.path={model}"),
             *(f"model.architecture.{ours}={config[theirs]}" for ours, theirs in names.items()),
             *("model.architecture.rope_theta=10000.0", "model.max_context_tokens=1024"),
             "model.chat_template.enable_thinking=null",
-            *("training.max_prompt_tokens=700", "training.max_tokens_per_turn=60", "training.max_response_tokens=300"),
             *(f"training.num_steps={STEPS}", f"training.prompts_per_step={PROMPTS}", f"training.group_size={GROUP}"),
-            *(
-                "training.micro_batch_size=1",
-                "training.kl_coef=0",
-                "env.train.num_tasks=16",
-                "env.held_out.num_tasks=4",
-            ),
-            *("evaluation.samples_per_task=2", "env.limits.max_sessions=16", "backend.parallel.tensor=1"),
+            *("training.max_prompt_tokens=700", "training.micro_batch_size=1", "training.kl_coef=0"),
+            *("env.limits.max_sessions=16", "backend.parallel.tensor=1"),
+            *env,
             *more,
         ]
     )
@@ -132,10 +133,7 @@ def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
 ) -> None:
     root, spec, places = prepared
     # What a training would have exported at the end.
-    export = root / "runs/r/exports" / str(STEPS - 1)
-    export.mkdir(parents=True)
-    for file in (root / "models/tiny").iterdir():
-        (export / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(root / "models/tiny", root / "runs/r/exports" / str(STEPS - 1))
     dump = root / "dump-{rollout_id}.pt"
     more = ("--debug-rollout-only", "--save-debug-rollout-data", str(dump))
     said = run(rehearsed(job_of(spec, places, "train"), engine, more), root)
@@ -202,6 +200,49 @@ def _check_conversion(dump: Path, root: Path, worker: Path) -> None:
     lengths = data["response_lengths"]
     assert [len(mask) for mask in data["loss_masks"]] == [len(one) for one in data["rollout_log_probs"]] == lengths
     assert all(0 < sum(mask) < length for mask, length in zip(data["loss_masks"], lengths, strict=True))
+
+
+def test_slimes_own_loop_plays_a_program_that_rewrites_its_history(tmp_path: Path) -> None:
+    import torch
+    from slime.utils.dp_schedule import build_dp_schedule
+    from slime.utils.types import Sample
+
+    tasks = [{"prompt": f"Find {number}."} for number in range(4)]
+    (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
+    program = Path(__file__).parents[1] / "programs/rewriting_agent.py"
+    env = (
+        *("env=harness", "env.sandbox=none", f"env.rows={tmp_path / 'tasks.jsonl'}", "env.held_out=null"),
+        f"env.options.command={sys.executable} {program} {{prompt_file}} chat",
+        *("env.options.grade=test -s {answer_file}", "env.options.max_rows=8", "evaluation.num_tasks=null"),
+        *("training.max_response_tokens=200", "training.max_tokens_per_turn=12"),
+    )
+    spec = spec_of(tiny_directory(tmp_path), "training.max_tokens_per_micro_batch=900", env=env)
+    places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
+    run(prepare_stage(spec, places, trains=True).job, tmp_path)
+    tokenizer, model = tokenizer_and_model()
+    dump = tmp_path / "dump-{rollout_id}.pt"
+    shutil.copytree(tmp_path / "models/tiny", tmp_path / "runs/r/exports" / str(STEPS - 1))
+
+    def says(ids: list[int]) -> list[int]:
+        return [*tokenizer(f"I say {len(ids)}.", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+
+    with FakeSglang(TinyPolicy(model, tokenizer.eos_token_id, says), tokenizer.decode) as server:
+        more = ("--debug-rollout-only", "--save-debug-rollout-data", str(dump))
+        run(rehearsed(job_of(spec, places, "train"), server, more), tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()]
+    assert [(line["episodes/num"], line["episodes/void"]) for line in lines] == [(float(PROMPTS * GROUP), 0.0)] * STEPS
+    assert all(line["grader/program_rows"] > 3.0 for line in lines)
+    for rollout_id in range(STEPS):
+        values = torch.load(str(dump).format(rollout_id=rollout_id), weights_only=False)["samples"]
+        samples = [Sample.from_dict(value) for value in values]
+        ids = [sample.rollout_id for sample in samples]
+        assert len(set(ids)) == PROMPTS * GROUP < len(ids)
+        args = SimpleNamespace(use_dynamic_batch_size=True, max_tokens_per_gpu=900, balance_by_flops=False)
+        args.balance_data = False
+        layout = {"dp_size": 2, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+        sizes = [len(sample.tokens) for sample in samples]
+        ranks, *_ = build_dp_schedule(args, layout, sizes, global_batch_size=PROMPTS * GROUP, rollout_indices=ids)
+        assert sorted(one for rank in ranks for one in rank) == [*range(len(samples))]
 
 
 def test_nothing_listens_off_loopback_and_term_closes_the_sessions(prepared: tuple[Path, RunSpec, RunPaths]) -> None:

@@ -110,11 +110,17 @@ def test_two_processes_have_the_losses_of_one_also_resumed(alone: Run, together:
         torch.testing.assert_close(weights, alone.weights[name], rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_an_update_does_not_depend_on_the_rows_of_its_episodes(alone: Run, tmp_path: Path, processes: int) -> None:
-    found = run(tmp_path, processes, "ddp", more=("rows",)).found
+@pytest.mark.parametrize(
+    ("processes", "mean"), [(0, "token_mean"), (2, "token_mean"), (2, "sequence_mean"), (0, "constant")]
+)
+def test_an_update_does_not_depend_on_the_rows_of_its_episodes(
+    alone: Run, tmp_path: Path, processes: int, mean: str
+) -> None:
+    word = f"algorithm.loss_aggregation={mean}"
+    expected = alone if mean == "token_mean" else run(tmp_path / "alone", 0, "fsdp2", word)
+    found = run(tmp_path / "rows", processes, "ddp", word, more=("rows",)).found
     for name in ("losses", "grad_norms"):
-        assert found[name] == pytest.approx(alone.found[name], rel=1e-3, abs=1e-5)
+        assert found[name] == pytest.approx(expected.found[name], rel=1e-3, abs=1e-5)
 
 
 def test_fsdp2_shards_and_ddp_does_not(together: Run, request: pytest.FixtureRequest) -> None:

@@ -155,6 +155,21 @@ def test_earlier_calls_of_a_prompt_are_shown() -> None:
     ]  # fmt: skip
 
 
+def test_an_episode_of_several_rows_has_a_tree_of_its_turns() -> None:
+    record = json.loads(episode("eval", 0, 0, 0, 1.0).to_line())
+    texts = [("user", "Go."), *[part for turn in range(5) for part in (("assistant", f"{turn}."), ("user", "So?"))]]
+    follows = (None, -1, 0, 2)
+    results = [{"turn": at, "result": {"reward": None, "text": "", "follows": one}} for at, one in enumerate(follows)]
+    results.append({"turn": 4, "result": {"reward": 1.0, "text": "", "undelivered": [4]}})
+    messages = [{"role": role, "content": text} for role, text in texts]
+    outcome = {**record["outcome"], "num_turns": 5}
+    found = detail({**record, "messages": messages, "tool_calls": results, "outcome": outcome})
+    assert [(row["follows"], row["turns"]) for row in found["rows"]] == [(-1, [0, 1]), (-1, [2, 4]), (0, [3])]
+    turns = [one for one in found["messages"] if "row" in one]
+    assert [one["row"] for one in turns] == [0, 0, 1, 2, 1]
+    assert [one["turn"] for one in turns if one["is_untrained"]] == [4]
+
+
 def test_a_run_is_found_by_its_beginning_a_pattern_and_its_directory(outputs: Path) -> None:
     runs = outputs / "runs"
     assert named_runs(outputs, ["sl"]) == [runs / "slow"]

@@ -7,7 +7,8 @@ A provider is independent of backends and launchers. `provider: openreward` in t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Final, NotRequired, Protocol, TypedDict, runtime_checkable
@@ -125,6 +126,12 @@ class ModelMessage:
     message: Message
     is_cut: bool
     """True if a token limit ended it."""
+    reasoning: str = ""
+    """Its text of thinking, which is no part of the message."""
+
+
+PROMPT_LENGTH: ContextVar[Callable[[Sequence[Message], str], int] | None] = ContextVar("PROMPT_LENGTH", default=None)
+"""Counts the policy's tokens of a prompt with a JSON list of tools, for a session that opens in this context."""
 
 
 @runtime_checkable

@@ -26,7 +26,7 @@ class ModelRequest:
 
     trace: str
     """Name of the conversation."""
-    messages: list[dict[str, Any]]
+    messages: list[Any]
     """The whole conversation, in the form of chat completions."""
     tools: list[dict[str, Any]]
     """`{"function": {...}}` of chat completions."""

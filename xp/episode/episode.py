@@ -113,6 +113,11 @@ class Episode:
         return tuple(number for one in taken for number in one.undelivered)
 
     @property
+    def num_sampled(self) -> int:
+        """Tokens of all turns that the policy wrote, once the episode is settled; 0 if nobody has counted them."""
+        return 0 if self._tokens is None else self._tokens.generated
+
+    @property
     def is_over(self) -> bool:
         return self._status is not EpisodeStatus.ONGOING
 
@@ -268,7 +273,7 @@ class Episode:
                 for number, call in enumerate(read, start=self._num_tool_calls)
             ]
             self._num_tool_calls += len(read)
-        result = self._perform(ModelMessage(message, is_cut))
+        result = self._perform(ModelMessage(message, is_cut, syntax.thinking_of(text)))
         results.append(result)
         if result.finished:
             self._status = EpisodeStatus.TRUNCATED if result.is_truncated else EpisodeStatus.FINISHED

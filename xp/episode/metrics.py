@@ -30,6 +30,8 @@ class EpisodeFacts:
     started_at: float = 0.0
     """Seconds since the epoch."""
     elapsed_s: float = 0.0
+    num_sampled: int = 0
+    """Tokens that the policy generated, those of turns that are not trained on too; 0: `num_tokens`."""
 
 
 def episode_metrics(played: Sequence[EpisodeFacts], group_size: int, pass_threshold: float) -> dict[str, float]:
@@ -87,6 +89,10 @@ def _metrics(played: Sequence[EpisodeFacts], group_size: int, pass_threshold: fl
         "environment/total_reward": sum((sum(one.outcome.step_rewards) for one in scored), 0.0),
         "environment/num_rewards": float(sum(len(one.outcome.step_rewards) for one in scored)),
     }
+    num_trained = sum(one.num_tokens for one in played)
+    num_sampled = sum(one.num_sampled or one.num_tokens for one in played)
+    if num_sampled > num_trained:
+        metrics["episodes/trained_share"] = num_trained / num_sampled
     metrics |= _means("reward_fn", [one.outcome.metrics for one in scored]) | _of_judges(scored)
     metrics |= _means("group", [one.outcome.group for one in scored])
     metrics |= _means("grader", [one.outcome.grader for one in scored])

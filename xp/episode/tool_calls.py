@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from xp.envs.base import ToolSpec
 from xp.envs.messages import call_id
-from xp.episode.call_data import Data, Tags, without_thinking
+from xp.episode.call_data import THINK_CLOSE, THINK_OPEN, Data, Tags, without_thinking
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
@@ -66,6 +66,14 @@ class Syntax:
     """Joins the written calls of one turn."""
     prose: Callable[[str, bool], str] = lambda text, is_before_call: f"{text}\n" if is_before_call else text
     """Writes text that is no call, as a whole turn or before the turn's calls."""
+
+    def thinking_of(self, text: str) -> str:
+        """The text of a turn's first block of thinking, whose opening tag may be in the prompt."""
+        for opening, closing in ((THINK_OPEN, THINK_CLOSE), *self.thinking):
+            before, closed, _ = text.partition(closing)
+            if closed or opening in before:
+                return before.rpartition(opening)[2].strip()
+        return ""
 
     def before_calls(self, text: str) -> str:
         """The text of a turn before its first call, without thinking; empty if the call's beginning is not found."""

@@ -41,19 +41,15 @@ OF_EPISODES = (Estimator.GRPO, Estimator.RLOO, Estimator.MAXRL)
 """Estimators that need one reward per episode, whatever its rows are, and no number of tokens."""
 
 
-def depends_on_rows(
-    spec: RunSpec, more: Mapping[str, bool], means: Sequence[LossAggregation] = (LossAggregation.TOKEN_MEAN,)
-) -> str | None:
+def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
     """Returns why episodes of several rows cannot be trained on: a result would depend on how they are split.
 
     Args:
         more: what a backend needs too, and whether the spec has it.
-        means: the aggregations of its loss that weigh episodes, whatever their rows.
     """
     algorithm = spec.algorithm
     weight, mask = algorithm.importance_correction, algorithm.importance_mask
     needed = {
-        f"algorithm.loss_aggregation={' or '.join(means)}": algorithm.loss_aggregation in means,
         "algorithm.ratio_level=token": algorithm.ratio_level is RatioLevel.TOKEN,
         "algorithm.importance_correction=none or token_truncate": weight is not ImportanceCorrection.SEQUENCE_TRUNCATE,
         "algorithm.importance_mask=none or token": mask in (ImportanceMask.NONE, ImportanceMask.TOKEN),
@@ -66,6 +62,12 @@ def depends_on_rows(
     if not others or not spec.env.has_rows:
         return None
     return f"max_rows above 1 gives an episode several rows, whose split must not matter; set {', '.join(others)}"
+
+
+def weighs_rows(spec: RunSpec) -> dict[str, bool]:
+    """What a trainer needs whose rows are weighed by their advantages, which do not weigh the KL penalty."""
+    is_over_tokens = spec.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN
+    return {"training.kl_coef=0 or algorithm.loss_aggregation=token_mean": is_over_tokens or not spec.training.kl_coef}
 
 
 def no_clip(spec: RunSpec) -> str:

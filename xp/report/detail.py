@@ -20,12 +20,16 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
         most: largest number of characters of one message. None means all.
     """
     messages, outcome = [_message(one, most) for one in record["messages"]], record["outcome"]
+    rows, undelivered = rows_of(record)
+    has_tree, row_of = len(rows) > 1 or bool(undelivered), {at: n for n, row in enumerate(rows) for at in row["turns"]}
     for turn, place in enumerate(own_turns(record)):
-        messages[place]["turn"] = turn
+        more = {"row": row_of[turn], "is_untrained": turn in undelivered} if has_tree else {}
+        messages[place] |= {"turn": turn, **more}
     void = outcome["void_reason"]
     return {
         "messages": messages,
         "calls": [_call(one, record["messages"], most) for one in record["tool_calls"]],
+        "rows": rows,
         "step_rewards": outcome["step_rewards"],
         "reward_steps": [[page_name(step), reward] for step, reward in outcome["reward_steps"].items()],
         "void_reason": None if void is None else page_text(void, most).text,
@@ -41,6 +45,28 @@ def own_turns(record: Mapping[str, Any]) -> list[int]:
     places = [place for place, one in enumerate(record["messages"]) if one["role"] == "assistant"]
     turns = record["outcome"]["num_turns"]
     return places[-turns:] if turns else []
+
+
+def rows_of(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], set[int]]:
+    """Rows of tokens of an episode, several if its program rewrote its history; and the turns that it did not wait for.
+
+    Returns:
+        Each row's turns, and the turn that it `follows` (-1 is a new prompt); and the turns that are not trained on.
+    """
+    follows, undelivered = dict[int, int](), set[int]()
+    for call in record["tool_calls"]:
+        result = call.get("result") or {}
+        if result.get("follows") is not None:
+            follows[call["turn"] + 1] = result["follows"]
+        undelivered |= set(result.get("undelivered", ()))
+    rows: list[dict[str, Any]] = []
+    for turn in range(record["outcome"]["num_turns"]):
+        before = follows.get(turn, turn - 1)
+        row = next((one for one in rows if one["turns"][-1] == before), None)
+        if row is None:
+            rows.append(row := {"follows": before, "turns": []})
+        row["turns"].append(turn)
+    return rows, undelivered
 
 
 def said_in(record: Mapping[str, Any]) -> str:

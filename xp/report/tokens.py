@@ -15,7 +15,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.packages import require
 from xp.lib.reading import text_of
 from xp.planning.episode import spec_in_job
-from xp.report.detail import own_turns
+from xp.report.detail import own_turns, rows_of
 from xp.report.foreign import page_text
 from xp.run_records.record import is_ours
 from xp.spec.recorded import recorded_spec
@@ -50,6 +50,8 @@ class TokenReader:
             record: record of the episode.
             file: its file; the tools are beside it.
         """
+        if len(rows_of(record)[0]) > 1:
+            return no_tokens("The episode has several rows of tokens, which are not tokenized again; see its tree.")
         digest = str(record.get(TOOLS) or "")
         named = file.parent / TOOLS / f"{digest}.json"
         tools = text_of(named, ExitCode.RUN_DIR, below=file.parent) if _DIGEST.fullmatch(digest) else "[]"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from xp.envs.base import Message
+from xp.envs.base import PROMPT_LENGTH, Message
 from xp.episode.episode import Episode
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.mixture import EnvironmentMixture
@@ -49,7 +49,8 @@ class PlayedEpisode:
         read = self.tokens.prompt + self.tokens.observed
         episode, generated = self.episode, self.tokens.generated
         times = episode.started_at, episode.elapsed_s
-        return EpisodeFacts(self.task.env, self.task.task_id, outcome, generated, read, *times)
+        sampled = episode.num_sampled
+        return EpisodeFacts(self.task.env, self.task.task_id, outcome, generated, read, *times, sampled)
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
         """The record of the episode; `step` is the trainer's rollout step, from 0."""
@@ -93,6 +94,7 @@ def live_prompt(episode: Episode, tools: str, chat: ChatTokens, max_tokens: int)
         chat: the policy's tokenizer.
         max_tokens: longest prompt, in tokens.
     """
+    PROMPT_LENGTH.set(lambda messages, tools: len(chat.prompt(messages, tools)))
     episode.start()
     if episode.is_over:
         return None

@@ -18,6 +18,7 @@ from xp.contrib.harness.request import (
 )
 
 PATH: Final = "/v1/messages"
+COUNT_PATH: Final = "/v1/messages/count_tokens"
 ALLOWED: Final[Mapping[str, Sequence[Any]]] = {
     "stop_sequences": ([],),
     "output_format": (),
@@ -108,7 +109,9 @@ def _blocks(turn: ProgramTurn) -> list[dict[str, Any]]:
         for call in turn.message.get("tool_calls", ())
     ]
     text = [{"type": "text", "text": turn.message["content"]}] if turn.message["content"] or not calls else []
-    return [*text, *calls]
+    # Clients send the signature back, and nobody reads it.
+    thinking = [{"type": "thinking", "thinking": turn.reasoning, "signature": "xp"}] if turn.reasoning else []
+    return [*thinking, *text, *calls]
 
 
 def _reason(turn: ProgramTurn) -> str:
@@ -120,13 +123,14 @@ def _reason(turn: ProgramTurn) -> str:
 def _events(turn: ProgramTurn, body: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "message_start", {"message": _message(body)}
     for index, block in enumerate(_blocks(turn)):
-        if block["type"] == "text":
-            empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
-        else:
-            written = json.dumps(block["input"], ensure_ascii=False)
-            empty, delta = {**block, "input": {}}, {"type": "input_json_delta", "partial_json": written}
+        written: dict[str, Any] = {name: block[name] for name in ("text", "thinking", "signature") if name in block}
+        empty = {**block, **dict.fromkeys(written, "")}
+        if block["type"] == "tool_use":
+            written, empty = {"partial_json": json.dumps(block["input"], ensure_ascii=False)}, {**block, "input": {}}
         yield "content_block_start", {"index": index, "content_block": empty}
-        yield "content_block_delta", {"index": index, "delta": delta}
+        for name, value in written.items():
+            kind = "input_json" if name == "partial_json" else name
+            yield "content_block_delta", {"index": index, "delta": {"type": f"{kind}_delta", name: value}}
         yield "content_block_stop", {"index": index}
     yield "message_delta", {"delta": {"stop_reason": _reason(turn), "stop_sequence": None}, "usage": USAGE}
     yield "message_stop", {}

@@ -84,7 +84,8 @@ def error(status: int, text: str) -> dict[str, Any]:
 
 def _message(turn: ProgramTurn) -> dict[str, Any]:
     (message,) = with_text_arguments([turn.message])
-    return {**message, "content": message["content"] or (None if "tool_calls" in message else "")}
+    thinking = {"reasoning_content": turn.reasoning} if turn.reasoning else {}
+    return {**message, "content": message["content"] or (None if "tool_calls" in message else ""), **thinking}
 
 
 def _reason(turn: ProgramTurn) -> str:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
+from weakref import WeakSet
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -137,6 +138,7 @@ class HarnessProvider(IndexedProvider):
         self._images, self._is_closed = Images(), False
         self._pool = ThreadPoolExecutor(config.limits.max_sessions, thread_name_prefix="program-tools")
         self._lock, self._servers = threading.Lock(), dict[int, ProgramServer]()
+        self._sessions = WeakSet[HarnessSession]()
 
     def version(self) -> str:
         if self._inner is not None:
@@ -160,11 +162,14 @@ class HarnessProvider(IndexedProvider):
             if inner is not None:
                 inner.close()
             raise
+        self._sessions.add(session)
         session.begin(self._config.limits.create_timeout_s)
         return session
 
     def close(self) -> None:
         self._is_closed = True
+        for session in list(self._sessions):  # of a play that a failing engine has ended
+            session.close()
         if (server := self._servers.pop(os.getpid(), None)) is not None:
             run(server.stop(), START_S)
         if self._inner is not None:

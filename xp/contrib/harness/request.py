@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from xp.envs.base import Message, ProtocolError
+from xp.envs.conversation import ModelRequest
 from xp.envs.messages import chat_messages
 
 SETTINGS: Final = (
@@ -33,6 +34,9 @@ class ProgramRequest:
     """The client's settings that have no effect."""
 
 
+Asked = ProgramRequest | ModelRequest
+
+
 @dataclass(frozen=True)
 class ProgramTurn:
     """The model's message for a program."""
@@ -40,6 +44,8 @@ class ProgramTurn:
     message: Message
     is_cut: bool = False
     """True if a token limit ended it."""
+    reasoning: str = ""
+    """Its thinking, beside the message."""
 
 
 def messages_of(messages: Any) -> list[Message]:
@@ -88,7 +94,7 @@ def refuse(body: Mapping[str, Any], allowed: Mapping[str, Iterable[Any]]) -> Non
             )
 
 
-def difference(before: ProgramRequest, reply: Message, now: ProgramRequest) -> str | None:
+def difference(before: Asked, reply: Message, now: Asked) -> str | None:
     """Reason why a request does not extend an earlier one and the policy's reply to it; None: it does."""
     expected = [*before.messages, reply]
     if now.tools != before.tools:

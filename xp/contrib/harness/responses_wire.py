@@ -108,6 +108,9 @@ def _items(turn: ProgramTurn, body: Mapping[str, Any]) -> list[dict[str, Any]]:
     custom = {tool.get("name") for tool in offered if tool.get("type") == "custom"}
     calls = [(call["id"], call["function"]) for call in turn.message.get("tool_calls", ())]
     items: list[dict[str, Any]] = []
+    if turn.reasoning:
+        content = [{"type": "reasoning_text", "text": turn.reasoning}]
+        items.append({"type": "reasoning", "id": _id("rs"), "summary": [], "content": content})
     if turn.message["content"] or not calls:
         part = {"type": "output_text", "text": turn.message["content"], "annotations": [], "logprobs": []}
         items.append({"type": "message", "id": _id("msg"), "role": "assistant", "content": [part]})
@@ -132,7 +135,7 @@ def _events(turn: ProgramTurn, body: Mapping[str, Any]) -> Iterator[tuple[str, d
     yield "response.in_progress", {"response": begun}
     for index, item in enumerate(items):
         place = {"item_id": item["id"], "output_index": index}
-        field = {"message": "content", "function_call": "arguments", "custom_tool_call": "input"}[item["type"]]
+        field = {"function_call": "arguments", "custom_tool_call": "input"}.get(item["type"], "content")
         empty: Any = [] if field == "content" else ""
         yield (
             "response.output_item.added",
@@ -141,9 +144,10 @@ def _events(turn: ProgramTurn, body: Mapping[str, Any]) -> Iterator[tuple[str, d
         if field == "content":
             (part,) = item["content"]
             place["content_index"] = 0
+            more: dict[str, Any] = {"logprobs": []} if part["type"] == "output_text" else {}
             yield "response.content_part.added", {**place, "part": {**part, "text": ""}}
-            yield "response.output_text.delta", {**place, "delta": part["text"], "logprobs": []}
-            yield "response.output_text.done", {**place, "text": part["text"], "logprobs": []}
+            yield f"response.{part['type']}.delta", {**place, "delta": part["text"], **more}
+            yield f"response.{part['type']}.done", {**place, "text": part["text"], **more}
             yield "response.content_part.done", {**place, "part": part}
         else:
             kind = "function_call_arguments" if field == "arguments" else "custom_tool_call_input"

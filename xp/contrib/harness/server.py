@@ -20,6 +20,7 @@ from xp.contrib.harness.request import ProgramRequest, ProgramTurn, RefusedReque
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import Message
 from xp.envs.conversation import ModelRequest
+from xp.errors import XpError
 from xp.lib.digest import digest_of
 
 WIRES: Final = {wire.PATH: wire for wire in (chat_wire, responses_wire, anthropic_wire)}
@@ -41,11 +42,19 @@ class ProgramChannel:
     Args:
         questions: queue of the requests to the policy.
         tools: the tools of the task's own session; None: it has none.
+        count: counts the tokens of a request as a prompt; None: nobody can.
         only_appends: whether the same request again, before its answer is delivered, can only be a retry.
     """
 
-    def __init__(self, questions: asyncio.Queue[ModelRequest], tools: ToolServer | None, *, only_appends: bool) -> None:
-        self._questions, self.tools, self._only_appends = questions, tools, only_appends
+    def __init__(
+        self,
+        questions: asyncio.Queue[ModelRequest],
+        tools: ToolServer | None,
+        count: Callable[[ProgramRequest], int] | None = None,
+        *,
+        only_appends: bool,
+    ) -> None:
+        self._questions, self.tools, self.count, self._only_appends = questions, tools, count, only_appends
         self.num_retries = self.num_stops = 0
         self.waited_s = 0.0
         """Seconds that requests waited for the policy."""
@@ -136,6 +145,7 @@ class ProgramServer:
         app = web.Application(client_max_size=MOST_BYTES)
         for path, wire in WIRES.items():
             app.router.add_post(path, self._with_channel(partial(_ask, wire)))
+        app.router.add_post(anthropic_wire.COUNT_PATH, self._with_channel(_count))
         app.router.add_get("/v1/models", self._with_channel(_models))
         app.router.add_post("/mcp", self._with_channel(_use_tools))
         app.router.add_route("*", "/{path:.*}", self._with_channel(_unknown))
@@ -192,18 +202,25 @@ def _failed(status: int, text: str, wire: Any = chat_wire) -> web.Response:
     return web.json_response(wire.error(status, text), status=status)
 
 
-async def _ask(wire: Any, request: web.Request, channel: ProgramChannel) -> web.StreamResponse:
-    """Answers a request for the model's next message."""
+async def _read(wire: Any, request: web.Request) -> tuple[ProgramRequest, dict[str, Any]]:
+    """A request, and its body; raises RefusedRequest."""
     try:
         body = await request.json()
         if not isinstance(body, dict):
             raise RefusedRequest("the body is no JSON object")
-        asked = wire.read(body)
+        return wire.read(body), body
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, RefusedRequest):
+            raise
+        raise RefusedRequest(f"the body cannot be read: {type(error).__name__}: {error}") from None
+
+
+async def _ask(wire: Any, request: web.Request, channel: ProgramChannel) -> web.StreamResponse:
+    """Answers a request for the model's next message."""
+    try:
+        asked, body = await _read(wire, request)
     except RefusedRequest as error:
         channel.refused = str(error)
-        return _failed(400, channel.refused, wire)
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-        channel.refused = f"the body cannot be read: {type(error).__name__}: {error}"
         return _failed(400, channel.refused, wire)
     is_retry = request.headers.get("x-stainless-retry-count", "0") != "0"
     number, is_delivered = channel.ask(asked, is_retry=is_retry), False
@@ -239,6 +256,18 @@ async def _stream(
         await response.write(f"{head}data: {data}\n\n".encode())
     await response.write_eof()
     return response
+
+
+async def _count(request: web.Request, channel: ProgramChannel) -> web.Response:
+    """Answers how many tokens a request has as a prompt; this is no request to the policy."""
+    if channel.count is None:
+        return _failed(404, "there is no tokenizer of the policy", anthropic_wire)
+    try:
+        asked, _ = await _read(anthropic_wire, request)
+        size = await asyncio.get_running_loop().run_in_executor(None, channel.count, asked)
+    except (RefusedRequest, XpError) as error:
+        return _failed(400, str(error), anthropic_wire)
+    return web.json_response({"input_tokens": size})
 
 
 async def _models(request: web.Request, channel: ProgramChannel) -> web.Response:

@@ -24,6 +24,7 @@ from xp.contrib.harness.server import MODEL, ProgramChannel, ProgramServer
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import (
     NEW_PROMPT,
+    PROMPT_LENGTH,
     DeadlineExceeded,
     EnvFault,
     Message,
@@ -38,6 +39,7 @@ from xp.envs.base import (
 from xp.envs.config import EnvConfig
 from xp.envs.conversation import ConversationSession, ModelRequest, tool_of
 from xp.envs.loop import run
+from xp.episode.prompt import opening_messages, tool_schemas
 from xp.episode.rewards import reduce_rewards
 
 SLACK_S: Final = 5.0
@@ -109,11 +111,12 @@ class HarnessSession(ConversationSession):
         self._sandbox: CommandSandbox | None = None
         self._is_closed = False
         self._last_text = ""
-        self._turns: list[tuple[ProgramRequest, Message]] = []
+        self._turns: list[tuple[ModelRequest, Message]] = []
         """Each request, and the policy's message to it."""
         self._follows = [NEW_PROMPT]
         """Number of the turn that each request follows."""
         self._num_splices = 0
+        self._prompt_length = PROMPT_LENGTH.get()
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         self._check_open()
@@ -125,20 +128,18 @@ class HarnessSession(ConversationSession):
         began = time.monotonic()
         self._last_text = message.message["content"]
         try:
-            before, episode = self._exchange(ProgramTurn(message.message, message.is_cut))
+            before, episode = self._exchange(ProgramTurn(message.message, message.is_cut, message.reasoning))
         except DeadlineExceeded:
             return self._truncated("timed_out")
         self._limit_s -= time.monotonic() - began
-        self._turns.append((_asked(before), message.message))
-        if self._request is None:
-            return self._end(episode)
-        return self._next_messages(_asked(self._request))
+        self._turns.append((before, message.message))
+        return self._end(episode) if self._request is None else self._next_messages(self._request)
 
     def tools(self) -> tuple[ToolSpec, ...]:
         """The tools of the current request; a sub-agent may have other ones."""
         return tuple(map(tool_of, self._request.tools)) if self._request is not None else super().tools()
 
-    def _next_messages(self, now: ProgramRequest) -> ToolResult:
+    def _next_messages(self, now: ModelRequest) -> ToolResult:
         """The messages of a request after the longest dialogue that it repeats, or as a new prompt."""
         last = len(self._turns) - 1
         reason = difference(*self._turns[last], now)
@@ -166,14 +167,22 @@ class HarnessSession(ConversationSession):
         """Number of messages up to a turn of the policy."""
         return len(self._turns[turn][0].messages) + 1
 
+    def _num_tokens(self, request: ProgramRequest) -> int:
+        """Number of tokens of a request as a new prompt of the policy."""
+        assert self._prompt_length is not None
+        tools = tuple(map(tool_of, request.tools))
+        messages = opening_messages(self._config.system_prompt, request.messages, tools)
+        return self._prompt_length(messages, json.dumps(tool_schemas(tools), ensure_ascii=False))
+
     def leave(self) -> ToolResult:
         """See StateScorer."""
         self._check_open()
         return self._truncated("limit")
 
     def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:
+        count = None if self._prompt_length is None else self._num_tokens
         only_appends = self._program.most_rows == 1
-        self._channel = ProgramChannel(questions, self._tool_server, only_appends=only_appends)
+        self._channel = ProgramChannel(questions, self._tool_server, count, only_appends=only_appends)
         self._key = self._server.add(self._channel)
         loop, ended = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
@@ -345,10 +354,6 @@ def _put(machine: CommandSandbox, name: str, files: Mapping[str, str]) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text, encoding="utf-8", errors="replace")
         machine.put(Path(folder), name)
-
-
-def _asked(request: ModelRequest) -> ProgramRequest:
-    return ProgramRequest(request.messages, request.tools)  # type: ignore[arg-type]
 
 
 async def _done(episode: asyncio.Future[Any]) -> None:

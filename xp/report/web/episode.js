@@ -31,11 +31,29 @@
       const found = await XP.detail(run, number, true);
       body.textContent = found.messages[place].content;
     };
-    return h("article", { class: `message ${one.role}` },
-      h("header", {}, one.role), body,
+    const row = one.row === undefined ? "" : `, turn ${one.turn + 1}, row ${one.row + 1}${one.is_untrained ? ", not trained on" : ""}`;
+    return h("article", { class: `message ${one.role}`, "data-turn": one.turn },
+      h("header", {}, one.role + row), body,
       one.left_out && XP.isLive && h("button", { onclick: whole }, `show all ${XP.num(one.left_out)} characters more`),
       calls.map(call));
   };
+
+  // The rows of tokens of a program that rewrote its history: below each row those that branch off from one of its turns.
+  const tree = (found, parents = [-1]) => {
+    const rows = found.rows.map((row, place) => ({ ...row, place })).filter((row) => parents.includes(row.follows));
+    const turn = (at) => {
+      const isLeft = found.messages.some((one) => one.turn === at && one.is_untrained);
+      const jump = (event) => event.target.closest(".episode").querySelector(`[data-turn="${at}"]`).scrollIntoView();
+      return [h("button", { onclick: jump, class: isLeft ? "token" : "token trained" }, String(at + 1)), " "];
+    };
+    return rows.length > 0 && h("ul", {}, rows.map((row) => h("li", {},
+      `row ${row.place + 1}, ${row.follows < 0 ? (row.place ? "a new prompt" : "the first prompt") : `after turn ${row.follows + 1}`}: turns `,
+      row.turns.map(turn), tree(found, row.turns))));
+  };
+  const treePart = (found) => found?.messages.some((one) => one.row !== undefined) && h("details", { open: true },
+    h("summary", {}, `${found.rows.length} rows of tokens`),
+    h("p", { class: "note" }, "A new prompt is a shortened history or a sub-agent. ", h("span", { class: "token trained" }, "trained on"), " ", h("span", { class: "token" }, "not trained on: the program did not wait for it")),
+    tree(found));
 
   const body = (run, number, found) => found.messages.map((one, place) =>
     message(run, number, one, place, one.turn === undefined ? [] : found.calls.filter((own) => own.turn === one.turn)));
@@ -120,7 +138,7 @@
     } catch (error) {
       return h("div", { class: "episode" }, head(row, null), h("p", { class: "warn" }, error.message));
     }
-    return h("div", { class: "episode" }, head(row, found), !run.is_evaluation && taskPart(run, number), found ? body(run, number, found) : bare(run), tokenPart(run, number, found));
+    return h("div", { class: "episode" }, head(row, found), !run.is_evaluation && taskPart(run, number), treePart(found), found ? body(run, number, found) : bare(run), tokenPart(run, number, found));
   };
 
   const show = (title, run, buttons, content) => {

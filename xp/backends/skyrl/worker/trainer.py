@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
 from tqdm import tqdm
 
@@ -32,6 +33,7 @@ from xp.worker.stage import AFTER, BEFORE
 from xp.worker.trained import never_filled
 
 IS_VOID = "xp_is_void"
+SHARES = "xp_shares"
 OVER_EPISODES = ("sequence_mean", "seq_mean_token_sum_norm")
 """SkyRL's reductions that divide by the number of an update's episodes."""
 CRITIC_FIELDS = ("sequences", "attention_mask", "response_mask", "loss_mask", "values", "returns")
@@ -242,6 +244,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
     def compute_advantages_and_returns(self, data: Any) -> Any:
         """Computes advantages, and sets what the loss takes of the engine's log-probabilities."""
+        data.metadata[SHARES] = _shares(data)
         data = self._estimated(data)
         if self._distill is not None:
             mask, teacher, policy = data["loss_mask"], data["base_action_log_probs"], data["action_log_probs"]
@@ -292,12 +295,15 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         return super().compute_advantages_and_returns(data)
 
     def _normalize_advantages(self, data: Any, boundaries: Any, prompt_boundaries: Any = None) -> Any:
-        """Corrects SkyRL's divisor, an update's number of episodes: excluded ones (void, truncated) do not count."""
+        """Corrects SkyRL's divisor, an update's number of rows, to that of its episodes: excluded ones (void,
+        truncated) do not count, and one of several rows counts once."""
         data = super()._normalize_advantages(data, boundaries, prompt_boundaries)
-        if self.cfg.trainer.algorithm.loss_reduction in OVER_EPISODES:
-            for begin, end in boundaries:
-                num_trained = int((data["loss_mask"][begin:end].sum(-1) > 0).sum())
-                data["advantages"][begin:end] *= (end - begin) / max(1, num_trained)
+        reduction = self.cfg.trainer.algorithm.loss_reduction
+        for begin, end in boundaries if reduction in OVER_EPISODES else ():
+            shares = data.metadata[SHARES][begin:end]
+            weights = shares if reduction == "sequence_mean" else torch.ones_like(shares)
+            scale = weights * (end - begin) / shares.sum().clamp(min=1)
+            data["advantages"][begin:end] *= scale[:, None].to(data["advantages"])
         return data
 
     def _execute_training_step(self, model: str, data: Any) -> dict[str, float]:
@@ -309,6 +315,15 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         metrics: dict[str, float] = super()._execute_training_step(model, data)
         self.tracker.updated(model, metrics, self.global_step)
         return metrics
+
+
+def _shares(data: Any) -> torch.Tensor:
+    """Share of each row in the trained tokens of its episode; the rows of an episode follow one another."""
+    tokens = data["loss_mask"].sum(-1).double()
+    is_last = torch.tensor(data.metadata.get("is_last_step") or [True] * len(tokens))
+    episodes = is_last.cumsum(0) - is_last.long()
+    totals = torch.zeros_like(tokens).index_add(0, episodes, tokens)
+    return tokens / totals[episodes].clamp(min=1)
 
 
 def _totals(generator_output: Any) -> list[float | None]:

@@ -14,7 +14,17 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from xp.backends.trl.worker.lora import without_dropout
-from xp.backends.trl.worker.means import Counts, parts_of, rescaled, trained, update_counts, update_means, weigh_metrics
+from xp.backends.trl.worker.means import (
+    SHARE,
+    Counts,
+    parts_of,
+    rescaled,
+    shares,
+    trained,
+    update_counts,
+    update_means,
+    weigh_metrics,
+)
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.engines.kv_cache import without_padding_mask
@@ -139,7 +149,10 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
             estimates = of_valid(self._xp_rule, rewards, groups, list(map(int, tokens)))
             advantages = output["advantages"].new_tensor(estimates[share])
         # Each row of an episode has its advantage; further rows have no reward of their own.
-        return self._corrected(self._distilled({**output, "advantages": advantages[self._xp_episodes]}))
+        advantages, of_rows = advantages[self._xp_episodes], shares(output, self._xp_episodes)
+        if self.loss_type in ("grpo", "sapo"):  # the mean of each row
+            advantages = advantages * of_rows.to(advantages)
+        return self._corrected(self._distilled({**output, "advantages": advantages, SHARE: of_rows}))
 
     def _distilled(self, output: dict[str, Any]) -> dict[str, Any]:
         """The output with an advantage for each token, if there is a teacher."""

@@ -32,10 +32,25 @@ class Counts:
     """Trained tokens of each micro-batch, or of each part of one (`parts_of`)."""
 
 
+SHARE = "xp_share"
+"""Key of each row's share in the trained tokens of its episode."""
+
+
 def trained(inputs: Any) -> torch.Tensor:
     """Mask of the trained tokens of a micro-batch."""
     mask: torch.Tensor = inputs["completion_mask"] * inputs.get("tool_mask", 1)
     return mask
+
+
+def shares(inputs: Any, episodes: Sequence[int]) -> torch.Tensor:
+    """Share of each row in the trained tokens of its episode.
+
+    Args:
+        inputs: all rows of this process.
+        episodes: number of each row's episode.
+    """
+    tokens, numbers = trained(inputs).sum(1).double(), torch.tensor(episodes, device=inputs["completion_mask"].device)
+    return tokens / torch.zeros_like(tokens).index_add(0, numbers, tokens)[numbers].clamp(min=1)
 
 
 def parts_of(inputs: dict[str, Any], size: int) -> list[dict[str, Any]]:
@@ -52,8 +67,8 @@ def update_counts(trainer: Any) -> Counts:
     accumulated = trainer.args.gradient_accumulation_steps
     first = trainer._step % trainer.args.steps_per_generation
     size, buffered = trainer.args.per_device_train_batch_size, trainer._buffered_inputs[first : first + accumulated]
-    masks = [trained(part) for inputs in buffered for part in parts_of(inputs, size)]
-    counts = torch.stack([torch.stack([mask.sum(), (mask.sum(-1) > 0).sum()]) for mask in masks]).float()
+    parts = [part for inputs in buffered for part in parts_of(inputs, size)]
+    counts = torch.stack([torch.stack([trained(part).sum(), part[SHARE].sum()]) for part in parts]).float()
     counts = trainer.accelerator.reduce(counts, reduction="sum")
     tokens, episodes = counts.sum(0).clamp(min=1).tolist()
     return Counts(tokens, episodes, counts[:, 0].tolist())

@@ -21,7 +21,7 @@ from xp.backends.skyrl.control.keys import (
 from xp.planning.batch import batch_shape
 from xp.planning.episode import episode_config
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import depends_on_rows, indivisible_experts
+from xp.planning.shared_rows import depends_on_rows, indivisible_experts, weighs_rows
 from xp.spec import Attention, EngineName, RunSpec, SpeculativeMethod, Strategy
 
 MAX_TOKENS = f"{ENGINE}.max_num_batched_tokens"
@@ -328,7 +328,7 @@ def _depends_on_rows(spec: RunSpec) -> str | None:
         "training.max_staleness=0": not spec.training.max_staleness,
         "model.router_replay=false": not spec.model.router_replay,
     }
-    return depends_on_rows(spec, needed)
+    return depends_on_rows(spec, weighs_rows(spec) | needed)
 
 
 PLACE = (

@@ -9,7 +9,7 @@ from xp.backends.slime.control.constraints import episodes_per_engine, is_coloca
 from xp.planning.batch import batch_shape
 from xp.planning.rows import LEFT_OUT, Row, when
 from xp.planning.shared_rows import depends_on_rows, indivisible_experts
-from xp.spec import Attention, EngineName, Estimator, LossAggregation, RunSpec, Strategy
+from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
 PARALLEL = (
     Row(
@@ -166,7 +166,7 @@ def _depends_on_rows(spec: RunSpec) -> str | None:
         "env.group_reward_fn=null, env.judge.scoring=pointwise": not spec.env.scores_groups,
         "model.router_replay=false": not spec.model.router_replay,
     }
-    return depends_on_rows(spec, needed, (LossAggregation.TOKEN_MEAN, LossAggregation.SEQUENCE_MEAN))
+    return depends_on_rows(spec, needed)
 
 
 PLACE = (

@@ -9,7 +9,7 @@ from typing import Any
 from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, is_sharded, node_size, world_size
 from xp.planning.memory.estimate import engine_stays_awake
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import depends_on_rows, indivisible_experts
+from xp.planning.shared_rows import depends_on_rows, indivisible_experts, weighs_rows
 from xp.spec import (
     Attention,
     EngineName,
@@ -281,7 +281,8 @@ def _patience_s(spec: RunSpec) -> int:
 
 
 def _depends_on_rows(spec: RunSpec) -> str | None:
-    return depends_on_rows(spec, {"training.updates_per_step=1": spec.training.updates_per_step == 1})
+    more = {"training.updates_per_step=1": spec.training.updates_per_step == 1}
+    return depends_on_rows(spec, weighs_rows(spec) | more)
 
 
 PLACE = (
