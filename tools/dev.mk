@@ -131,6 +131,23 @@ test-skypilot: setup .venv-skypilot/.done  ## The YAML of launcher=skypilot, che
 test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Environments of reasoning-gym, verifiers, inspect_ai and OpenEnv (OPENENV_PATH: a checkout), with the real packages
 	OPENENV_PATH=$(OPENENV_PATH) ENVIRONMENTS_PYTHON=.venv-environments/bin/python INSPECT_PYTHON=.venv-inspect/bin/python $(BIN)/python -m pytest tests/environments tests/integration/test_env_new.py
 
+.venv-programs/.done:
+	$(PYTHON) -m venv .venv-programs
+	.venv-programs/bin/pip install --quiet "mini-swe-agent==2.4.6"
+	touch $@
+
+test-programs: setup .venv-programs/.done  ## Two training steps of mini-swe-agent on TRL (env=harness)
+	PATH="$$PATH:$(CURDIR)/.venv-programs/bin" $(BIN)/python -m pytest -m slow tests/integration/test_harness_training.py -k published
+
+# Without their dependencies, most of which are those of a client.
+.venv-renderers/.done: | setup
+	$(BIN)/uv pip install --quiet --no-deps --target .venv-renderers \
+		"renderers==0.1.12" "prime-pydantic-config==0.4.3" "tiktoken==0.14.0" "openai-harmony==0.0.8"
+	touch $@
+
+test-renderers: setup .venv-renderers/.done  ## Tokens of prompts and replies against the package renderers
+	PYTHONPATH=.venv-renderers $(BIN)/python -m pytest tests/unit/test_spliced_tokens.py
+
 package: setup  ## Build the wheel and the source distribution into dist/, and check their metadata with twine
 	$(BIN)/uv build --quiet --out-dir dist
 	$(BIN)/uv tool run --quiet twine check --strict dist/*

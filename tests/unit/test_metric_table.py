@@ -67,7 +67,7 @@ def test_the_episodes_metrics_are_all_in_the_table() -> None:
         unpenalized=1.5,
         group={"environment": 0.5},
     )
-    played = [EpisodeFacts(env, "t", outcome, 10) for env in ("a", "b")]
+    played = [EpisodeFacts(env, "t", outcome, 10, num_sampled=12) for env in ("a", "b")]
     names = {*episode_metrics(played, 2, 1.0), *episode_metrics(played, 2, 0.5)}
     check_names(names)
     given = {row.name for name in names if (row := find(name))}
