@@ -86,9 +86,7 @@ class PlanKeys:
         if self.backend not in list(BackendName):
             raise XpError(f"xp knows the native keys of {', '.join(BackendName)}; backend={self.backend} is a plugin's")
         self._stage = "train" if plan.trains else "sft"
-        job = next((stage.job for stage in plan.stages if stage.name == self._stage), None)
-        if job is None:
-            raise XpError("the plan has no training and no fine-tuning")
+        job = next(stage.job for stage in plan.stages if stage.name == self._stage)
         self._config = json.loads(next(text for file, text in job.files.items() if file.endswith("config.json")))
         render = import_module(f"xp.backends.{self.backend}.control.render")
         self.keys: NativeKeys = (render.native_keys if plan.trains else render.sft_keys)(self.spec)

@@ -44,9 +44,6 @@ _SIGNS: Final[Mapping[type, Callable[[int, int], int]]] = {
 }
 _ORDERS: Final = {"-le": operator.le, "-lt": operator.lt, "-ge": operator.ge, "-gt": operator.gt}
 
-MAX_DEPTH: Final = 8
-"""Largest number of scripts that call each other; a script may call itself."""
-
 
 def script_keys(path: Path, is_known: Callable[[str], bool] = lambda _: False) -> dict[str, Any]:
     """Key -> value of a script's command with the most keys, or of a file with arguments.
@@ -98,8 +95,8 @@ class _Shell:
     path: Path
     variables: dict[str, list[str]]
     """Name -> words of an array, or the only word."""
-    depth: int = 0
-    """Number of scripts that call this one."""
+    callers: tuple[Path, ...] = ()
+    """Scripts that call this one; a script that calls itself again is read once."""
 
     def keys(self, text: str, program: str = "") -> dict[str, Any]:
         """Keys of the command with the most of them; of all words and arrays if no program is called.
@@ -139,14 +136,15 @@ class _Shell:
             self.variables[name] = [*self.variables.get(name, ()), *new] if more else new
             words = () if is_array else words[1:]
         expanded = [one for word in words for one in self._words(word)]
-        if expanded[1:] and expanded[0] in ("source", ".", "bash", "sh") and self.depth < MAX_DEPTH:
+        if expanded[1:] and expanded[0] in ("source", ".", "bash", "sh"):
             variables = self.variables if expanded[0] in ("source", ".") else {**self.variables, "@": expanded[2:]}
             # The directory of the script is often a variable or a command's output.
             place = re.sub(rf"^(?:\$\w+|{_BRACED}|{_COMMAND})", "", expanded[1]).lstrip("/").split("/")
             ends = ("/".join(place[first:]) for first in range(len(place)))
             files = (up / end for end in ends for up in self.path.resolve().parents)
-            if (file := next((one for one in files if one.is_file()), None)) is not None:
-                yield from _Shell(file, variables, self.depth + 1)._commands(file.read_text(encoding="utf-8"))
+            file, callers = next((one for one in files if one.is_file()), None), (*self.callers, self.path.resolve())
+            if file is not None and file.resolve() not in callers:
+                yield from _Shell(file, variables, callers)._commands(file.read_text(encoding="utf-8"))
         elif expanded:
             yield expanded
 
