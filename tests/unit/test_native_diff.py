@@ -224,11 +224,14 @@ ROWS: dict[str, tuple[list[str], str, dict[str, tuple[str, str]]]] = {
     "openrlhf": (
         TRL,
         "python3 -m openrlhf.cli.train_ppo_ray --actor_learning_rate 1e-6"
-        " --micro_train_batch_size 99 --packing_samples",
+        " --micro_train_batch_size 99 --packing_samples --ckpt.path /x --train.colocate_all --algo.kl.init_coef 1e-3",
         {
             "--actor_learning_rate": ("equal", "training.learning_rate=1e-06"),
             "--micro_train_batch_size": ("different", "training.micro_batch_size="),
             "--packing_samples": ("taken by xp", "nothing to set"),
+            "--ckpt.path": ("taken by xp", "outputs=DIR; checkpoints"),
+            "--train.colocate_all": ("equal", "backend.engine.placement=colocated"),
+            "--algo.kl.init_coef": ("equal", "training.kl_coef=0.001"),
         },
     ),
     "sft": (
@@ -251,6 +254,8 @@ def test_what_became_of_each_key(place: Path, capsys: pytest.CaptureFixture[str]
     (place / "a.sh").write_text(script)
     found = table(capsys, words, place / "a.sh")
     assert {key: (found[key][0], found[key][1][: len(text)]) for key, (_, text) in expected.items()} == expected
+    has_defaults = any(result == "not in the script" for result, _ in found.values())
+    assert has_defaults is (name in ("skyrl", "slime", "trl")), "the defaults of another framework are not SkyRL's"
 
 
 def test_the_table_ends_with_the_counts(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

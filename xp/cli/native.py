@@ -18,7 +18,7 @@ import yaml
 from xp.backends.slime.control.flags import catalog as flag_catalog
 from xp.cli.explain import as_yaml, fields_of
 from xp.cli.table import Column, show_table
-from xp.composition.known_names import RENAMED, foreign_hint
+from xp.composition.known_names import PLAIN, RENAMED, SENTENCES, foreign_hint
 from xp.composition.native_names import catalogs
 from xp.composition.scripts import keys_of, script_keys
 from xp.errors import XpError
@@ -117,7 +117,9 @@ class PlanKeys:
         """One row for each key of a script, then one for each field that replaces a default of the trainer's."""
         rows = [self._row(key, value) for key, value in script.items()]
         set_keys = {self._known(key) for key in script}
-        known = catalogs()[self.backend] if self._stage == "train" else {}
+        # Another framework's script leaves defaults of its own.
+        is_native = 2 * sum(self.keys.answer(key) is not None for key in set_keys) >= len(set_keys)
+        known = catalogs()[self.backend] if self._stage == "train" and is_native else {}
         for key, ours in self.rendered.items():
             default = known.get(key, {}).get("default")
             is_left = key not in set_keys and bool(self.keys.owners.get(key)) and default not in (None, "None")
@@ -143,12 +145,13 @@ class PlanKeys:
             sentence = "an array that neither the script nor the files beside it set"
         hint = foreign_hint(f"{typed}={text}") or foreign_hint(f"{key}={text}")
         if kind is None and hint is not None:
-            word, _, theirs = hint.removeprefix("in xp: ").partition("=")
+            words = hint.removeprefix("in xp: ")
+            word, _, theirs = words.partition("=")
             field = f"{word}.name" if word == "algorithm" else word
-            if field in self._fields:
-                row = self._of_field(typed, theirs or value, field, is_same_value=field == word and bool(theirs))
-                return replace(row, script=text)
-            return NativeRow(typed, text, None, KeyResult.TAKEN, hint.removeprefix("in xp: "))
+            if field in self._fields and PLAIN.fullmatch(theirs or "="):
+                is_exact = field == word and words not in SENTENCES.values()
+                return replace(self._of_field(typed, theirs, field, is_same_value=is_exact), script=text)
+            return NativeRow(typed, text, None, KeyResult.TAKEN, words)
         if kind in (AnswerKind.HARMLESS, AnswerKind.WARNED, AnswerKind.OPEN):
             sentence = f"{self.keys.place}.{key.removeprefix('--')} passes it on: {sentence}"
         return NativeRow(typed, text, None, KeyResult.LEFT_OVER, sentence)

@@ -158,7 +158,8 @@ class _Shell:
         if (array := _ARRAY.fullmatch(word)) is not None:
             return self.variables.get(array[1] or "@", [word.strip('"')] if array[1] else [])
         text = self._text(word)
-        return text.split() if re.fullmatch(rf"\$\w+|{_BRACED}", word) else [text]
+        is_split = "$(" not in text and re.fullmatch(rf"\$\w+|{_BRACED}", word)
+        return text.split() if is_split else [text]
 
     def _text(self, word: str) -> str:
         """A word without its quotes, and with the values of its variables."""
