@@ -9,9 +9,9 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,6 +82,7 @@ class PublicScript:
         place, _, path = self.source.partition("@")
         return f"https://github.com/{place}/blob/{path}"
 
+    @cached_property
     def rows(self) -> list[NativeRow]:
         """What became of each key; raises XpError if xp refuses the words."""
         spec = compose([word for word in self.words if word != "--sft"])
@@ -111,26 +112,25 @@ def scripts() -> Mapping[str, PublicScript]:
 
 def page() -> str:
     """Content of docs/public-scripts.md."""
-    tables = {name: (script, script.rows()) for name, script in scripts().items()}
     lines = [HEAD, "| script | shows | equal | different | taken by xp | left over |", "|---|---|---|---|---|---|"]
-    for name, (script, rows) in tables.items():
-        number = Counter(row.result for row in rows)
+    for name, script in scripts().items():
+        number = Counter(row.result for row in script.rows)
         cells = (str(number[result]) for result in list(KeyResult)[:4])
         lines.append(f"| [{name}](#{name}) | {script.shows} | {' | '.join(cells)} |")
     lines += ["", "Without a field, on purpose:", "", "| knob | reason |", "|---|---|"]
     lines += [*(f"| {knob} | {reason} |" for knob, reason in WITHOUT_A_FIELD.items()), ""]
-    for script, rows in tables.values():
-        lines += _section(script, rows)
+    for script in scripts().values():
+        lines += _section(script)
     return "\n".join(lines)
 
 
-def _section(script: PublicScript, rows: Iterable[NativeRow]) -> Iterator[str]:
+def _section(script: PublicScript) -> Iterator[str]:
     yield from (f"## {script.name}", "", f"[{script.source.rpartition('/')[2]}]({script.address}): {script.shows}.", "")
     yield from (f"    python -m xp plan {shlex.join(script.words)}", "")
-    equal = [f"`{row.key}`" for row in rows if row.result is KeyResult.EQUAL]
+    equal = [f"`{row.key}`" for row in script.rows if row.result is KeyResult.EQUAL]
     yield from (f"Equal: {', '.join(equal)}.", "", "| key | script | plan | result | in xp |", "|---|---|---|---|---|")
     groups: dict[tuple[str | None, str, str], list[NativeRow]] = {}
-    for row in rows:
+    for row in script.rows:
         if row.result is not KeyResult.EQUAL:
             reason = re.sub(r"overrides\.\S+ passes it on", "overrides passes it on", script.reason(row))
             groups.setdefault((row.plan, row.result, reason), []).append(row)

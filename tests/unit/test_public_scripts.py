@@ -33,7 +33,7 @@ def test_there_are_ten_scripts_of_each_trainer() -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_every_key_has_a_place_or_a_sentence(name: str) -> None:
     script = SCRIPTS[name]
-    rows = script.rows()
+    rows = script.rows
     assert {row.key for row in rows if row.result is not KeyResult.UNSET} == {*script.keys}
     assert [row.key for row in rows if not script.reason(row)] == []
     equal = {row.key for row in rows if row.result is KeyResult.EQUAL}

@@ -106,7 +106,8 @@ class PlanKeys:
         if self.backend == BackendName.TRL:
             return dict(config["grpo"] if "grpo" in config else config["arguments"])
         if self.backend == BackendName.SKYRL:
-            return {**keys_of(config["native_keys"]), **config["paths"], **config.get("arguments", {})}
+            models = dict.fromkeys(config["model_keys"], self.spec.model.path)
+            return {**keys_of(config["native_keys"]), **models, **config["paths"], **config.get("arguments", {})}
         return keys_of(config["command"]["flags"])
 
     @cached_property
@@ -138,7 +139,7 @@ class PlanKeys:
             plan = as_text(self.rendered[key]) if key in self.rendered else None
             return NativeRow(typed, text, plan, result, self._home(key, sentence))
         if key in self.rendered and key not in RENAMED and is_same(value, self.rendered[key]):
-            return NativeRow(typed, text, as_text(self.rendered[key]), KeyResult.EQUAL, sentence)
+            return NativeRow(typed, text, as_text(self.rendered[key]), KeyResult.EQUAL, self._with_value(sentence))
         if kind is AnswerKind.OWNER:
             return self._of_field(typed, value, RENAMED.get(key, sentence), is_same_value=key in RENAMED)
         if typed.startswith("${"):
@@ -173,10 +174,13 @@ class PlanKeys:
         """The field of a rendered key with its value, why it is the same for every run, or the answer's sentence."""
         field = self.keys.owners.get(key)
         if field:
-            return f"{field}={as_yaml(self._fields[field])}" if field in self._fields else field
+            return self._with_value(field)
         if key in self.keys.pins:
             return f"the same for every run: {self.keys.pins[key].reason}"
         return sentence if field is None else "the machine and the model"
+
+    def _with_value(self, field: str) -> str:
+        return f"{field}={as_yaml(self._fields[field])}" if field in self._fields else field
 
     def _of_field(self, key: str, value: Any, field: str, *, is_same_value: bool) -> NativeRow:
         """Row of a key that a field answers.
@@ -192,7 +196,7 @@ class PlanKeys:
         ours = self._fields[field]
         result = KeyResult.DIFFERENT if is_same_value else KeyResult.TAKEN
         result = KeyResult.EQUAL if is_same(value, ours) else result
-        return NativeRow(key, as_text(value), None, result, f"{field}={as_yaml(ours)}")
+        return NativeRow(key, as_text(value), None, result, self._with_value(field))
 
 
 def as_text(value: Any) -> str:
