@@ -7,10 +7,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,11 +21,13 @@ from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
+from xp.engines.conversation import Conversation
 from xp.engines.play import EpisodePlay, Rollout
 from xp.engines.transformers_engine import TransformersEngine
-from xp.envs.base import Message, Task, ToolResult
+from xp.envs.base import Message, Task, ToolResult, ToolSpec
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeResult
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode, XpError
@@ -32,6 +35,7 @@ from xp.lib.signals import StopSignal
 from xp.planning.episode import episode_config
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.testing.jobs import DEADLINE_S
 
 SAMPLING = sampling_of(400, 6, 400)
 TURNS = 3
@@ -181,6 +185,56 @@ def test_episodes_that_wait_for_a_session_leave_a_thread_to_the_one_that_has_it(
     mix.episode = lambda row: Episode(Task("fake", "train", row.index), open_session, replace(RULES, provider="local"))
     engine = lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1")  # noqa: E731
     assert rewards(list(EpisodePlay(engine, chat, [(row, 0) for row in rows(4)], mix))) == [2.0] * 4
+
+
+def test_an_episode_begins_while_the_reward_of_an_earlier_one_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, settle = threading.Event(), Episode.settle
+
+    def slow(episode: Episode) -> EpisodeResult:
+        assert begun.wait(DEADLINE_S)
+        return settle(episode)
+
+    class Engine(TransformersEngine):
+        def begin(self, number: int, conversation: Conversation | None = None) -> None:
+            super().begin(number, conversation)
+            if number == 2:
+                begun.set()
+
+    monkeypatch.setattr(Episode, "settle", slow)
+    tokenizer, model = tokenizer_and_model()
+    chat, mix = ChatTokens(tokenizer), Mix(lambda *_: None, 2)
+    numbered: Any = [(row, 0) for row in rows(3)]
+    play = EpisodePlay(lambda one: Engine(model, one, chat.end_ids, SAMPLING, "1"), chat, numbered, cast(Any, mix))
+    assert rewards(list(play)) == [0.0, 1.0, 2.0]
+
+
+def test_a_prompt_is_rendered_once_for_all_episodes_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered, prompt = list[str](), ChatTokens.prompt
+
+    def counted(chat: ChatTokens, messages: Sequence[Message], tools: str) -> list[int]:
+        rendered.append(tools)
+        return prompt(chat, messages, tools)
+
+    monkeypatch.setattr(ChatTokens, "prompt", counted)
+    tokenizer, model = tokenizer_and_model()
+    chat, mix, (row,) = ChatTokens(tokenizer), Mix(lambda *_: None, 4), rows(1)
+    numbered: Any = [(row, sample) for sample in range(4)]
+    engine = partial(TransformersEngine, model, end_ids=chat.end_ids, sampling=SAMPLING, seed="1")
+    assert len(list(EpisodePlay(engine, chat, numbered, cast(Any, mix)))) == 4
+    assert len(rendered) == 1
+
+
+def test_a_session_lists_its_tools_before_the_first_turn_needs_them() -> None:
+    class Listing(FakeSession):
+        num_listed = 0
+
+        def tools(self) -> tuple[ToolSpec, ...]:
+            self.num_listed += 1
+            return super().tools()
+
+    session = Listing(lambda *_: ToolResult("over", 1.0, finished=True))
+    Episode(Task("fake", "train", 0), lambda: session, RULES).start()
+    assert session.num_listed == 1
 
 
 def test_a_lost_engine_ends_the_play() -> None:

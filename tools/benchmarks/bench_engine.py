@@ -4,20 +4,27 @@
         [--overrides ...]
 
 A rollout is all that a training step plays under TRL: sessions with the environment's server, prompts, turns, tool
-calls, rewards; the engine is the one in the trainer's process. Its requests are kept and then given to `LLM.generate`,
-all at once, with the same limit on sequences that run together, the same seeds and an empty prefix cache.
+calls, rewards; the engine is the one in the trainer's process. Its requests are kept and then given to the same engine
+again, with the same limit on sequences that run together, the same seeds and an empty prefix cache: all at once to
+`LLM.generate`, and turn by turn, as an environment that answers in no time would give them. An engine that has all
+turns at once needs fewer steps than any rollout, whose turns follow each other. The last lines say whose CPU time a
+rollout is.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,24 +52,84 @@ SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class EpisodeFacts:
-    """A rollout and its requests alone."""
+class Round:
+    """A rollout, and its requests to the engine alone."""
 
     num_turns: int
     ours: Rate
-    alone: Rate
+    in_order: Rate
+    """The turns of an episode one after the other."""
+    at_once: Rate
+    """`LLM.generate` with all turns."""
+    steps: Sequence[int]
+    """Steps of the engine in these three."""
+    parts: dict[str, float]
+    """Shares of the rollout's CPU time."""
+
+
+class CountedEngine:
+    """vLLM's engine, which counts its steps and the CPU time of the thread that calls them."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.num_steps = 0
+        self.step_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def step(self) -> Any:
+        began = time.thread_time()
+        outputs = self._engine.step()
+        self.step_s += time.thread_time() - began
+        self.num_steps += 1
+        return outputs
 
 
 class RecordingEngine(ColocatedEngine):
-    """The engine of a run, which records its requests."""
+    """The engine of a run, which records its requests with the numbers of their episodes."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.requests: list[GenerationRequest] = []
+        self.requests: list[tuple[int, GenerationRequest]] = []
+        self._number = 0
+
+    def _request_turn(self, number: int) -> None:
+        self._number = number
+        super()._request_turn(number)
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
-        self.requests.append(request)
+        self.requests.append((self._number, request))
         super().submit(request, done)
+
+
+class ThreadTimes:
+    """CPU time of this process by groups of threads, since it was made."""
+
+    def __init__(self) -> None:
+        self._process, self._before = time.process_time(), _thread_times()
+
+    def parts(self, step_s: float) -> dict[str, float]:
+        """Shares of the CPU time; threads that began since then are those that play episodes.
+
+        Args:
+            step_s: the engine's part of the calling thread's.
+        """
+        names = {thread.native_id: thread.name for thread in threading.enumerate()}
+        parts, total = defaultdict[str, float](float), time.process_time() - self._process
+        for thread, seconds in _thread_times().items():
+            if thread in self._before:
+                name = "tokens, events" if thread == threading.get_native_id() else "requests to the environment"
+                parts[name if thread in names else "engine's threads"] += seconds - self._before[thread]
+        parts["tokens, events"] -= step_s
+        parts["engine's steps"] = step_s
+        parts["episodes"] = total - sum(parts.values())
+        return {name: seconds / total for name, seconds in parts.items()}
+
+
+def _thread_times() -> dict[int, float]:
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(task.name): int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks}
 
 
 def rendered(spec: RunSpec, directory: Path) -> tuple[TRLTrainConfig, str]:
@@ -82,8 +149,9 @@ def made_engine(model: Path, config: TRLTrainConfig, at_once: int, share: float)
     choose_port(os.environ)
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    keep_plain_weights()
-    take_back_draws()
+    if config.grpo["use_cpu"]:
+        keep_plain_weights()
+        take_back_draws()
     from vllm import LLM
 
     return LLM(
@@ -124,10 +192,11 @@ class Bench:
         model = Path(shutil.copytree(options.model or SHIPPED, directory / "model"))
         self.llm = made_engine(model, config, options.at_once, spec.backend.engine.memory_fraction)
         self.chat = ChatTokens(AutoTokenizer.from_pretrained(model))
-        self.sampling = config.spec.training
+        self.sampling, self.at_once, self.engine = config.spec.training, options.at_once, self.llm.llm_engine
 
-    def rollout(self, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, seed: str) -> EpisodeFacts:
+    def rollout(self, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, seed: str) -> Round:
         """Play these episodes, then generate the same turns by the engine alone."""
+        engine = self.llm.llm_engine = CountedEngine(self.engine)
         generation = SimpleNamespace(llm=self.llm, tensor_parallel_size=1)
         engines: list[RecordingEngine] = []
 
@@ -136,19 +205,48 @@ class Bench:
             return engines[0]
 
         self.llm.reset_prefix_cache()
-        clock = Clock()
+        clock, times = Clock(), ThreadTimes()
         rollouts = list(EpisodePlay(opened, self.chat, numbered, mix))
-        ours = clock.rate(sum(sum(one.conversation.mask) for one in rollouts))
+        ours, parts = clock.rate(sum(sum(one.conversation.mask) for one in rollouts)), times.parts(engine.step_s)
         assert all(one.outcome.reward is not None for one in rollouts)
-        return EpisodeFacts(len(engines[0].requests), ours, self._alone(engines[0]))
+        steps = [engine.num_steps]
 
-    def _alone(self, engine: RecordingEngine) -> Rate:
-        prompts = [{"prompt_token_ids": list(request.ids)} for request in engine.requests]
-        parameters = [engine._parameters(request) for request in engine.requests]
-        self.llm.reset_prefix_cache()
-        clock = Clock()
+        def alone(play: Callable[[RecordingEngine], int]) -> Rate:
+            self.llm.reset_prefix_cache()
+            clock = Clock()
+            rate = clock.rate(play(engines[0]))
+            steps.append(engine.num_steps - sum(steps))
+            return rate
+
+        return Round(len(engines[0].requests), ours, alone(self._in_order), alone(self._at_once), steps, parts)
+
+    def _at_once(self, recorded: RecordingEngine) -> int:
+        prompts = [{"prompt_token_ids": list(request.ids)} for _, request in recorded.requests]
+        parameters = [recorded._parameters(request) for _, request in recorded.requests]
         outputs = self.llm.generate(prompts, parameters, use_tqdm=False)
-        return clock.rate(sum(len(one.outputs[0].token_ids) for one in outputs))
+        return sum(len(one.outputs[0].token_ids) for one in outputs)
+
+    def _in_order(self, recorded: RecordingEngine) -> int:
+        episodes: dict[int, deque[GenerationRequest]] = {}
+        for number, request in recorded.requests:
+            episodes.setdefault(number, deque()).append(request)
+        waiting, engine, count = iter(list(episodes)), self.llm.llm_engine, 0
+
+        def add(number: int | None) -> None:
+            if number is not None:
+                request = episodes[number].popleft()
+                prompt = {"type": "token", "prompt_token_ids": list(request.ids)}
+                engine.add_request(f"{number}/{len(episodes[number])}", prompt, recorded._parameters(request))
+
+        for _ in range(self.at_once):
+            add(next(waiting, None))
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    count += len(output.outputs[0].token_ids)
+                    number = int(output.request_id.partition("/")[0])
+                    add(number if episodes[number] else next(waiting, None))
+        return count
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -177,11 +275,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     for one in rounds:
         print(
             f"  {options.episodes} episodes, {options.at_once} at the same time, {one.num_turns} turns:"
-            f" {one.ours.per_second:.0f} tokens/s ({one.ours.per_cpu_second:.0f} per CPU second);"
-            f" the engine alone {one.alone.per_second:.0f} ({one.alone.per_cpu_second:.0f})"
+            f" {one.ours.per_second:.0f} tokens/s; the same turns in order {one.in_order.per_second:.0f}, at once"
+            f" {one.at_once.per_second:.0f}; steps of the engine: {', '.join(map(str, one.steps))}"
         )
-    _print_ratio("tokens/s", [one.ours.per_second / one.alone.per_second for one in rounds])
-    _print_ratio("tokens per CPU second", [one.ours.per_cpu_second / one.alone.per_cpu_second for one in rounds])
+    figures = {"tokens_per_s": statistics.median(one.ours.per_second for one in rounds)}
+    for name in ("at_once", "in_order"):
+        pairs = [(one.ours, getattr(one, name)) for one in rounds]
+        ratios = [a.per_second / b.per_second for a, b in pairs]
+        figures[f"beside_turns_{name}"] = statistics.median(ratios)
+        _print_ratio(f"beside these turns {name}".replace("_", " "), ratios)
+        _print_ratio("    per CPU second", [a.per_cpu_second / b.per_cpu_second for a, b in pairs])
+    for part in sorted(rounds[0].parts, key=rounds[0].parts.__getitem__, reverse=True):
+        share = statistics.median(one.parts[part] for one in rounds)
+        print(f"  {part}: {share:.0%} of the rollout's CPU time")
+    print(json.dumps({name: round(value, 2) for name, value in figures.items()}))
 
 
 def _print_ratio(name: str, ratios: Sequence[float]) -> None:

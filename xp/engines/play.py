@@ -146,7 +146,8 @@ class EpisodePlay:
         """
         if not self._numbered:
             return
-        prompts = {row.task_id: self._chat.prompt(row.messages, row.tools) for row, _ in self._numbered}
+        rows = {row.task_id: row for row, _ in self._numbered}
+        prompts = {task_id: self._chat.prompt(row.messages, row.tools) for task_id, row in rows.items()}
         names = [f"{row.task_id}/{sample}" for row, sample in self._numbered]
         ids = [prompts[row.task_id] for row, _ in self._numbered]
         with ThreadPoolExecutor(self._num_places) as self._pool:
@@ -200,7 +201,6 @@ class EpisodePlay:
             event = self._next_event()
             must_wait = False
             if isinstance(event, EpisodeSettled):
-                self._begin_next()
                 self._settled(event)
             elif isinstance(event, GroupScored):
                 self._outcomes |= {number: self._episodes[number].settle() for number in event.numbers}
@@ -212,7 +212,7 @@ class EpisodePlay:
             elif isinstance(event, RolloutTurn):
                 self._start(self._answer, event)
             elif isinstance(event, EpisodeOpened) and event.prompt is None:
-                self._start(self._settle, event.number)
+                self._settle_soon(event.number)
             elif isinstance(event, EpisodeOpened):
                 self.engine.begin(event.number, event.prompt)
             else:
@@ -265,7 +265,12 @@ class EpisodePlay:
             return
         # If the reply leaves no room, settle() records the episode as truncated.
         self.engine.end(turn.number)
-        self._start(self._settle, turn.number)
+        self._settle_soon(turn.number)
+
+    def _settle_soon(self, number: int) -> None:
+        """Has an ended episode settled while the next one plays in its place: its reward may take long."""
+        self._start(self._settle, number)
+        self._begin_next()
 
     def _put_again(self, turn: RolloutTurn, _: object) -> None:
         self._inbox.put(turn)

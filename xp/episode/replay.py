@@ -84,7 +84,8 @@ class Attempt:
         self._done: list[tuple[Call, ToolResult]] = []
 
     def open(self, deadline: float) -> None:
-        self._persist(lambda session: session, deadline)
+        """Opens the session and has it list its tools, while the model generates the first turn that needs them."""
+        self._persist(lambda session: session.tools(), deadline)
 
     def perform(self, call: Call, deadline: float) -> ToolResult:
         result = self._persist(lambda session: _perform(session, call), deadline, call_name(call))
