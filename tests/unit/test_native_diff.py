@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from xp.__main__ import main
+from xp.cli.native import is_same
 from xp.composition.scripts import script_keys
 from xp.errors import ExitCode
 
@@ -44,8 +45,10 @@ CKPT_ARGS=(
    --eval-prompt-data aime $BASE/aime.jsonl
 )
 CKPT_ARGS+=(--colocate)
+HERE="$(cd /a && pwd)/out"
+python3 prepare.py --short
 ray job submit --address="http://127.0.0.1:8265" --runtime-env-json='{"a": "b"}' -- python3 train.py \\
-   --actor-num-nodes 1 \\
+   --actor-num-nodes 1 --save ${HERE} \\
    ${MODEL_ARGS[@]} "${CKPT_ARGS[@]}" ${OTHER_ARGS[@]}
 pkill -9 python --signal 9
 """
@@ -89,6 +92,7 @@ def test_a_script_of_words_is_read_as_bash_reads_it(place: Path) -> None:
 def test_a_script_of_flags_has_the_arrays_of_its_files(place: Path) -> None:
     assert read(place, "run.sh", SLIME) == {
         "--actor-num-nodes": ["1"],
+        "--save": ["$(cd /a && pwd)/out"],
         "--hidden-size": ["10"],
         "--swiglu": [],
         "--hf-checkpoint": ["/root/m"],
@@ -256,6 +260,19 @@ def test_what_became_of_each_key(place: Path, capsys: pytest.CaptureFixture[str]
     assert {key: (found[key][0], found[key][1][: len(text)]) for key, (_, text) in expected.items()} == expected
     has_defaults = any(result == "not in the script" for result, _ in found.values())
     assert has_defaults is (name in ("skyrl", "slime", "trl")), "the defaults of another framework are not SkyRL's"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("1e-6", 1e-06, True), ("1", "1.0", True), (["8"], "8", True), ([], True, True), ("True", "true", True),
+        ("None", "null", True), (["a", "b"], "[a, b]", True), ("'x'", "x", True), ("{", "{", True),
+        ("1", "true", False), ("a: b: c", "a", False), (["a"], ["a", "b"], False), (["1", "2"], ["1", "3"], False), ("null", "0", False),
+        (["{", "a"], "{", False), ("{", "}", False),
+    ],
+)  # fmt: skip
+def test_what_is_the_same_value(one: Any, other: Any, *, same: bool) -> None:
+    assert is_same(one, other) is same
 
 
 def test_the_table_ends_with_the_counts(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
