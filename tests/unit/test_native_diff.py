@@ -267,7 +267,8 @@ def test_what_became_of_each_key(place: Path, capsys: pytest.CaptureFixture[str]
     [
         ("1e-6", 1e-06, True), ("1", "1.0", True), (["8"], "8", True), ([], True, True), ("True", "true", True),
         ("None", "null", True), (["a", "b"], "[a, b]", True), ("'x'", "x", True), ("{", "{", True),
-        ("1", "true", False), ("a: b: c", "a", False), (["a"], ["a", "b"], False), (["1", "2"], ["1", "3"], False), ("null", "0", False),
+        ("1", "true", False), ("a: b: c", "a", False), (["a"], ["a", "b"], False),
+        (["1", "2"], ["1", "3"], False), ("null", "0", False),
         (["{", "a"], "{", False), ("{", "}", False),
     ],
 )  # fmt: skip
