@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.harbor_tasks import left_over
-from tests.support.published_program import mini, needs_mini
+from tests.support.programs import mini, needs_mini
 from xp.__main__ import main
 from xp.lib.digest import file_digest
 

@@ -113,6 +113,7 @@ def batch_of(step: Step) -> dict[str, Any]:
         "rewards": list(REWARDS),
         "num_microbatches": [1],
         "micro_batch_indices": [[*range(len(MASKS))]],
+        "global_batch_sizes": [len(MASKS)],
     }
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import torch
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.contracts.test_agreement import ROW
-from tests.support.published_program import mini, needs_mini
+from tests.support.programs import NOT_HELD_OUT, PROGRAMS, mini
 from tests.support.rewriting import PROGRAM, TEXTS, RewritingMix, check_rows
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
@@ -90,25 +88,12 @@ def test_an_episode_counts_once_in_the_baseline_and_in_the_mean(tmp_path: Path, 
         assert float(weights[own].sum()) == pytest.approx(float(expected_share), rel=1e-5)
 
 
-def rewriting(place: Path) -> tuple[str, ...]:
-    """Overrides of an environment with a program that rewrites its history."""
-    tasks = [{"prompt": f"Find {number}."} for number in range(4)]
-    (place / "tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
-    program = Path(__file__).parents[1] / "programs/rewriting_agent.py"
-    return (
-        *("env=harness", "env.sandbox=none", f"env.rows={place / 'tasks.jsonl'}", "env.options.max_rows=8"),
-        f"env.options.command={sys.executable} {program} {{prompt_file}} chat",
-        "env.options.grade=test -s {answer_file}",
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("program", [rewriting, pytest.param(mini, marks=needs_mini)])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_trains_two_steps(tmp_path: Path, program: Callable[[Path], tuple[str, ...]]) -> None:
     overrides = (
-        *program(tmp_path),
-        *("env.held_out=null", "evaluation.num_tasks=null"),
+        *(*program(tmp_path), *NOT_HELD_OUT),
         *("training.max_response_tokens=200", "training.max_tokens_per_turn=12"),
     )
     for made in tokenizer_and_model():

@@ -142,6 +142,8 @@ def test_a_step_of_void_episodes_alone_has_advantages_of_zero() -> None:
         "response_lengths": [1, 2],
         "num_microbatches": [1],
         "micro_batch_indices": [[0, 1]],
+        "rollout_mask_sums": torch.zeros(2),
+        "global_batch_sizes": [2],
     }
     over_trained_tokens(SimpleNamespace(gamma=1.0, lambd=0.95, calculate_per_token_loss=True, use_opd=False), data)
     assert [one.tolist() for one in data["advantages"]] == [[0.0], [0.0, 0.0]]
