@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -310,6 +311,21 @@ def test_the_vendors_own_clients_play_by_each_wire(tasks: Path, wire: str, strea
     assert (outcome.status, outcome.reward, outcome.grader["program_failed"]) == (EpisodeStatus.FINISHED, 1.0, 0.0)
     assert [one["content"] for one in episode.turns[0].messages] == ["", "So."]
     assert [one["role"] for one in episode.opening] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "name", "made", "last"),
+    [
+        ("mini-swe-agent", "mini", HELLO, call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")),
+        ("codex", "codex", call("exec_command", cmd="echo hello > hello.txt"), "Done."),
+        ("opencode", "opencode", call("bash", command="echo hello > hello.txt", description="Write."), "Done."),
+    ],
+)
+def test_a_published_program_plays_a_task(tasks: Path, agent: str, name: str, made: str, last: str) -> None:
+    if shutil.which(name) is None:
+        pytest.skip(f"needs {agent} on the PATH: make test-programs")
+    outcome, _ = play(harness(tasks, options={"agent": agent, "command": None}), f"I write it. {made}", last)
+    assert (outcome.status, outcome.reward, outcome.num_turns) == (EpisodeStatus.FINISHED, 1.0, 2)
 
 
 def solves(body: Mapping[str, Any]) -> dict[str, Any]:

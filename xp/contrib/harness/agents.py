@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,9 +16,15 @@ class Agent:
     command: str
     environ: Mapping[str, str]
     setup: str
-    """Command that installs it in an image with Python."""
+    """Command that installs it in an image with Python, or with Node.js for one of npm's."""
 
 
+OPENCODE: Final = {
+    "npm": "@ai-sdk/openai-compatible",
+    "options": {"baseURL": "{url}/v1", "apiKey": "{key}"},
+    "models": {"{model}": {}},
+}
+"""Entry of a provider in opencode's configuration."""
 AGENTS: Final[Mapping[str, Agent]] = MappingProxyType(
     {
         "mini-swe-agent": Agent(
@@ -29,6 +36,20 @@ AGENTS: Final[Mapping[str, Agent]] = MappingProxyType(
                 "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             },
             setup="pip install 'mini-swe-agent==2.4.6'",
+        ),
+        "codex": Agent(
+            command="codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -m {model}"
+            " -c model_provider=xp"
+            """ -c 'model_providers.xp={name="xp",base_url="{url}/v1",env_key="OPENAI_API_KEY",wire_api="responses"}'"""
+            ' "$(cat {prompt_file})" </dev/null',
+            environ={},
+            setup="npm install --global @openai/codex@0.171.0",
+        ),
+        # Without a title it asks for one, which would be a second conversation.
+        "opencode": Agent(
+            command='opencode run --title task -m xp/{model} "$(cat {prompt_file})" </dev/null',
+            environ={"OPENCODE_CONFIG_CONTENT": json.dumps({"provider": {"xp": OPENCODE}})},
+            setup="npm install --global opencode-ai@1.18.33",
         ),
     }
 )

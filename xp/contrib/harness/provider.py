@@ -47,7 +47,7 @@ class HarnessOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    agent: Literal["mini-swe-agent"] | None
+    agent: Literal["mini-swe-agent", "codex", "opencode"] | None
     """A published program, in place of `command`."""
     command: Annotated[str, Field(min_length=1)] | None
     """Command of your own program. `{prompt_file}`, `{program}`, `{url}` and `{model}` are filled in."""
