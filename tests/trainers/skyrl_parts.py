@@ -25,6 +25,11 @@ prepare_process()
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 REHEARSAL = ("backend=skyrl", "hardware=cpu")
+AHEAD = (
+    *("algorithm.importance_correction=token_truncate", "backend.engine.placement=separate"),
+    *("backend.engine.accelerators=1", "hardware.accelerators_per_node=2", "backend.parallel.offload_optimizer=false"),
+)
+"""Words of a training beside sampling."""
 
 
 def train_config(*overrides: str) -> SkyRLTrainStageConfig:

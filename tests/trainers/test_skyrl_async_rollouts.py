@@ -12,20 +12,12 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.support.tiny import tokenizer_and_model
-from tests.trainers.skyrl_parts import native, train_config
+from tests.trainers.skyrl_parts import AHEAD, native, train_config
 from tests.trainers.test_skyrl_trainer import SMALL, dataset
 from xp.episode.advantages import advantage_rule
 from xp.testing.jobs import DEADLINE_S
 
 PROMPTS = 2
-AHEAD = (
-    *(
-        "algorithm.importance_correction=token_truncate",
-        "backend.engine.placement=separate",
-        "backend.engine.accelerators=1",
-    ),
-    *("hardware.accelerators_per_node=2", "backend.parallel.offload_optimizer=false"),
-)
 
 
 class SlowGroups:
@@ -40,7 +32,7 @@ class SlowGroups:
         self.begun.append(uid)
         for _ in range(200 if int(uid) % PROMPTS == 0 else 1):
             await asyncio.sleep(0)
-        return {"uid": uid}
+        return {"rewards": [], "stop_reasons": []}
 
     def running_episodes(self, input_batch: Any) -> list[Any]:
         return []
@@ -55,7 +47,7 @@ def trainer(path: Path, staleness: int) -> Any:
         advantage_rule(config.spec.algorithm),
         None,
         cfg=native(config),
-        tracker=SimpleNamespace(updated=lambda *_: None),
+        tracker=SimpleNamespace(updated=lambda *_: None, episodes=lambda *_: None),
         tokenizer=tokenizer_and_model()[0],
         train_dataset=dataset(path / "train.parquet"),
         inference_engine_client=None,

@@ -16,7 +16,8 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.contracts.test_agreement import ROW
 from tests.support.tiny import tokenizer_and_model
-from tests.trainers.skyrl_parts import native, train_config
+from tests.trainers.skyrl_parts import AHEAD, native, train_config
+from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.train import write_view
 from xp.errors import ExitCode, XpError
@@ -71,51 +72,29 @@ def simulated(rewards: Rewards, num_steps: int, prompts_per_round: int = PROMPTS
     return run
 
 
-class Dispatch:
-    """SkyRL's workers, which do nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "save_weights_for_sampler":
-            return lambda: asyncio.sleep(0)
-        return lambda *_, **__: {"get_lcm_dp_size": 4, "get_timing_metrics": {}, "get_node_ids": []}.get(name)
+def tasks_of(input_batch: Any) -> list[str]:
+    """Tasks of the groups of a batch."""
+    tasks = [extras["task_id"] for extras in input_batch["env_extras"]]
+    assert tasks[::SIZE] == tasks[SIZE - 1 :: SIZE]
+    return tasks[::SIZE]
 
 
-def trained(root: Path, rewards: Rewards, num_steps: int, *more: str, first: int = 0) -> Run:
-    """Trains with SkyRL's loop, from its last checkpoint if there is one.
+def played(tasks: list[str], rewards: list[float | None]) -> dict[str, Any]:
+    """SkyRL's output of a generator."""
+    return {
+        "prompt_token_ids": [[NUMBERS[task]] for task in tasks for _ in range(SIZE)],
+        "response_ids": [[1, 2]] * len(rewards),
+        "rewards": [[0.0, reward or 0.0] for reward in rewards],
+        "loss_masks": [[0, 0] if reward is None else [1, 1] for reward in rewards],
+        "stop_reasons": [VOID if reward is None else "stop" for reward in rewards],
+        "rollout_logprobs": [[0.0, 0.0]] * len(rewards),
+    }
 
-    Args:
-        root: the outputs root.
-        rewards: of the groups.
-        num_steps: steps of the whole training.
-        more: further words of the spec.
-        first: number of groups that were played before.
-    """
-    from xp.backends.skyrl.worker.experiment import XpTraining
-    from xp.backends.skyrl.worker.trainer import XpTrainer
 
-    config = train_config(*WORDS, f"training.num_steps={num_steps}", *more)
-    cfg = native(config, root)
-    view = Path(cfg.data.train_data[0])
-    view.parent.mkdir(parents=True, exist_ok=True)
-    write_view(training_view(config, ROWS, view), view)
-    run = Run([[] for _ in range(num_steps)], [[] for _ in range(num_steps)])
-    number = iter(range(first, 1000))
+def without_models(kind: Any, run: Run) -> Any:
+    """A class of trainers that keep the tasks of their updates, and update nothing."""
 
-    class Trainer(XpTrainer):
-        async def generate(self, input_batch: Any) -> Any:
-            tasks = [extras["task_id"] for extras in input_batch["env_extras"]]
-            assert tasks[::SIZE] == tasks[SIZE - 1 :: SIZE]
-            run.seen[self.global_step - 1] += tasks[::SIZE]
-            played = [reward for _ in tasks[::SIZE] for reward in rewards(next(number))]
-            return {
-                "prompt_token_ids": [[NUMBERS[task]] for task in tasks],
-                "response_ids": [[1, 2]] * len(tasks),
-                "rewards": [[0.0, reward or 0.0] for reward in played],
-                "loss_masks": [[0, 0] if reward is None else [1, 1] for reward in played],
-                "stop_reasons": [VOID if reward is None else "stop" for reward in played],
-                "rollout_logprobs": None,
-            }
-
+    class Trainer(kind):  # type: ignore[misc]
         def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
             assert [uids.count(uid) for uid in uids] == [SIZE] * SIZE * PROMPTS, "each group has its own baseline"
             tasks = [ROWS[first].task_id for (first,) in generator_output["prompt_token_ids"]]
@@ -124,6 +103,7 @@ def trained(root: Path, rewards: Rewards, num_steps: int, *more: str, first: int
 
         def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
             training_input["values"] = None
+            training_input["action_log_probs"] = training_input["rollout_logprobs"]
             return training_input
 
         def train_critic_and_policy(self, data: Any) -> Any:
@@ -136,20 +116,126 @@ def trained(root: Path, rewards: Rewards, num_steps: int, *more: str, first: int
         def _cleanup_old_checkpoints(self) -> None:
             """Without SkyRL's call of Ray on each node."""
 
-    log = SimpleNamespace(continue_after=lambda _: None, log=lambda *_, **__: None, finish=lambda: None)
+    return Trainer
+
+
+class Log:
+    """A tracker that keeps the tasks that were played."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+    def episodes(self, tasks: list[str], step: int, rollout_s: float) -> None:
+        self._run.seen[step - 1] += tasks
+
+
+class Dispatch:
+    """SkyRL's workers, which do nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "save_weights_for_sampler":
+            return lambda: asyncio.sleep(0)
+        return lambda *_, **__: {"get_lcm_dp_size": 4, "get_timing_metrics": {}, "get_node_ids": []}.get(name)
+
+
+def made_trainer(root: Path, config: SkyRLTrainStageConfig, run: Run, kind: Any, generator: Any = None) -> Any:
+    """A trainer without models, with a dataset that xp's experiment makes of the view."""
+    from xp.backends.skyrl.worker.experiment import XpTraining
+
+    cfg = native(config, root)
+    view = Path(cfg.data.train_data[0])
+    view.parent.mkdir(parents=True, exist_ok=True)
+    write_view(training_view(config, ROWS, view), view)
     experiment = object.__new__(XpTraining)
-    experiment.cfg, experiment.tokenizer = cfg, tokenizer_and_model()[0]
-    engine = SimpleNamespace(sleep=lambda: asyncio.sleep(0))
+    experiment.cfg, experiment.tokenizer, experiment._config = cfg, tokenizer_and_model()[0], config
     parts = {
         "tokenizer": tokenizer_and_model()[0],
         "train_dataset": experiment.get_train_dataset(),
-        "inference_engine_client": engine,
+        "inference_engine_client": SimpleNamespace(sleep=lambda: asyncio.sleep(0)),
     }
-    made = Trainer(config, None, None, cfg=cfg, tracker=log, generator=None, **parts)
+    made = without_models(kind, run)(config, None, None, cfg=cfg, tracker=Log(run), generator=generator, **parts)
     made.dispatch = Dispatch()
+    return made
+
+
+def trained(root: Path, rewards: Rewards, num_steps: int, *more: str, first: int = 0) -> Run:
+    """Trains with SkyRL's loop, from its last checkpoint if there is one.
+
+    Args:
+        root: the outputs root.
+        rewards: of the groups.
+        num_steps: steps of the whole training.
+        more: further words of the spec.
+        first: number of groups that were played before.
+    """
+    from xp.backends.skyrl.worker.trainer import XpTrainer
+
+    run = Run([[] for _ in range(num_steps)], [[] for _ in range(num_steps)])
+    number = iter(range(first, 1000))
+
+    class Trainer(XpTrainer):
+        async def generate(self, input_batch: Any) -> Any:
+            tasks = tasks_of(input_batch)
+            run.seen[self.global_step - 1] += tasks
+            return played(tasks, [reward for _ in tasks for reward in rewards(next(number))])
+
+    config = train_config(*WORDS, f"training.num_steps={num_steps}", *more)
+    made = made_trainer(root, config, run, Trainer)
     asyncio.run(made.train())
     assert made.global_step == num_steps
     return run
+
+
+class AnyOrder:
+    """A generator whose groups end in any order."""
+
+    chat = SimpleNamespace(end_ids=(0,))
+
+    def __init__(self, rewards: Rewards) -> None:
+        self._rewards = rewards
+
+    async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
+        await asyncio.sleep(random.random() / 100)
+        number = int(input_batch["trajectory_ids"][0].instance_id)
+        return played(tasks_of(input_batch), self._rewards(number)) | {"rollout_metrics": {}}
+
+    def running_episodes(self, input_batch: Any) -> list[str]:
+        return tasks_of(input_batch)
+
+
+def trained_ahead(root: Path, rewards: Rewards, num_steps: int, staleness: int, *more: str) -> Run:
+    """The same with SkyRL's fully asynchronous loop."""
+    from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
+
+    words = (*WORDS, *AHEAD, f"training.max_staleness={staleness}", f"training.num_steps={num_steps}", *more)
+    run = Run([[] for _ in range(num_steps)], [[] for _ in range(num_steps)])
+    made = made_trainer(root, train_config(*words), run, AsyncTrainer, AnyOrder(rewards))
+    asyncio.run(made.train())
+    return run
+
+
+@pytest.mark.parametrize("staleness", [1, 2])
+def test_a_training_beside_sampling_has_the_first_groups_in_order_and_goes_on_after_them(
+    tmp_path: Path, staleness: int
+) -> None:
+    expected = simulated(uneven, STEPS, 1)
+    begun = trained_ahead(tmp_path, uneven, 2, staleness)
+    resumed = trained_ahead(tmp_path, uneven, STEPS, staleness)
+    assert begun.kept + resumed.kept[2:] == expected.kept
+    assert begun.seen + resumed.seen[2:] == expected.seen
+    assert trained_ahead(tmp_path, uneven, STEPS, staleness) == Run([[]] * STEPS, [[]] * STEPS)
+
+
+def test_a_training_beside_sampling_ends_where_a_step_cannot_be_filled(tmp_path: Path) -> None:
+    def hopeless(number: int) -> list[float | None]:
+        return [0.0, 1.0, 0.0] if number < PROMPTS + 2 else [0.0] * SIZE
+
+    with pytest.raises(XpError, match=f"2 of a step's {5 * PROMPTS} groups") as caught:
+        trained_ahead(tmp_path, hopeless, STEPS, 1, "algorithm.max_sample_batches=5")
+    assert caught.value.code is ExitCode.NOT_TRAINED
 
 
 def test_a_training_has_the_tasks_and_groups_of_a_plain_simulation(tmp_path: Path) -> None:

@@ -6,14 +6,17 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
 from tests.trainers.slime_play import Kept, args, arguments
 from tests.trainers.slime_setup import engine, needs_slime, put_worker, worker_config
-from xp.backends.slime.worker.config import FRESH_TASKS, HAS_VARIANCE
+from xp.backends.slime.worker.config import AHEAD_TASKS, FRESH_TASKS, HAS_VARIANCE, train_program
 from xp.backends.slime.worker.rollout_process import VOID_REWARD, write_played
 from xp.backends.slime.worker.train import write_view
 from xp.episode.metrics import EpisodeFacts
@@ -77,41 +80,70 @@ def simulated(num_steps: int) -> Steps:
     return steps
 
 
-def rollouts(args: Any, rewards: Rewards, num_steps: int, latest: int | None = None, **more: Any) -> Steps:
-    """Slime's rollouts from the checkpoint `latest` on; `more`: further values of the spec."""
-    from slime.rollout.sglang_rollout import generate_rollout
-    from slime.utils.misc import load_function
+class Manager:
+    """Slime's rollout manager, whose calls return at once as they end in this order on Ray."""
 
-    from xp.backends.slime.worker.steps import log_rollout
+    def __init__(self, args: Any, source: Any) -> None:
+        self._args, self._source = args, source
+        self.steps: Steps = []
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=getattr(self, f"do_{name}"))
+
+    def do_generate(self, number: int) -> Any:
+        from slime.rollout import sample_hooks
+        from slime.rollout.sglang_rollout import generate_rollout
+
+        from xp.backends.slime.worker.steps import log_rollout
+
+        sample_hooks.set_current_rollout_id(number)
+        PLAYED.clear()
+        output = generate_rollout(self._args, number, self._source)
+        tasks = [group[0].metadata["task_id"] for group in output.samples]
+        seen = {sample.group_index: sample.metadata["task_id"] for sample in PLAYED}
+        self.steps.append(([seen[index] for index in sorted(seen)], tasks))
+        samples = [sample for group in output.samples for sample in group]
+        assert len({sample.group_index for sample in samples}) == PROMPTS
+        log_rollout(number, self._args, samples, output.metrics, 1.0)
+        return output
+
+    def do_save(self, number: int) -> None:
+        self._source.save(number)
+
+    def do_dispose(self) -> None: ...
+
+
+def rollouts(args: Any, rewards: Rewards, num_steps: int, latest: int | None = None, **more: Any) -> Steps:
+    """Slime's own loop without updates, from the checkpoint `latest` on; `more`: further values of the spec."""
+    from slime.utils.misc import load_function
 
     root = args.xp_root
     view = root / "tasks.jsonl"
     keys = {"group_size": SIZE, "prompts_per_step": PROMPTS, "max_void_fraction": 0.9, "shuffle": True}
-    config = worker_config(root, steps=STEPS, dynamic_sampling=True, **keys, **more)
+    config = worker_config(root, steps=STEPS, **{"dynamic_sampling": True} | keys | more)
     write_view(training_view(config, ROWS, view), view)
     args.rollout_batch_size = PROMPTS
     args.over_sampling_batch_size = config.spec.training.prompts_per_round
     args.n_samples_per_prompt, args.prompt_data = SIZE, str(view)
     args.save = args.load = str(root / "checkpoints")
     args.custom_generate_function_path = f"{__name__}.play"
-    args.dynamic_sampling_filter_path = HAS_VARIANCE
+    args.dynamic_sampling_filter_path = HAS_VARIANCE if config.spec.algorithm.dynamic_sampling else None
     put_worker(args, config, FakeMix(NO_RETRY), Kept())
+    args.num_rollout, args.start_rollout_id, args.save_interval = num_steps, 0 if latest is None else latest + 1, 1
     REWARDS.append(rewards)
-    steps: Steps = []
-    with engine(args):
-        source = load_function(FRESH_TASKS)(args)
+    program = import_module(train_program(config.spec.training.max_staleness).removesuffix(".py"))
+    with engine(args), pytest.MonkeyPatch.context() as patch:
+        source = load_function(FRESH_TASKS if config.spec.algorithm.dynamic_sampling else AHEAD_TASKS)(args)
         source.load(latest)
-        for number in range(0 if latest is None else latest + 1, num_steps):
-            PLAYED.clear()
-            output = generate_rollout(args, number, source)
-            tasks = [group[0].metadata["task_id"] for group in output.samples]
-            seen = {sample.group_index: sample.metadata["task_id"] for sample in PLAYED}
-            steps.append(([seen[index] for index in sorted(seen)], tasks))
-            samples = [sample for group in output.samples for sample in group]
-            assert len({sample.group_index for sample in samples}) == PROMPTS
-            log_rollout(number, args, samples, output.metrics, 1.0)
-            source.save(number)
-    return steps
+        manager, actor = Manager(args, source), MagicMock()
+        patch.setattr(program, "ray", SimpleNamespace(get=lambda result: result))
+        patch.setattr(program, "create_placement_groups", MagicMock())
+        patch.setattr(program, "create_rollout_manager", lambda *_: (manager, None))
+        patch.setattr(program, "create_training_models", lambda *_: (actor, None))
+        for name in ("configure_logger", "init_tracking", "finish_tracking"):
+            patch.setattr(program, name, lambda *_: None)
+        program.train(args)
+    return manager.steps
 
 
 def test_a_training_has_the_tasks_and_groups_of_a_plain_simulation(args: Any) -> None:
@@ -137,6 +169,19 @@ def test_a_larger_round_fills_a_step_with_the_groups_that_end_first(args: Any) -
 def test_a_resumed_training_goes_on_with_fresh_tasks(args: Any) -> None:
     begun = rollouts(args, uneven, 2)
     assert begun + rollouts(args, uneven, STEPS, latest=1) == simulated(STEPS)
+
+
+@pytest.mark.parametrize("is_dynamic", [True, False])
+def test_a_training_whose_rollouts_are_ahead_goes_on_with_the_tasks_after_its_checkpoint(
+    args: Any, is_dynamic: bool
+) -> None:
+    """Slime writes the checkpoint of step 1 when step 2 has been played."""
+    more = {"max_staleness": 1, "dynamic_sampling": is_dynamic}
+    order = [row.task_id for row in schedule(ROWS, STEPS * PROMPTS, seed=1, shuffle=True)]
+    plain = [order[at : at + PROMPTS] for at in range(0, len(order), PROMPTS)]
+    expected = simulated(STEPS) if is_dynamic else [(tasks, tasks) for tasks in plain]
+    assert rollouts(args, uneven, 3, **more) == expected[:3]
+    assert rollouts(args, uneven, STEPS, latest=1, **more) == expected[2:]
 
 
 def test_a_step_that_cannot_be_filled_ends_the_training(args: Any) -> None:

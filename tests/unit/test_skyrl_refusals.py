@@ -110,9 +110,11 @@ def test_a_python_without_skyrl_gets_the_way_to_make_one(overrides: list[str], e
 def test_sampling_ahead_is_skyrls_fully_asynchronous_trainer() -> None:
     spec = compose([*SEPARATE, *CORRECTED])
     assert spec_refusals(spec) == []
-    for words in (["training.updates_per_step=2"], ["algorithm.dynamic_sampling=true"]):
-        fields = [one.field for one in spec_refusals(compose([*SEPARATE, *CORRECTED, *words]))]
-        assert "training.max_staleness" in fields
+    several = compose([*SEPARATE, *CORRECTED, "training.updates_per_step=2"])
+    assert "training.max_staleness" in [one.field for one in spec_refusals(several)]
+    dynamic = compose([*SEPARATE, *CORRECTED, "algorithm.dynamic_sampling=true"])
+    assert spec_refusals(dynamic) == []
+    assert native(dynamic)["trainer.algorithm.dynamic_sampling.type"] is None
     keys = native(spec)
     found = {name.rpartition(".")[2]: value for name, value in keys.items() if "fully_async" in name}
     assert found == {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.sections import run_spec
-from xp.backends.slime.worker.checkpoints import TRACKER, choose_latest, prune, put_position, seal_exports, whole
+from xp.backends.slime.worker.checkpoints import TRACKER, choose_latest, prune, seal_exports, whole
 from xp.backends.slime.worker.train import critic_role
 from xp.errors import XpError
 from xp.lib.verified import DIGESTS
@@ -100,15 +100,3 @@ def test_the_critic_has_its_own_rate_and_continues_with_the_policy(tmp_path: Pat
     assert (first["role"], first["overrides"]) == ("critic", {"lr": 1e-5, "save": place, "lr_warmup_init": 0.0})
     (again,) = critic_role(later.training, Path(place), is_resumed=True)["megatron"]
     assert again["overrides"] == {"lr": 1e-5, "save": place, "load": place, "lr_warmup_init": 2.5e-6}
-
-
-def test_a_restart_begins_with_the_tasks_that_were_sampled_ahead(tmp_path: Path) -> None:
-    import torch
-
-    checkpoint(tmp_path, 4)
-    position = tmp_path / "checkpoints/rollout/global_dataset_state_dict_4.pt"
-    # The step after was drawn when it was written: six steps of eight prompts.
-    ahead = {"sample_offset": 48, "epoch_id": 0, "sample_group_index": 48, "sample_index": 96, "metadata": {"a": 1}}
-    torch.save(ahead, position)
-    put_position(tmp_path / "checkpoints", 4, prompts_per_step=8, group_size=2)
-    assert torch.load(position) == {**ahead, "sample_offset": 40, "sample_group_index": 40, "sample_index": 80}

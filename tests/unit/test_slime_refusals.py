@@ -61,9 +61,8 @@ def test_the_catalog_says_of_each_flag_where_it_is_from() -> None:
 SEPARATE = ("backend.engine.placement=separate", "backend.engine.accelerators=4", "training.max_staleness=1")
 
 
-def test_sampling_ahead_needs_a_correction_and_the_tasks_of_the_spec() -> None:
+def test_sampling_ahead_needs_a_correction() -> None:
     assert "algorithm.importance_correction=token_truncate (or another)" in found(*SEPARATE)
     corrected = (*SEPARATE, "algorithm.importance_correction=token_truncate")
-    assert "loses the tasks" in found(*corrected, "algorithm.dynamic_sampling=true")
     flags = train_flags(compose([*SLIME, *corrected]), RunPaths("runs/r", 1, "tasks/t"))
     assert (flags["--use-tis"], flags["--colocate"], flags["--update-weights-interval"]) == ((), None, ("1",))

@@ -14,7 +14,9 @@ from skyrl.train.utils import Timer
 
 from xp.backends.skyrl.worker.checkpoints import FORM
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
-from xp.backends.skyrl.worker.trainer import XpTrainer
+from xp.backends.skyrl.worker.trainer import XpTrainer, episode_totals
+from xp.episode.advantages import differ
+from xp.worker.trained import never_filled
 
 OF_ROLLOUT = "rollout_is"
 """Name of a loss that SkyRL accepts in this trainer."""
@@ -63,12 +65,14 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
 
     def load_checkpoints(self) -> Any:
         """Counts the steps by the trained tasks: the last checkpoint of SkyRL alone has one step too many."""
-        step, path, consumed, *rest = super(XpTrainer, self).load_checkpoints()
+        step, path, consumed, dropped, epoch = super(XpTrainer, self).load_checkpoints()
         if consumed is not None:
-            step = len(consumed) // self.cfg.trainer.train_batch_size
+            step = (len(consumed) - len(dropped)) // self.cfg.trainer.train_batch_size
+        if step == self.total_training_steps:
+            self.cfg.trainer.epochs = 0  # With dynamic sampling, the loader has tasks for another step.
         self._checkpointed = step
         self.tracker.continue_after(step)
-        return step, path, consumed, *rest
+        return step, path, consumed, dropped, epoch
 
     def save_checkpoints(self) -> str:
         """Saves a step's checkpoint once; SkyRL saves the last one again after the training, as the step after it."""
@@ -99,25 +103,47 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
     async def _collect_generation_mini_batch(
         self, generation_output_group_buffer: Any, all_generators_done: Any
     ) -> tuple[list[Any], list[Any], bool]:
-        """Returns the next step's groups in the order in which they began; none is dropped, and the epoch continues."""
+        """Returns the next step's groups, the first in order that dynamic sampling keeps, and logs all of them.
+
+        SkyRL is told of no dropped group, since xp's metrics have them, and of no end of the epoch.
+
+        Raises:
+            XpError: (UNHEALTHY) too many episodes are void; (NOT_TRAINED) the step has played all the groups that it
+                may, and is not full.
+        """
+        algorithm, size = self._spec.algorithm, self.mini_batch_size
         groups: list[Any] = []
+        ended: list[Any] = []
+        """Groups that are not logged."""
+        num_ended, slowest = 0, 0.0
         with Timer("wait_for_generation_buffer", self.all_timings):
-            while len(groups) < self.mini_batch_size:
-                if self._begun and self._begun[0] in self._ended:
-                    groups.append(self._ended.pop(self._begun.popleft()))
+            while len(groups) < size:
+                if not self._begun or self._begun[0] not in self._ended:
+                    group = await generation_output_group_buffer.get()
+                    self._ended[group.uid] = group
                     continue
-                group = await generation_output_group_buffer.get()
-                self._ended[group.uid] = group
+                group = self._ended.pop(self._begun.popleft())
+                ended.append(group)
+                num_ended, slowest = num_ended + 1, max(slowest, group.group_completion_time_s)
+                rewards = [reward for reward in episode_totals(group.generator_output) if reward is not None]
+                if not algorithm.dynamic_sampling or differ(rewards):
+                    groups.append(group)
+                else:
+                    # Another group may begin in its place, and a resumed run does not play this one again.
+                    await self._staleness_manager.on_rollout_filtered()
+                    await self.async_train_dataloader.mark_filtered_uids([group.uid])
+                is_over = num_ended == algorithm.max_sample_batches * size and len(groups) < size
+                if len(ended) == 2 * size or is_over:  # The share of void episodes is that of a step or more.
+                    await asyncio.to_thread(self._log, ended[:size], 0.0)
+                    del ended[:size]
+                if is_over:
+                    raise never_filled(len(groups), size, num_ended)
+        await asyncio.to_thread(self._log, ended, slowest)
         return groups, [], False
 
-    def convert_generation_group_mini_batch_to_training_input(
-        self, cur_generation_group_mini_batch: Sequence[Any], dropped_groups: Any = None
-    ) -> Any:
-        """Logs the results of a step's groups first; raises XpError(UNHEALTHY) if too many are void."""
-        groups = cur_generation_group_mini_batch
+    def _log(self, groups: Sequence[Any], rollout_s: float) -> None:
         episodes = [one for group in groups for one in self._played.pop(id(group.generator_output))]
-        self.tracker.episodes(episodes, self.global_step, max(group.group_completion_time_s for group in groups))
-        return super().convert_generation_group_mini_batch_to_training_input(groups, dropped_groups)
+        self.tracker.episodes(episodes, self.global_step, rollout_s)
 
 
 class _InTurn:

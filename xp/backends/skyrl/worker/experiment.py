@@ -139,7 +139,7 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
 
     def get_train_dataset(self) -> PromptDataset:
         made = self.dataset(self.cfg.data.train_data)
-        if self.cfg.trainer.algorithm.dynamic_sampling.type is not None:
+        if self._config.spec.algorithm.dynamic_sampling:
             order = Path(self.cfg.data.train_data[0]).with_name(TASK_ORDER)
             made.dataframe = made.dataframe.select(json.loads(order.read_text()))
         return made

@@ -198,7 +198,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         Raises:
             XpError: (NOT_TRAINED) a step is not full after SkyRL's limit of batches.
         """
-        kept = {uid for uid, valid in of_groups(_totals(generator_output), uids).items() if differ(valid)}
+        kept = {uid for uid, valid in of_groups(episode_totals(generator_output), uids).items() if differ(valid)}
         for uid, rewards in zip(uids, generator_output["rewards"], strict=True):
             rewards[-1] = rewards[-1] if uid in kept else 0.0
         if kept:
@@ -220,7 +220,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         if self._overlong is not None:
             for rewards, reason in zip(generator_output["rewards"], generator_output["stop_reasons"], strict=True):
                 rewards[-1] += 0.0 if reason == VOID else self._overlong.penalty(len(rewards))
-        totals = _totals(generator_output)
+        totals = episode_totals(generator_output)
         if self.cfg.trainer.algorithm.advantage_estimator == "maxrl":
             check_not_negative(total for total in totals if total is not None)
         if self.cfg.trainer.algorithm.zero_variance_filter:
@@ -326,7 +326,7 @@ def _shares(data: Any) -> torch.Tensor:
     return tokens / totals[episodes].clamp(min=1)
 
 
-def _totals(generator_output: Any) -> list[float | None]:
+def episode_totals(generator_output: Any) -> list[float | None]:
     """Reward of each episode. None means void."""
     episodes = zip(generator_output["rewards"], generator_output["stop_reasons"], strict=True)
     return [None if reason == VOID else sum(rewards) for rewards, reason in episodes]

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from xp.lib.atomic import replacing, write_atomically
+from xp.lib.atomic import write_atomically
 from xp.lib.verified import DIGESTS
 from xp.worker.publish import seal, step_directories
 
@@ -57,23 +57,6 @@ def seal_exports(checkpoints: Path, exports: Path, end_ids: Sequence[int], criti
         export = exports / str(rollout_id)
         if export.is_dir() and not (export / DIGESTS).exists():
             seal(export, end_ids)
-
-
-def put_position(checkpoints: Path, rollout_id: int, prompts_per_step: int, group_size: int) -> None:
-    """Makes a restart begin with the tasks of the step after this one.
-
-    Slime's train_async.py has drawn them already when it writes a checkpoint, and would skip them.
-    """
-    import torch
-
-    num_prompts = (rollout_id + 1) * prompts_per_step
-    path = _position(checkpoints, rollout_id)
-    state = torch.load(path, weights_only=False)
-    # The view of the tasks is one epoch, as long as the training.
-    state |= {"sample_offset": num_prompts, "epoch_id": 0}
-    state |= {"sample_group_index": num_prompts, "sample_index": num_prompts * group_size}
-    with replacing(path) as part:
-        torch.save(state, part)
 
 
 def _written(checkpoints: Path) -> set[int]:

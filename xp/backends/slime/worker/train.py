@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.checkpoints import choose_latest, prune, put_position, seal_exports
+from xp.backends.slime.worker.checkpoints import choose_latest, prune, seal_exports
 from xp.backends.slime.worker.config import (
     HELD_OUT_VIEW,
     INPUT_KEY,
@@ -70,8 +70,6 @@ def main(argv: Sequence[str]) -> None:
         config = config.from_the_start()
     else:
         print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
-        if training.max_staleness:
-            put_position(root / config.checkpoints, latest, training.prompts_per_step, training.group_size)
     last = train(config, root, latest)
     seal_exports(root / config.checkpoints, root / config.exports, end_ids, critic)
     publish_model(root / config.exports / str(last), root / config.places.model, end_ids)

@@ -217,7 +217,10 @@ ALGORITHM = (
     Row(
         "algorithm.dynamic_sampling",
         lambda s: {
-            f"{PLACE}.dynamic_sampling.type": "filter" if s.algorithm.dynamic_sampling else None,
+            # SkyRL's fully asynchronous trainer has none, and xp's part of it drops the groups.
+            f"{PLACE}.dynamic_sampling.type": (
+                "filter" if s.algorithm.dynamic_sampling and not s.training.max_staleness else None
+            ),
             # SkyRL drops the groups of a step that an epoch's end divides: the whole training is one epoch.
             "trainer.epochs": 1,
         },

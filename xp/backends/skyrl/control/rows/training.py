@@ -74,12 +74,8 @@ def _not_ahead(spec: RunSpec) -> str | None:
 
     Source: skyrl 0.4.0, train/fully_async_trainer.py `FullyAsyncRayPPOTrainer.__init__`.
     """
-    reason = None
-    if spec.training.updates_per_step > 1:
-        reason = "SkyRL's fully asynchronous trainer makes one update per step; set training.updates_per_step=1"
-    elif spec.algorithm.dynamic_sampling:
-        reason = "SkyRL's fully asynchronous trainer has no dynamic sampling; set algorithm.dynamic_sampling=false"
-    return not_ahead(spec, reason, is_colocated=is_colocated(spec))
+    reason = "SkyRL's fully asynchronous trainer makes one update per step; set training.updates_per_step=1"
+    return not_ahead(spec, reason if spec.training.updates_per_step > 1 else None, is_colocated=is_colocated(spec))
 
 
 def _is_packed(spec: RunSpec) -> bool:
@@ -106,7 +102,14 @@ def _no_packing(spec: RunSpec) -> str | None:
 SIZES = (
     *length_rows(STEPS_KEY),
     Row("training.prompts_per_step", "trainer.train_batch_size"),
-    Row("training.generation_prompts", implemented_by="the loader of xp.backends.skyrl.worker.trainer"),
+    Row(
+        "training.generation_prompts",
+        implemented_by="the loader of xp.backends.skyrl.worker.trainer",
+        refuse=when(
+            lambda s: s.training.generation_prompts is not None and s.training.max_staleness > 0,
+            "beside training.max_staleness groups begin one by one, not in rounds; set null",
+        ),
+    ),
     Row("training.group_size", "generator.n_samples_per_prompt"),
     Row(
         "training.updates_per_step",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.slime.worker.config import FRESH_TASKS, HAS_VARIANCE, OVER_TRAINED_TOKENS
+from xp.backends.slime.worker.config import AHEAD_TASKS, FRESH_TASKS, HAS_VARIANCE, OVER_TRAINED_TOKENS
 from xp.planning.rows import Row, when
 from xp.planning.shared_rows import NO_MASK, is_masked, is_to_engine, mask_bounds
 from xp.spec import (
@@ -93,6 +93,12 @@ DISTILL = (
 )
 
 
+def _source(spec: RunSpec) -> str | None:
+    if spec.algorithm.dynamic_sampling:
+        return FRESH_TASKS
+    return AHEAD_TASKS if spec.training.max_staleness else None
+
+
 def _drawn(spec: RunSpec) -> str:
     """Note on the tasks that dynamic sampling draws, and on the groups that fill a step."""
     if spec.training.prompts_per_round == spec.training.prompts_per_step:
@@ -173,7 +179,7 @@ ALGORITHM = (
         "algorithm.dynamic_sampling",
         lambda s: {
             "--dynamic-sampling-filter-path": HAS_VARIANCE if s.algorithm.dynamic_sampling else None,
-            "--data-source-path": FRESH_TASKS if s.algorithm.dynamic_sampling else None,
+            "--data-source-path": _source(s),
         },
         note=lambda s: _drawn(s) if s.algorithm.dynamic_sampling else "",
     ),

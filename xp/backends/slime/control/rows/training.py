@@ -73,11 +73,7 @@ def _not_ahead(spec: RunSpec) -> str | None:
     """Returns why sampling during updates is impossible."""
     if spec.training.max_staleness > 1:
         return "Slime's train_async.py samples at most one step in advance; set 1, or use backend=trl or skyrl"
-    reason = (
-        "with algorithm.dynamic_sampling, Slime's checkpoint loses the tasks of the step that is sampled in"
-        " advance; set one of both to its default"
-    )
-    return not_ahead(spec, reason if spec.algorithm.dynamic_sampling else None, is_colocated=is_colocated(spec))
+    return not_ahead(spec, None, is_colocated=is_colocated(spec))
 
 
 SIZES = (
