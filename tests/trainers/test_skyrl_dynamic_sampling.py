@@ -133,16 +133,24 @@ class Log:
 
 
 class Dispatch:
-    """SkyRL's workers, which do nothing."""
+    """SkyRL's workers, which do nothing, and how many groups each transfer of weights has found."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+        self.num_running: list[int] = []
+
+    async def save_weights_for_sampler(self) -> None:
+        self.num_running.append(getattr(self._generator, "num_running", 0))
+        await asyncio.sleep(0)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "save_weights_for_sampler":
-            return lambda: asyncio.sleep(0)
         return lambda *_, **__: {"get_lcm_dp_size": 4, "get_timing_metrics": {}, "get_node_ids": []}.get(name)
 
 
 def made_trainer(root: Path, config: SkyRLTrainStageConfig, run: Run, kind: Any, generator: Any = None) -> Any:
     """A trainer without models, with a dataset that xp's experiment makes of the view."""
+    from skyrl.train.trainer import RayPPOTrainer
+
     from xp.backends.skyrl.worker.experiment import XpTraining
 
     cfg = native(config, root)
@@ -157,7 +165,9 @@ def made_trainer(root: Path, config: SkyRLTrainStageConfig, run: Run, kind: Any,
         "inference_engine_client": SimpleNamespace(sleep=lambda: asyncio.sleep(0)),
     }
     made = without_models(kind, run)(config, None, None, cfg=cfg, tracker=Log(run), generator=generator, **parts)
-    made.dispatch = Dispatch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RayPPOTrainer, "build_models", lambda self, *_: setattr(self, "dispatch", Dispatch(generator)))
+        made.build_models(None, None, None)
     return made
 
 
@@ -195,10 +205,12 @@ class AnyOrder:
     chat = SimpleNamespace(end_ids=(0,))
 
     def __init__(self, rewards: Rewards) -> None:
-        self._rewards = rewards
+        self._rewards, self.num_running = rewards, 0
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
+        self.num_running += 1
         await asyncio.sleep(random.random() / 100)
+        self.num_running -= 1
         number = int(input_batch["trajectory_ids"][0].instance_id)
         return played(tasks_of(input_batch), self._rewards(number)) | {"rollout_metrics": {}}
 
@@ -206,27 +218,30 @@ class AnyOrder:
         return tasks_of(input_batch)
 
 
-def trained_ahead(root: Path, rewards: Rewards, num_steps: int, staleness: int, *more: str) -> Run:
-    """The same with SkyRL's fully asynchronous loop."""
+def trained_ahead(root: Path, rewards: Rewards, num_steps: int, staleness: int, *more: str) -> tuple[Run, list[int]]:
+    """The same with SkyRL's fully asynchronous loop, and the groups that each transfer of weights has found."""
     from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
     words = (*WORDS, *AHEAD, f"training.max_staleness={staleness}", f"training.num_steps={num_steps}", *more)
     run = Run([[] for _ in range(num_steps)], [[] for _ in range(num_steps)])
     made = made_trainer(root, train_config(*words), run, AsyncTrainer, AnyOrder(rewards))
     asyncio.run(made.train())
-    return run
+    return run, made.dispatch.num_running
 
 
-@pytest.mark.parametrize("staleness", [1, 2])
+@pytest.mark.parametrize(("staleness", "unfinished"), [(1, "wait"), (2, "continue")])
 def test_a_training_beside_sampling_has_the_first_groups_in_order_and_goes_on_after_them(
-    tmp_path: Path, staleness: int
+    tmp_path: Path, staleness: int, unfinished: str
 ) -> None:
+    words = staleness, f"training.unfinished={unfinished}"
     expected = simulated(uneven, STEPS, 1)
-    begun = trained_ahead(tmp_path, uneven, 2, staleness)
-    resumed = trained_ahead(tmp_path, uneven, STEPS, staleness)
+    begun, _ = trained_ahead(tmp_path, uneven, 2, *words)
+    resumed, num_running = trained_ahead(tmp_path, uneven, STEPS, *words)
     assert begun.kept + resumed.kept[2:] == expected.kept
     assert begun.seen + resumed.seen[2:] == expected.seen
-    assert trained_ahead(tmp_path, uneven, STEPS, staleness) == Run([[]] * STEPS, [[]] * STEPS)
+    assert len(num_running) == 1 + STEPS - 2
+    assert any(num_running) is (unfinished == "continue")
+    assert trained_ahead(tmp_path, uneven, STEPS, *words)[0] == Run([[]] * STEPS, [[]] * STEPS)
 
 
 def test_a_training_beside_sampling_ends_where_a_step_cannot_be_filled(tmp_path: Path) -> None:

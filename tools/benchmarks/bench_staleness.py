@@ -38,7 +38,7 @@ AHEAD = {
     "skyrl": (
         *("training.max_staleness=1", "algorithm.importance_correction=token_truncate"),
         *("backend.engine.placement=separate", "backend.engine.accelerators=1"),
-        "backend.parallel.offload_optimizer=false",
+        *("backend.parallel.offload_optimizer=false", "training.unfinished=continue"),
     ),
 }
 ENVIRONMENT = '''"""The bundled mysteries with slow tools."""

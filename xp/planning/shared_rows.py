@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.models.files import config_of
 from xp.models.network import stated
-from xp.planning.rows import Row
+from xp.planning.rows import Row, when
 from xp.spec import (
     Estimator,
     ImportanceCorrection,
@@ -19,9 +19,25 @@ from xp.spec import (
     RatioLevel,
     RunSpec,
 )
+from xp.spec.training import Unfinished
 
 OLDER = "Episodes of an older policy have a larger gap: it is recorded, and only episodes of age 0 can stop the run."
 """Note on `training.max_logprob_gap` where `training.max_staleness` is above 0."""
+
+
+ENDED = "nothing: a step's episodes have ended when the engine gets new weights"
+
+
+def whole_episodes(trainer: str) -> Row:
+    """Row of `training.unfinished` for a trainer that sends no weights while episodes are played."""
+    return Row(
+        "training.unfinished",
+        implemented_by=ENDED,
+        refuse=when(
+            lambda s: s.training.unfinished is not Unfinished.WAIT,
+            f"{trainer} sends new weights when all episodes of a step have ended; set wait, or use backend=skyrl",
+        ),
+    )
 
 
 def sapo_rows(prefix: str) -> tuple[Row, ...]:

@@ -10,6 +10,7 @@ from xp.planning.rows import Refusal
 from xp.planning.shared_rows import has_correction, network_fields
 from xp.spec import DType, EngineName, Estimator, RunSpec, SpeculativeMethod
 from xp.spec.sft import SOLVE
+from xp.spec.training import Unfinished
 from xp.worker.adapters import NOT_TIED, TIED
 
 
@@ -55,6 +56,12 @@ def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
         if getattr(evaluation, name) and evaluation.every is None:
             reason = "without evaluation.every there is no evaluation while training; set it"
             yield Refusal(f"evaluation.{name}", reason)
+    if training.max_staleness == 0 and training.unfinished is not Unfinished.WAIT:
+        yield Refusal(
+            "training.unfinished",
+            "with training.max_staleness=0 a step's episodes have ended when the engine gets new weights; set wait, or"
+            " training.max_staleness above 0",
+        )
     if training.max_staleness > 0 and not has_correction(spec):
         yield Refusal(
             "training.max_staleness",

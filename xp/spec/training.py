@@ -43,6 +43,15 @@ class Reference(StrEnum):
     SFT = "sft"
 
 
+class Unfinished(StrEnum):
+    """Treatment of episodes that are played when the engine is to get new weights."""
+
+    WAIT = "wait"
+    """The weights are sent when they have ended, so that one policy has written all of an episode."""
+    CONTINUE = "continue"
+    """They pause, and go on with the new weights."""
+
+
 class OnNonfinite(StrEnum):
     """Action on an update whose loss or gradient is infinite or not a number."""
 
@@ -111,6 +120,9 @@ class Training(Sampling):
     max_staleness: CountOrZero
     """Largest number of rollout steps between the policy that generated an episode and the policy that is updated with
     it; this many steps are generated while updates run. 0: rollouts and updates take turns."""
+    unfinished: Unfinished
+    """Treatment of episodes that are played when the engine is to get new weights, with max_staleness above 0: `wait`
+    until they have ended, or `continue` them with the new weights, each token with its own policy's log-probability."""
     micro_batch_size: Size
     """Episodes per accelerator in one forward-backward."""
     max_tokens_per_micro_batch: Count | None

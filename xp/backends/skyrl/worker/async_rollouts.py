@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from xp.backends.skyrl.worker.checkpoints import FORM
 from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.trainer import XpTrainer, episode_totals
 from xp.episode.advantages import differ
+from xp.spec.training import Unfinished
 from xp.worker.trained import never_filled
 
 OF_ROLLOUT = "rollout_is"
@@ -46,14 +47,17 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
             algorithm.policy_loss_type = loss
         self._played: dict[int, list[RunningEpisode]] = {}
         """Episodes by the identity of the generator's output, which SkyRL keeps until it is trained on."""
-        self.generator = _RecordingGenerator(self.generator, self._played)
+        self._running = _Running()
+        self.generator = _RecordingGenerator(self.generator, self._played, self._running)
         self._checkpointed = self._exported = 0
         """Steps of the last checkpoint and of the last Hugging Face model."""
         self._begun: deque[str] = deque()
         """Uids of the groups that have begun and are not trained on, in their order."""
         self._ended: dict[str, Any] = {}
         """Groups that have ended before it was their turn, by uid."""
-        self.async_train_dataloader = _InTurn(self.async_train_dataloader, self._staleness_manager, self._begun)
+        self.async_train_dataloader = _InTurn(
+            self.async_train_dataloader, self._staleness_manager, self._begun, self._running
+        )
 
     def _build_train_dataloader_and_compute_training_steps(self) -> None:
         """Makes a loader of one prompt at a time: a group begins when another one has ended."""
@@ -62,6 +66,17 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
         self.num_steps_per_epoch = len(self.train_dataloader) // trainer.train_batch_size
         steps = self.num_steps_per_epoch * trainer.epochs
         self.total_training_steps = min(steps, trainer.max_training_steps or steps)
+
+    def build_models(self, *workers: Any) -> None:
+        super().build_models(*workers)
+        if self._spec.training.unfinished is Unfinished.WAIT:
+            transfer = self.dispatch.save_weights_for_sampler
+
+            async def between_groups(*args: Any, **kwargs: Any) -> None:
+                async with self._running.none():
+                    await transfer(*args, **kwargs)
+
+            self.dispatch.save_weights_for_sampler = between_groups
 
     def load_checkpoints(self) -> Any:
         """Counts the steps by the trained tasks: the last checkpoint of SkyRL alone has one step too many."""
@@ -132,18 +147,46 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
                     # Another group may begin in its place, and a resumed run does not play this one again.
                     await self._staleness_manager.on_rollout_filtered()
                     await self.async_train_dataloader.mark_filtered_uids([group.uid])
-                is_over = num_ended == algorithm.max_sample_batches * size and len(groups) < size
-                if len(ended) == 2 * size or is_over:  # The share of void episodes is that of a step or more.
+                if num_ended == algorithm.max_sample_batches * size and len(groups) < size:
+                    await asyncio.to_thread(self._log, ended, slowest)
+                    raise never_filled(len(groups), size, num_ended)
+                if len(ended) == 2 * size:  # The share of void episodes is that of a step's groups or more.
                     await asyncio.to_thread(self._log, ended[:size], 0.0)
                     del ended[:size]
-                if is_over:
-                    raise never_filled(len(groups), size, num_ended)
         await asyncio.to_thread(self._log, ended, slowest)
         return groups, [], False
 
     def _log(self, groups: Sequence[Any], rollout_s: float) -> None:
         episodes = [one for group in groups for one in self._played.pop(id(group.generator_output))]
         self.tracker.episodes(episodes, self.global_step, rollout_s)
+
+
+class _Running:
+    """The number of groups that are played, which a transfer of weights may wait for."""
+
+    def __init__(self) -> None:
+        self._number, self._is_closed, self._changed = 0, False, asyncio.Condition()
+
+    async def begin(self) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._is_closed)
+            self._number += 1
+
+    async def end(self) -> None:
+        async with self._changed:
+            self._number -= 1
+            self._changed.notify_all()
+
+    @asynccontextmanager
+    async def none(self) -> AsyncIterator[None]:
+        """Context manager: begins when all groups have ended; none begins within."""
+        async with self._changed:
+            self._is_closed = True
+            await self._changed.wait_for(lambda: not self._number)
+        yield
+        async with self._changed:
+            self._is_closed = False
+            self._changed.notify_all()
 
 
 class _InTurn:
@@ -155,10 +198,11 @@ class _InTurn:
         loader: SkyRL's loader.
         manager: SkyRL's manager of slots; its own call for a slot does nothing any more.
         begun: is filled with the uids of the prompts.
+        running: counts their groups.
     """
 
-    def __init__(self, loader: Any, manager: Any, begun: deque[str]) -> None:
-        self._loader, self._begun = loader, begun
+    def __init__(self, loader: Any, manager: Any, begun: deque[str], running: _Running) -> None:
+        self._loader, self._begun, self._running = loader, begun, running
         self._take_slot, manager.acquire_submission_slot = manager.acquire_submission_slot, _nothing
         self._turn = asyncio.Lock()
 
@@ -171,6 +215,7 @@ class _InTurn:
             prompts = await self._loader.get_next_non_consumed_data()
             if prompts is not None:
                 await self._take_slot()
+                await self._running.begin()
                 self._begun.append(prompts[0]["uid"])
         return prompts
 
@@ -185,16 +230,20 @@ class _RecordingGenerator:
     Args:
         generator: xp's generator.
         played: mapping for the episodes.
+        running: counts the groups that have begun.
     """
 
-    def __init__(self, generator: Any, played: dict[int, list[RunningEpisode]]) -> None:
-        self._generator, self._played = generator, played
+    def __init__(self, generator: Any, played: dict[int, list[RunningEpisode]], running: _Running) -> None:
+        self._generator, self._played, self._running = generator, played, running
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._generator, name)
 
     async def generate(self, input_batch: Any, disable_tqdm: bool = True) -> Any:
         """Plays a group."""
-        output = await self._generator.generate(input_batch, disable_tqdm=disable_tqdm)
+        try:
+            output = await self._generator.generate(input_batch, disable_tqdm=disable_tqdm)
+        finally:
+            await self._running.end()
         self._played[id(output)] = self._generator.running_episodes(input_batch)
         return output

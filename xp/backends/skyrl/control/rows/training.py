@@ -17,9 +17,9 @@ from xp.backends.skyrl.control.keys import (
 from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
 from xp.planning.extent import num_steps
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import OLDER, length_rows, longest_episode, longest_in_engine, not_ahead
+from xp.planning.shared_rows import ENDED, OLDER, length_rows, longest_episode, longest_in_engine, not_ahead
 from xp.spec import LrSchedule, RunSpec
-from xp.spec.training import OnNonfinite, Optimizer
+from xp.spec.training import OnNonfinite, Optimizer, Unfinished
 
 SCHEDULER = {
     # Without warm-up updates, the rate is constant from the start.
@@ -30,10 +30,8 @@ SCHEDULER = {
 SCHEDULES = "xp's schedule in SkyRL's FSDP worker"
 FSDP_ADAM_EPS = 1e-8
 """PyTorch's AdamW default: SkyRL's FSDP strategy has no key for it (fsdp_strategy.py `_fsdp_init_train_model`)."""
-BY_GROUP = (
-    "Weights may change within an episode, whose age counts from its group's first token. A resumed run repeats the"
-    " steps that were sampled in advance."
-)
+REPLAYED = "A resumed run repeats the steps that were sampled in advance."
+BY_GROUP = "An episode's age counts from its group's first token; keys and values of older weights stay in the cache."
 CUT = "The engine's log-probabilities are those after it, the trainer's those before it."
 
 
@@ -123,8 +121,13 @@ SIZES = (
         "training.max_staleness",
         _fully_async,
         implemented_by=lambda s: "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else "",
-        note=lambda s: BY_GROUP if s.training.max_staleness else "",
+        note=lambda s: REPLAYED if s.training.max_staleness else "",
         refuse=_not_ahead,
+    ),
+    Row(
+        "training.unfinished",
+        implemented_by=lambda s: "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else ENDED,
+        note=lambda s: BY_GROUP if s.training.unfinished is Unfinished.CONTINUE else "",
     ),
     # 1 if episodes are packed by tokens, since SkyRL checks the unused number.
     Row(

@@ -17,7 +17,7 @@ from xp.backends.slime.worker.config import (
 )
 from xp.planning.extent import num_steps
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import OLDER, length_rows, longest_episode, not_ahead
+from xp.planning.shared_rows import OLDER, length_rows, longest_episode, not_ahead, whole_episodes
 from xp.spec import LossAggregation, RunSpec, Sft, Training
 from xp.spec.training import Optimizer
 
@@ -105,6 +105,7 @@ SIZES = (
         note=lambda s: REPLAYED if s.training.max_staleness else "",
         refuse=_not_ahead,
     ),
+    whole_episodes("Slime's train_async.py"),
     # Megatron also uses it if micro-batches are packed; 1 divides every number.
     Row(
         "training.micro_batch_size",

@@ -7,7 +7,7 @@ from typing import Any
 from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, world_size
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import OLDER, length_rows, longest_in_engine, not_ahead
+from xp.planning.shared_rows import OLDER, length_rows, longest_in_engine, not_ahead, whole_episodes
 from xp.spec import EngineName, Reference, RunSpec, Strategy
 from xp.spec.training import Optimizer
 
@@ -107,6 +107,7 @@ TRAINING = (
         ),
         refuse=lambda s: not_ahead(s, None, is_colocated=is_colocated(s)),
     ),
+    whole_episodes("xp under TRL"),
     Row("training.micro_batch_size", "per_device_train_batch_size"),
     Row(
         "training.max_tokens_per_micro_batch",
