@@ -40,7 +40,7 @@ def test_each_run_composes_for_a_card_and_as_its_rehearsal(
         Path(place).mkdir(parents=True)
         Path(place, "config.json").write_text(json.dumps(config))
     assert compose(merged(part.words, {"hardware": "1xH200"})).hardware.accelerator == "h200", entry
-    spec = compose([word for word in command_of(part, sys.executable, tmp_path) if "=" in word])
+    spec = compose([word for word in command_of(part, tmp_path, is_rehearsal=True) if "=" in word])
     assert spec.training.num_steps == 2
     assert spec.model.name == "tiny"
 

@@ -1,9 +1,9 @@
-"""Runs one experiment: `python -m tools.gpu ENTRY [--rehearse PYTHON] [--out DIR] [--limit S]`.
+"""Runs one experiment: `python -m tools.gpu ENTRY [--rehearse] [--out DIR] [--limit S]`.
 
 It prints one line with the figures of all parts, and writes DIR/ENTRY.json, of which `python -m tools.gpu table DIR`
-makes the rows of docs/results.md. With --rehearse it runs the smallest form on a CPU, in this Python environment of the
-trainer (with vLLM for CPUs: .venv-vllm/bin/python); such figures are in no table. A rehearsal of `slime` needs
-SLIME_PATH, MEGATRON_PATH and the environment of `make test-sglang`.
+makes the rows of docs/results.md. With --rehearse it runs the smallest form on a CPU, in the environments of the
+trainers' tests (make .venv-vllm/.done .venv-skyrl/.done; for Slime make test-sglang with SLIME_PATH and MEGATRON_PATH);
+such figures are in no table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tools.gpu.entries import ENTRIES, REHEARSAL, SLIME_REHEARSAL, Entry, Part, merged
+from tools.gpu.entries import ENTRIES, TRL_PYTHON, Entry, Part, merged, rehearsed
 
 STEP, GAP, REWARD = "time/step_s", "training/logprob_gap", "reward/avg_raw_reward"
 FIRST = {"start_s": "time/start_s", "first_step_s": STEP, "first_gap": GAP, "first_reward": REWARD}
@@ -40,6 +40,7 @@ MEDIANS = {
 """Figures that are medians over the steps after the first -> their metrics."""
 ENDING_S = 20
 """Seconds that a part has to end after its time limit."""
+DRIFT = "tools.gpu.drift"
 BY_HAND = "tools.benchmarks.first_gpu_by_hand"
 NOT_TRAINED = 16
 """Exit code of a run without a reward, as of a model with random weights."""
@@ -54,6 +55,7 @@ SMALL = {
         "8",
         "--cpu",
     ),
+    DRIFT: ("xp/builtin/tiny",),
     "tools.benchmarks.bench_engine": ("--episodes", "16", "--at-once", "8", "--rounds", "1"),
 }
 """Arguments of the modules beside xp in a rehearsal."""
@@ -93,7 +95,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("entry", choices=(*ENTRIES, "list", "table"))
     parser.add_argument("directory", nargs="?", type=Path, default=Path("gpu-results"), help="of the results (table)")
     parser.add_argument("--out", type=Path, default=Path("gpu-results"))
-    parser.add_argument("--rehearse", metavar="PYTHON", help="the smallest form on a CPU, in this Python")
+    parser.add_argument("--rehearse", action="store_true", help="the smallest form on a CPU")
     parser.add_argument(
         "--limit", type=int, help="seconds for all parts (the entry's own; in a rehearsal four times that)"
     )
@@ -106,8 +108,8 @@ def main(argv: Sequence[str]) -> int:
         print_table(options.directory)
         return 0
     entry, gpu = ENTRIES[options.entry], card()
-    if gpu is None and options.rehearse is None:
-        raise SystemExit("no GPU is visible (nvidia-smi); on a CPU: --rehearse PYTHON")
+    if gpu is None and not options.rehearse:
+        raise SystemExit("no GPU is visible (nvidia-smi); on a CPU: --rehearse")
     out = options.out / (f"rehearsal-{options.entry}" if options.rehearse else options.entry)
     out.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"entry": options.entry, "card": None if options.rehearse else gpu}
@@ -124,15 +126,15 @@ def text_of(part: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in part.items() if name != "name")
 
 
-def run_entry(entry: Entry, rehearsal: str | None, out: Path, limit_s: int) -> list[dict[str, Any]]:
+def run_entry(entry: Entry, is_rehearsal: bool, out: Path, limit_s: int) -> list[dict[str, Any]]:
     """Figures of each part; parts for which no time is left have the exit code of a time limit."""
     end, found = time.monotonic() + limit_s, []
     for part in entry.parts:
         log, runs = out / f"{part.name}.log".replace(" ", "-"), out / part.name.replace(" ", "-")
-        began, memory = time.monotonic(), None if rehearsal else PeakMemory()
+        began, memory = time.monotonic(), None if is_rehearsal else PeakMemory()
         if memory is not None:
             memory.start()
-        code = run_part(command_of(part, rehearsal, runs), log, end - began)
+        code = run_part(command_of(part, runs, is_rehearsal=is_rehearsal), log, end - began)
         figures: dict[str, Any] = {"name": part.name, "exit": code, "seconds": round(time.monotonic() - began, 1)}
         if memory is not None:
             figures["peak_mib"] = memory.end()
@@ -140,21 +142,17 @@ def run_entry(entry: Entry, rehearsal: str | None, out: Path, limit_s: int) -> l
     return found
 
 
-def command_of(part: Part, rehearsal: str | None, runs: Path) -> list[str]:
-    """The part's command, in this Python; in a rehearsal modules beside xp run in the trainer's."""
+def command_of(part: Part, runs: Path, *, is_rehearsal: bool) -> list[str]:
+    """The part's command, in this Python; in a rehearsal modules beside xp run in TRL's."""
     if part.is_run:
         words = merged(part.words, {"outputs": str(runs)})
-        if rehearsal is not None and "backend=slime" in words:
-            words = merged(words, SLIME_REHEARSAL)
-        elif rehearsal is not None:
-            python = {"backend.runtime.python": str(Path(rehearsal).absolute())}
-            engine = {} if "backend=skyrl" in words else {"backend.engine.name": "vllm"}
-            words = merged(words, REHEARSAL | python | engine)
-        return [sys.executable, "-m", "xp", *words]
-    words = [*(part.words if rehearsal is None else SMALL[part.module])]
+        return [sys.executable, "-m", "xp", *(rehearsed(words) if is_rehearsal else words)]
+    words = [*(SMALL[part.module] if is_rehearsal else part.words)]
     if part.module == BY_HAND:
         words += ["--output", str(runs)]
-    return [rehearsal or sys.executable, "-m", part.module, *words]
+    if part.module == DRIFT:
+        words.append(str(runs.with_name("lora")))
+    return [TRL_PYTHON if is_rehearsal else sys.executable, "-m", part.module, *words]
 
 
 def run_part(command: Sequence[str], log: Path, limit_s: float) -> int:

@@ -87,7 +87,16 @@ def wanted(freeze: str, *, has_skyrl: bool) -> dict[str, dict[str, str]]:
 def install(packages: Mapping[str, str], target: Path, python: str) -> None:
     """Installs wheels for another Python on Linux, without their dependencies."""
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(36, 4, -1)] + ["manylinux2014_x86_64"]
-    words = ["--no-deps", "--no-compile", "--python-version", python, "--target", str(target)]
+    # Before it installs, pip compares a package's Python with its own.
+    words = [
+        "--no-deps",
+        "--no-compile",
+        "--ignore-requires-python",
+        "--python-version",
+        python,
+        "--target",
+        str(target),
+    ]
     words += [word for platform in platforms for word in ("--platform", platform)]
     listed = [f"{name}=={version}" for name, version in sorted(packages.items())]
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *words, *listed], check=True)
@@ -104,8 +113,9 @@ def trim(site: Path, arch: int) -> None:
         kept, removed = prune(library, pruned, arch)
         pruned.replace(library)
         print(f"{library.relative_to(site)}: {kept >> 20} MiB of GPU code kept, {removed >> 20} removed", flush=True)
-    others = [file for file in (site / "ray").rglob("*") if file.name in ("_raylet.so", "raylet", "gcs_server")]
-    subprocess.run(["strip", *map(str, [*others, *site.glob("xgrammar/*.so")])], check=True)
+    symbols = [*site.glob("ray/_raylet.so"), *site.glob("ray/core/src/ray/*/*"), *site.glob("xgrammar/*.so")]
+    programs = [file for file in symbols if file.is_file() and file.read_bytes()[:4] == b"\x7fELF"]
+    subprocess.run(["strip", *map(str, programs)], check=True)
 
 
 def pack(files: Iterable[tuple[str, Path]], target: Path, preset: str) -> None:

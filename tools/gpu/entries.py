@@ -133,7 +133,10 @@ ENTRIES = {
     "lora": Entry(
         "Adapters in bfloat16: the gap, and what is published beside what was trained.",
         240,
-        (Part("lora", (*FIRST, ADAPTERS, "training.learning_rate=2.0e-4")),),
+        (
+            Part("lora", (*FIRST, ADAPTERS, "training.learning_rate=2.0e-4")),
+            Part("published", (SMOLLM2,), "tools.gpu.drift"),
+        ),
     ),
     "skyrl": Entry(
         "SkyRL's gap: of a model of some hundred thousand parameters, and over as many steps as TRL's.",
@@ -173,6 +176,7 @@ ENTRIES = {
     ),
 }
 
+TRL_PYTHON = str(Path(".venv-vllm/bin/python").absolute())
 REHEARSAL: dict[str, str | None] = {
     **dict.fromkeys(("recipes", "model.path", "model.dtype", "model.max_context_tokens", "backend.attention")),
     **dict.fromkeys(("training.max_prompt_tokens", "training.max_tokens_per_turn", "training.max_response_tokens")),
@@ -184,16 +188,35 @@ REHEARSAL: dict[str, str | None] = {
     "training.micro_batch_size": "4",
     "training.max_logprob_gap": "null",
     "evaluation.num_tasks": "4",
-    "backend.engine.memory_fraction": "0.1",
 }
-"""Changes of a run's overrides on a CPU: the tiny model, two small steps, everything else as on the GPU."""
-SLIME_REHEARSAL: dict[str, str | None] = {
-    **dict(word.split("=", 1) for word in ON_GPUS),
-    "training.num_steps": "2",
-    "training.prompts_per_step": "2",
-    "training.group_size": "4",
-    "training.micro_batch_size": "8",
-    "evaluation.num_tasks": "4",
-    "backend.runtime.python": str(Path("tests/engines/slime_on_cpu/python").absolute()),
+"""Changes of a run's overrides on a CPU: the tiny model and two small steps."""
+OF_BACKEND: dict[str, dict[str, str | None]] = {
+    "trl": {
+        "backend.engine.name": "vllm",
+        "backend.engine.memory_fraction": "0.1",
+        "backend.runtime.python": TRL_PYTHON,
+    },
+    # xp's own decoding, which has no FP8.
+    "skyrl": {
+        **dict.fromkeys(("backend.engine.memory_fraction", "backend.engine.quantization")),
+        **dict.fromkeys(("backend.engine.kv_cache_dtype", "backend.engine.eager")),
+        "backend.runtime.python": str(Path(".venv-skyrl/bin/python").absolute()),
+    },
+    # It takes GPUs only; tests/engines/slime_on_cpu/stage.py says what of it is real.
+    "slime": {
+        **dict.fromkeys(("model.path", "model.dtype")),
+        **dict(word.split("=", 1) for word in (*ON_GPUS, *shipped_model())),
+        "training.num_steps": "2",
+        "training.prompts_per_step": "2",
+        "training.group_size": "4",
+        "training.micro_batch_size": "8",
+        "backend.runtime.python": str(Path("tests/engines/slime_on_cpu/python").absolute()),
+    },
 }
-"""The same for Slime, which takes GPUs only; tests/engines/slime_on_cpu/stage.py says what of it is real."""
+"""More of them for each backend."""
+
+
+def rehearsed(words: Sequence[str]) -> list[str]:
+    """The smallest form of a run, on a CPU."""
+    backend = dict(word.split("=", 1) for word in words).get("backend", "trl")
+    return merged(words, REHEARSAL | OF_BACKEND[backend])
