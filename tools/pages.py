@@ -24,6 +24,7 @@ ALGORITHMS = (
     ("algorithm=gspo",),
     ("algorithm=cispo",),
     ("algorithm=reinforce_pp",),
+    ("algorithm=reinforce_pp_baseline",),
     ("algorithm=maxrl",),
     ("algorithm=sapo",),
     ("algorithm=ppo", "training.critic_learning_rate=1e-05"),

@@ -35,6 +35,7 @@ ALGORITHMS = {
     "cispo": ("algorithm=cispo",),
     "rloo": ("algorithm=rloo", "algorithm.loss_aggregation=sequence_mean"),
     "reinforce_pp": ("algorithm=reinforce_pp",),
+    "reinforce_pp_baseline": ("algorithm=reinforce_pp_baseline",),
     "maxrl": ("algorithm=maxrl",),
     "sapo": ("algorithm=sapo",),
     "ppo": ("algorithm=ppo",),

@@ -19,6 +19,8 @@ ALGORITHMS = {
     "rloo_gspo": ["algorithm=rloo", "algorithm.ratio_level=sequence"],
     "rloo_cispo": ["algorithm=rloo", "algorithm.policy_loss=cispo"],
     "reinforce_pp": ["algorithm=reinforce_pp"],
+    "reinforce_pp_baseline": ["algorithm=reinforce_pp_baseline"],
+    "grpo_batch": ["algorithm=grpo", "algorithm.advantage_scale=batch_std"],
     "reinforce_pp_gspo": ["algorithm=reinforce_pp", "algorithm.ratio_level=sequence"],
     "custom": ["algorithm=custom", "algorithm.advantage_fn=xp.episode.advantages:reinforce_pp"],
     "custom_cispo": [

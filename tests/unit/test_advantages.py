@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xp.composition import compose
-from xp.episode.advantages import EPSILON, Valid, load_advantage_fn, of_valid, reinforce_pp, without_variance
+from xp.episode.advantages import (
+    EPSILON,
+    Valid,
+    load_advantage_fn,
+    of_valid,
+    over_batch_std,
+    reinforce_pp,
+    reinforce_pp_baseline,
+    without_variance,
+)
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import user_modules
 from xp.planning.plan import build_plan
@@ -56,6 +66,24 @@ EPISODES = st.lists(
 @given(EPISODES)
 def test_reinforce_pp_is_the_whitening_of_all_tokens_written_out(episodes: list[Valid]) -> None:
     np.testing.assert_allclose(reinforce_pp(episodes), whitened(episodes), rtol=1e-6, atol=1e-6)
+
+
+@given(EPISODES)
+def test_reinforce_pp_with_a_baseline_whitens_rewards_without_their_groups_mean(episodes: list[Valid]) -> None:
+    means = {name: np.mean([one.reward for one in episodes if one.group == name]) for name in "ab" if episodes}
+    own = [replace(one, reward=one.reward - means[one.group]) for one in episodes]
+    np.testing.assert_allclose(reinforce_pp_baseline(episodes), whitened(own), rtol=1e-6, atol=1e-6)
+
+
+@given(EPISODES)
+def test_the_batch_deviation_is_of_the_steps_rewards_and_of_the_episodes_whatever_their_tokens(
+    episodes: list[Valid],
+) -> None:
+    rewards = np.array([one.reward for one in episodes])
+    means = np.array([np.mean([other.reward for other in episodes if other.group == one.group]) for one in episodes])
+    expected = (rewards - means) / (rewards.std(ddof=1) + 1e-6)
+    np.testing.assert_allclose(over_batch_std(episodes), expected, rtol=1e-6, atol=1e-6)
+    assert over_batch_std(episodes[:1]) == [0.0]
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0, -3.5])

@@ -106,7 +106,10 @@ def _ppo(name: str, *overrides: str, why: dict[str, str] | None = None) -> Optio
 
 OPTIONS = (
     *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("grpo", "dapo", "dr_grpo", "rloo")),
-    *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("gspo", "cispo", "reinforce_pp")),
+    *(
+        Option(f"algorithm={name}", (f"algorithm={name}",))
+        for name in ("gspo", "cispo", "reinforce_pp", "reinforce_pp_baseline")
+    ),
     Option("algorithm=custom", ("algorithm=custom", "algorithm.advantage_fn=xp.episode.advantages:reinforce_pp")),
     Option("advantage_scale=batch_std", ("algorithm.advantage_scale=batch_std",)),
     Option("advantage_scale=none", ("algorithm.advantage_scale=none",)),

@@ -23,12 +23,15 @@ def advantages(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> list[fl
     found = torch.zeros(len(episodes), dtype=torch.float64)
     valid = [at for at, episode in enumerate(episodes) if episode.reward is not None]
     rewards = torch.tensor([reward_of(rule, episodes[at]) for at in valid], dtype=torch.float64)
-    if rule.estimator in ("reinforce_pp", "custom"):  # the measure's own function is that of REINFORCE++
+    groups = torch.tensor([episodes[at].group for at in valid])
+    # The measure's own function is that of REINFORCE++.
+    if rule.estimator in ("reinforce_pp", "reinforce_pp_baseline", "custom"):
+        if rule.estimator == "reinforce_pp_baseline":
+            rewards = rewards - torch.stack([rewards[groups == own].mean() for own in groups])
         tokens = torch.tensor([sum(episodes[at].trained(rule.mask_truncated)) for at in valid])
         by_token = rewards.repeat_interleave(tokens)
         found[valid] = (rewards - by_token.mean()) / by_token.std()
         return [float(one) for one in found]
-    groups = torch.tensor([episodes[at].group for at in valid])
     for group in groups.unique():
         members = [at for at in valid if episodes[at].group == group]
         own = rewards[groups == group]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.lib.load import load_object
-from xp.spec import Algorithm, Estimator
+from xp.spec import AdvantageScale, Algorithm, Estimator
 
 EPSILON = 1e-8
 """Added to a variance before its square root, as in the trainers' own whitening."""
+STD_EPSILON = 1e-6
+"""Added to a standard deviation of rewards, as in SkyRL and Slime."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,35 @@ def reinforce_pp(episodes: Sequence[Valid]) -> list[float]:
     return [(episode.reward - mean) / scale for episode in episodes]
 
 
+def reinforce_pp_baseline(episodes: Sequence[Valid]) -> list[float]:
+    """Advantages of REINFORCE++-baseline: `reinforce_pp` of the rewards minus the mean of their group."""
+    own = zip(episodes, centred(episodes), strict=True)
+    return reinforce_pp([replace(episode, reward=reward) for episode, reward in own])
+
+
+def over_batch_std(episodes: Sequence[Valid]) -> list[float]:
+    """GRPO's centred rewards divided by the standard deviation (n - 1) of the step's rewards, as TRL's
+    `scale_rewards=batch`."""
+    if len(episodes) < 2:
+        return [0.0] * len(episodes)
+    scale = stdev(episode.reward for episode in episodes) + STD_EPSILON
+    return [reward / scale for reward in centred(episodes)]
+
+
+def centred(episodes: Sequence[Valid]) -> list[float]:
+    """Rewards minus the mean of their group."""
+    groups = of_groups([episode.reward for episode in episodes], [episode.group for episode in episodes])
+    means = {group: fmean(rewards) for group, rewards in groups.items()}
+    return [episode.reward - means[episode.group] for episode in episodes]
+
+
+RULES: Mapping[tuple[Estimator, AdvantageScale], AdvantageFn] = {
+    (Estimator.REINFORCE_PP, AdvantageScale.BATCH_STD): reinforce_pp,
+    (Estimator.REINFORCE_PP_BASELINE, AdvantageScale.BATCH_STD): reinforce_pp_baseline,
+    (Estimator.GRPO, AdvantageScale.BATCH_STD): over_batch_std,
+}
+
+
 def advantage_rule(algorithm: Algorithm) -> AdvantageFn | None:
     """The function that computes the advantages of whole episodes. None means that a trainer or a critic does.
 
@@ -93,7 +125,7 @@ def advantage_rule(algorithm: Algorithm) -> AdvantageFn | None:
     """
     if algorithm.advantage_fn is not None:
         return load_advantage_fn(algorithm.advantage_fn)
-    return reinforce_pp if algorithm.estimator is Estimator.REINFORCE_PP else None
+    return RULES.get((algorithm.estimator, algorithm.advantage_scale))
 
 
 def of_valid(

@@ -10,6 +10,7 @@ from xp.models.files import config_of
 from xp.models.network import stated
 from xp.planning.rows import Row, when
 from xp.spec import (
+    AdvantageScale,
     Estimator,
     ImportanceCorrection,
     ImportanceMask,
@@ -57,6 +58,12 @@ OF_EPISODES = (Estimator.GRPO, Estimator.RLOO, Estimator.MAXRL)
 """Estimators that need one reward per episode, whatever its rows are, and no number of tokens."""
 
 
+def has_xp_estimator(spec: RunSpec) -> bool:
+    """Returns whether xp computes the advantages instead of TRL or SkyRL."""
+    algorithm = spec.algorithm
+    return algorithm.estimator is Estimator.CUSTOM or algorithm.advantage_scale is AdvantageScale.BATCH_STD
+
+
 def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
     """Returns why episodes of several rows cannot be trained on: a result would depend on how they are split.
 
@@ -70,6 +77,7 @@ def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
         "algorithm.importance_correction=none or token_truncate": weight is not ImportanceCorrection.SEQUENCE_TRUNCATE,
         "algorithm.importance_mask=none or token": mask in (ImportanceMask.NONE, ImportanceMask.TOKEN),
         "algorithm.estimator=grpo, rloo or maxrl": algorithm.estimator in OF_EPISODES,
+        "algorithm.advantage_scale=group_std or none": algorithm.advantage_scale is not AdvantageScale.BATCH_STD,
         "algorithm.distill=null": algorithm.distill is None,
         "algorithm.overlong=null": algorithm.overlong is None,
         **more,

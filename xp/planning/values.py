@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xp.models.network import WITH_HEADS, has_own_decoding
 from xp.planning.backend import backend_of
 from xp.planning.rows import Refusal
-from xp.planning.shared_rows import has_correction, network_fields
+from xp.planning.shared_rows import OF_EPISODES, has_correction, network_fields
 from xp.spec import DType, EngineName, Estimator, RunSpec, SpeculativeMethod
 from xp.spec.sft import SOLVE
 from xp.spec.training import Unfinished
@@ -83,7 +83,7 @@ def _needs_groups(spec: RunSpec) -> str | None:
     """What needs more than one episode of a task, with the reason. None means nothing."""
     algorithm, distill = spec.algorithm, spec.algorithm.distill
     has_baseline = distill is None or distill.beside_reward
-    if has_baseline and algorithm.estimator in (Estimator.GRPO, Estimator.RLOO, Estimator.MAXRL):
+    if has_baseline and algorithm.estimator in (*OF_EPISODES, Estimator.REINFORCE_PP_BASELINE):
         return f"the baseline of algorithm.estimator={algorithm.estimator} is a mean over other episodes of the task"
     for name in ("dynamic_sampling", "zero_variance_filter"):
         if getattr(algorithm, name):

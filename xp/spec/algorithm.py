@@ -32,6 +32,8 @@ class Estimator(StrEnum):
     """The mean of its group without itself (arXiv:2402.14740)."""
     REINFORCE_PP = "reinforce_pp"
     """The mean over all trained tokens of a rollout step (arXiv:2501.03262)."""
+    REINFORCE_PP_BASELINE = "reinforce_pp_baseline"
+    """The mean of its group, then that over all trained tokens of a rollout step (arXiv:2501.03262)."""
     MAXRL = "maxrl"
     """The mean of its group, by which the centred reward is divided too (arXiv:2602.02710)."""
     GAE = "gae"
@@ -45,6 +47,8 @@ class AdvantageScale(StrEnum):
 
     GROUP_STD = "group_std"
     BATCH_STD = "batch_std"
+    """The standard deviation of the step's rewards; with `estimator: reinforce_pp`, `reinforce_pp_baseline` and `gae`
+    that of the advantages over all trained tokens of the step."""
     NONE = "none"
 
 
@@ -301,6 +305,7 @@ SCALES = {
     Estimator.RLOO: AdvantageScale.NONE,
     Estimator.MAXRL: AdvantageScale.NONE,
     Estimator.REINFORCE_PP: AdvantageScale.BATCH_STD,
+    Estimator.REINFORCE_PP_BASELINE: AdvantageScale.BATCH_STD,
     Estimator.GAE: AdvantageScale.BATCH_STD,
     Estimator.CUSTOM: AdvantageScale.NONE,
 }
@@ -308,6 +313,7 @@ SCALE_REASONS = {
     Estimator.RLOO: "divides by nothing",
     Estimator.MAXRL: "divides by the mean of the group",
     Estimator.REINFORCE_PP: "divides by the deviation over the trained tokens of a step",
+    Estimator.REINFORCE_PP_BASELINE: "divides by the deviation over the trained tokens of a step",
     Estimator.GAE: "divides by the deviation over the trained tokens of a step",
     Estimator.CUSTOM: "is scaled by your own function",
 }

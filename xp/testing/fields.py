@@ -22,6 +22,7 @@ ESTIMATORS: tuple[dict[str, Any], ...] = tuple(
         ("rloo", "none", None, None),
         ("maxrl", "none", None, None),
         ("reinforce_pp", "batch_std", None, None),
+        ("reinforce_pp_baseline", "batch_std", None, None),
         ("gae", "batch_std", None, {"discount": 0.9, "gae_lambda": 0.8, "value_clip": 0.3}),
         ("custom", "none", "my_pkg.algorithms:another", None),
     )

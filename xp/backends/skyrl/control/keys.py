@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from xp.backends.skyrl.control.constraints import is_megatron
-from xp.spec import EngineName, Estimator, RunSpec
+from xp.spec import EngineName, RunSpec
 
 Keys = dict[str, Any]
 
@@ -18,8 +18,6 @@ CPU_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
 """vLLM's worker on a CPU; without this name, SkyRL's server starts the one of CUDA on every platform."""
 MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
 MICRO_BATCHES = ("trainer.micro_train_batch_size_per_gpu", "trainer.micro_forward_batch_size_per_gpu")
-XP_ESTIMATORS = (Estimator.REINFORCE_PP, Estimator.GAE, Estimator.CUSTOM)
-"""Estimators that xp.backends.skyrl.worker.advantages computes, registered in SkyRL under xp's name."""
 
 
 def is_rehearsal(spec: RunSpec) -> bool:
@@ -42,11 +40,6 @@ def cpu_servers(spec: RunSpec) -> Keys:
         f"{ENGINE}.engine_init_kwargs.worker_cls": CPU_WORKER,
         f"{ENGINE}.engine_init_kwargs.worker_extension_cls": EXTENSION,
     }
-
-
-def has_xp_estimator(spec: RunSpec) -> bool:
-    """Returns whether xp computes the advantages."""
-    return spec.algorithm.estimator in XP_ESTIMATORS
 
 
 def has_critic(spec: RunSpec) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.rollout_process import by_episode, is_void, read_played, worker_of
 from xp.episode.advantages import (
+    STD_EPSILON,
     AdvantageFn,
     Valid,
     advantage_rule,
@@ -23,10 +24,6 @@ from xp.episode.advantages import (
 )
 from xp.errors import ExitCode, XpError
 from xp.spec import Estimator
-
-EPSILON = 1e-6
-"""Added to a group's standard deviation, as in Slime's own normalization (slime/ray/rollout.py)."""
-
 
 Baseline = Callable[[Sequence[float]], list[float]]
 """Function from the rewards of one group to their advantages."""
@@ -102,7 +99,7 @@ def centred(rewards: Sequence[float], *, by_std: bool = False) -> list[float]:
     if len(rewards) < 2:
         return [0.0] * len(rewards)
     mean = fmean(rewards)
-    scale = stdev(rewards) + EPSILON if by_std else 1.0
+    scale = stdev(rewards) + STD_EPSILON if by_std else 1.0
     return [(reward - mean) / scale for reward in rewards]
 
 
@@ -115,7 +112,7 @@ def left_out(rewards: Sequence[float]) -> list[float]:
 def over_mean(rewards: Sequence[float]) -> list[float]:
     """MaxRL (arXiv:2602.02710): rewards minus their mean, divided by it; never scaled."""
     check_not_negative(rewards)
-    scale = fmean(rewards) + EPSILON
+    scale = fmean(rewards) + STD_EPSILON
     return [reward / scale for reward in centred(rewards)]
 
 

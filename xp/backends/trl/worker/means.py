@@ -129,6 +129,5 @@ def rescaled(
 
     if scale == "none":
         return advantages
-    groups = rewards.view(1, -1) if scale == "batch" else rewards.view(-1, group_size)
-    deviations = nanstd(groups, dim=1).repeat_interleave(groups.shape[1])[share]
+    deviations = nanstd(rewards.view(-1, group_size), dim=1).repeat_interleave(group_size)[share]
     return advantages * torch.nan_to_num((deviations + TRLS_EPSILON) / (deviations + EPSILON), nan=1.0)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
-from xp.backends.skyrl.control.keys import Keys, has_critic, has_xp_estimator
+from xp.backends.skyrl.control.keys import Keys, has_critic
 from xp.backends.skyrl.worker.config import XP_ESTIMATOR, has_native_correction
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import NO_MASK, NO_WEIGHT, is_masked, is_to_engine, is_weighed, no_clip, sapo_rows
+from xp.planning.shared_rows import (
+    NO_MASK,
+    NO_WEIGHT,
+    has_xp_estimator,
+    is_masked,
+    is_to_engine,
+    is_weighed,
+    no_clip,
+    sapo_rows,
+)
 from xp.spec import AdvantageScale, ImportanceMask, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
 LOSS_REDUCTION = {
@@ -144,10 +153,6 @@ ALGORITHM = (
         "algorithm.advantage_scale",
         lambda s: {f"{PLACE}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD},
         implemented_by=_advantages,
-        refuse=when(
-            lambda s: s.algorithm.advantage_scale is AdvantageScale.BATCH_STD and not has_xp_estimator(s),
-            "SkyRL scales by the group's deviation or not at all; set group_std or none",
-        ),
     ),
     Row("algorithm.policy_loss", lambda s: {f"{PLACE}.policy_loss_type": _policy_loss(s)}),
     *sapo_rows(f"{PLACE}.sapo.tau_"),

@@ -16,7 +16,6 @@ from xp.spec import (
     RunSpec,
 )
 
-WHITENED = (Estimator.REINFORCE_PP, Estimator.GAE)
 IMPORTANCE = "xp.backends.slime.worker.importance"
 ADVANTAGES = "xp.backends.slime.worker.advantages"
 
@@ -116,16 +115,10 @@ ALGORITHM = (
         "algorithm.advantage_scale",
         lambda s: {
             "--disable-grpo-std-normalization": s.algorithm.advantage_scale is not AdvantageScale.GROUP_STD,
-            # xp.backends.slime.worker.advantages has whitened reinforce_pp already.
+            # xp.backends.slime.worker.advantages has divided by the others already.
             "--normalize-advantages": s.algorithm.estimator is Estimator.GAE,
         },
         implemented_by=ADVANTAGES,
-        refuse=when(
-            lambda s: s.algorithm.advantage_scale == "batch_std" and s.algorithm.estimator not in WHITENED,
-            lambda s: (
-                f"Slime scales {s.algorithm.estimator} by the group or not at all; set group_std or none, or use trl"
-            ),
-        ),
     ),
     *CRITIC,
     *DISTILL,

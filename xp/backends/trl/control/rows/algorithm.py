@@ -9,6 +9,7 @@ from xp.planning.rows import Row, when
 from xp.planning.shared_rows import (
     NO_MASK,
     NO_WEIGHT,
+    has_xp_estimator,
     is_masked,
     is_to_engine,
     is_weighed,
@@ -39,7 +40,6 @@ OTHER_ESTIMATORS = {
     Estimator.GAE: "has no critic",
 }
 """Estimator -> difference of TRL's GRPOTrainer from it."""
-BY_XP = (Estimator.CUSTOM, Estimator.REINFORCE_PP)
 RULES = "xp.episode.advantages"
 GUARD, MEANS = "xp.backends.trl.worker.guard", "xp.backends.trl.worker.means"
 NO_CRITIC = "nothing: GRPOTrainer has no critic"
@@ -89,7 +89,7 @@ def _of_own_policy(is_set: Callable[[RunSpec], bool], other: str) -> Callable[[R
 ALGORITHM = (
     Row(
         "algorithm.estimator",
-        implemented_by=lambda s: RULES if s.algorithm.estimator in BY_XP else "GRPOTrainer's own",
+        implemented_by=lambda s: RULES if has_xp_estimator(s) else "GRPOTrainer's own",
         refuse=lambda s: (
             f"TRL's GRPOTrainer {other}; use algorithm=grpo, or backend=skyrl or slime"
             if (other := OTHER_ESTIMATORS.get(s.algorithm.estimator))
@@ -100,7 +100,7 @@ ALGORITHM = (
     Row(
         "algorithm.advantage_scale",
         lambda s: {"scale_rewards": SCALE[s.algorithm.advantage_scale]},
-        implemented_by=lambda s: RULES if s.algorithm.estimator in BY_XP else MEANS,
+        implemented_by=lambda s: RULES if has_xp_estimator(s) else MEANS,
     ),
     Row(
         "algorithm.policy_loss",
