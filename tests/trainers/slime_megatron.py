@@ -10,7 +10,9 @@ which is computed here sequence by sequence, and the bfloat16 of the weights.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,12 @@ from tests.trainers.slime_setup import tiny_directory
 from tests.trainers.slime_update import batch_of, drawn
 from tests.trainers.test_slime_parser import parse
 from tests.trainers.test_slime_rehearsal import spec_of
+from tests.unit.slime_config import PLACES
 from tools.parity.slime_rehearsal.megatron import LOCAL, name_norms, packed_attention, without_cuda
+from xp.backends.slime.worker.config import WorkerConfig
+from xp.backends.slime.worker.models import check_quantized
+from xp.backends.slime.worker.training import exporting
+from xp.spec import RunSpec
 
 OWN = {
     **LOCAL,
@@ -32,6 +39,7 @@ OWN = {
 """For random weights, over what xp renders."""
 
 
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 SAID = "said.pt"
 """What Megatron's model says of the tokens, beside each export."""
 
@@ -55,6 +63,22 @@ def export(args: Any, model: Any, data: dict[str, Any], directory: Path) -> None
     torch.save(said, directory / SAID)
 
 
+def export_beside_twin(args: Any, spec: RunSpec, model: Any, root: Path) -> None:
+    """By xp's hook, where --hf-checkpoint is a model with FP8 weights."""
+    from slime.backends.megatron_utils.hf_checkpoint_saver import save_hf_model_to_path
+
+    twin = Path(shutil.copytree(args.hf_checkpoint, root / "twin"))
+    config = json.loads((twin / "config.json").read_text())
+    (twin / "config.json").write_text(json.dumps({**config, "quantization_config": FP8}))
+    assert spec.model.architecture is not None
+    check_quantized(twin, spec.model.architecture.model_dump(mode="json"))
+    engine = spec.backend.engine.model_copy(update={"quantization": "fp8", "quantized_model": str(twin)})
+    spec = spec.model_copy(update={"backend": spec.backend.model_copy(update={"engine": engine})})
+    own = WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=1)
+    with_twin = Namespace(**{**vars(args), "hf_checkpoint": str(twin), "model_name": "qwen3"})
+    exporting(own, save_hf_model_to_path)(with_twin, root / "exports/0", model)
+
+
 def begin(args: Any, root: Path) -> None:
     """Slime's own initialization of Megatron, in a group of this process alone."""
     store = torch.distributed.FileStore(str(root / "store"), 1)
@@ -73,7 +97,8 @@ def begin(args: Any, root: Path) -> None:
 def main(root: Path) -> None:
     """Export the model before and after each update, and print what Slime reported of each."""
     torch._dynamo.config.disable = True
-    args = parse(spec_of(tiny_directory(root)), root)
+    spec = spec_of(tiny_directory(root))
+    args = parse(spec, root)
     tiny_directory(root)  # the parser's test leaves a configuration without the rest
     for name, value in OWN.items():
         setattr(args, name, value)
@@ -90,6 +115,7 @@ def main(root: Path) -> None:
     batch = batch_of(drawn())
     data = {**batch, "tokens": batch["unconcat_tokens"], "micro_batch_indices": [[*range(len(batch["rewards"]))]]}
     export(args, model, data, root / "export-0")
+    export_beside_twin(args, spec, model, root)
     reported = []
     for step in (1, 2):
         data["log_probs"] = log_probs(args, model, data)

@@ -26,6 +26,11 @@ def test_two_updates_move_the_policy_and_the_export_agrees(tmp_path: Path) -> No
     assert [update["grad_norm"] > 0 for update in reported] == [True, True]
     before, first, second = (said(tmp_path / f"export-{number}") for number in range(3))
     assert all(float((old - new).abs().max()) > 1e-3 for old, new in ((before, first), (first, second)))
+    # Beside an engine with FP8 weights, the export is what it is without.
+    plain, beside_twin = (weights(tmp_path / name) for name in ("export-0", "exports/0"))
+    assert plain.keys() == beside_twin.keys()
+    assert all(plain[name].equal(beside_twin[name]) for name in plain)
+    assert "quantization_config" not in json.loads((tmp_path / "exports/0/config.json").read_text())
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe", "minimax_m2"])
@@ -37,6 +42,13 @@ def test_a_random_model_of_a_family_is_loaded_updated_and_exported(family: str, 
     # The first export is the model that transformers made.
     before, after = (said(tmp_path / f"export-{number}") for number in range(2))
     assert float((before - after).abs().max()) > 1e-3
+
+
+def weights(directory: Path) -> dict[str, Any]:
+    """All tensors of a model's files."""
+    from safetensors.torch import load_file
+
+    return {name: one for file in directory.glob("*.safetensors") for name, one in load_file(file).items()}
 
 
 def said(directory: Path) -> Any:

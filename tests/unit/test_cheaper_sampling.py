@@ -10,7 +10,9 @@ import pytest
 
 from xp.backends.skyrl.control.overrides import catalog
 from xp.backends.skyrl.control.render import native
+from xp.backends.slime.control.render import train_flags
 from xp.composition import compose
+from xp.errors import XpError
 from xp.planning.engine import sglang_arguments, vllm_server
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
@@ -51,6 +53,20 @@ def test_skyrl_gets_its_keys() -> None:
     assert (heads["trainer.mtp.enabled"], heads["trainer.mtp.num_speculative_tokens"]) == (True, 3)
     known = {name for name in heads if name.startswith(("trainer.mtp.", f"{ENGINE}.")) and "init_kwargs" not in name}
     assert known <= set(catalog()["fields"])
+
+
+def test_slimes_engines_load_the_model_with_fp8_weights_and_training_the_other() -> None:
+    twin = "backend.engine.quantized_model=Org/Model-FP8"
+    words = (*DENSE, "backend=slime", *FP8, twin)
+    assert refused(*words) == {}
+    flags = train_flags(compose([*words]), PLACES)
+    assert (flags["--hf-checkpoint"], flags["--ref-load"]) == (("Org/Model-FP8",), ("Qwen/Qwen3-4B",))
+    # Half of the bytes of the engine's linear layers are left.
+    plain, cheap = (estimate(compose([*DENSE, "backend=slime", *more])) for more in ((CORRECTED,), (*FP8, twin)))
+    assert cheap.kv_room > plain.kv_room
+    assert "backend.engine.quantized_model" in refused(*DENSE, *SKYRL, *FP8, twin)
+    with pytest.raises(XpError, match="quantized_model is for quantization=fp8"):
+        compose([*DENSE, "backend=slime", twin])
 
 
 def test_trls_server_gets_its_arguments() -> None:

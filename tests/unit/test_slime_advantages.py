@@ -18,6 +18,7 @@ from xp.backends.slime.worker.train import main as train
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.spec import Estimator
+from xp.spec.algorithm import SCALES
 from xp.worker.places import RunPaths
 
 NUMBERS = count()
@@ -37,7 +38,9 @@ def sample(reward: float, group: int, num_tokens: int = 3, *, is_left_out: bool 
 
 
 def settings_of(estimator: str, advantage_fn: str | None = None) -> WorkerConfig:
-    return worker_config(Path("/"), 1, algorithm__estimator=Estimator(estimator), algorithm__advantage_fn=advantage_fn)
+    name = Estimator(estimator)
+    algorithm = {"estimator": name, "advantage_scale": SCALES.get(name, "group_std"), "advantage_fn": advantage_fn}
+    return worker_config(Path("/"), 1, **{f"algorithm__{key}": value for key, value in algorithm.items()})
 
 
 @pytest.mark.parametrize("by_std", [True, False])

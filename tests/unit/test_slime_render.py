@@ -76,7 +76,6 @@ UNSUPPORTED = {
     "training.passes_per_step": "training.passes_per_step=2",
     "backend.parallel.offload_parameters": "backend.parallel.offload_parameters=true",
     "training.repetition_penalty": "training.repetition_penalty=1.1",
-    "backend.engine.quantization": "backend.engine.quantization=fp8",
     "backend.engine.speculative": "backend.engine.speculative={method: mtp, model: null, num_tokens: 2}",
 }
 

@@ -88,6 +88,14 @@ def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
     return f"max_rows above 1 gives an episode several rows, whose split must not matter; set {', '.join(others)}"
 
 
+QUANTIZED_BY_VLLM = Row(
+    "backend.engine.quantized_model",
+    implemented_by="nothing: vLLM quantises the model itself",
+    refuse=when(lambda s: s.backend.engine.quantized_model is not None, "vLLM quantises the model itself; set null"),
+)
+"""Row of engines of vLLM."""
+
+
 def weighs_rows(spec: RunSpec) -> dict[str, bool]:
     """What a trainer needs whose rows are weighed by their advantages, which do not weigh the KL penalty."""
     is_over_tokens = spec.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN

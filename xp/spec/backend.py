@@ -152,6 +152,10 @@ class EngineSpec(Section):
     quantization: EngineDType | None
     """Type of the engine's linear layers, quantised anew at each update; activations are too, except on a card below
     compute capability 8.9. None: `model.dtype`."""
+    quantized_model: LocalPath | None
+    """The model with FP8 weights (a Hugging Face id, or a directory made by Slime's `tools/convert_hf_to_fp8.py`), in
+    whose form Slime's engines get each update. Training, checkpoints and exports stay in `model.dtype`. None: the
+    engine quantises by itself."""
     kv_cache_dtype: EngineDType | None
     """Type of the engine's KV cache. None: `model.dtype`."""
     expert_parallel: Size
@@ -162,6 +166,8 @@ class EngineSpec(Section):
     def faults(self) -> Iterator[str]:
         if (self.placement is Placement.SEPARATE) != (self.accelerators is not None):
             yield "accelerators must be a number with placement=separate, and null with placement=colocated"
+        if self.quantized_model is not None and self.quantization is None:
+            yield "quantized_model is for quantization=fp8: set it, or quantized_model=null"
         if self.max_batched_tokens is not None and self.max_batched_tokens < self.max_sequences:
             yield (
                 f"max_batched_tokens must be at least max_sequences: a decoding step takes one token of each; got"

@@ -74,6 +74,8 @@ def others(now: Any, path: str) -> list[Any]:
         sapo = {"temperature_positive": 0.5, "temperature_negative": 2.0}
         losses = ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})
         return [Together(one) for one in losses if one[path.rpartition(".")[2]] != now]
+    if path == "backend.engine.quantized_model":
+        return [Together({"quantization": "fp8", "quantized_model": "Org/Model-FP8"})]
     if path == "algorithm.loss_length":
         return [Together({"loss_aggregation": "constant", "loss_length": 7})]
     if path == "algorithm.distill":
@@ -112,6 +114,7 @@ LIVE = {
     "algorithm.mask_upper": "algorithm.importance_mask=token",
     "training.min_learning_rate": "training.lr_schedule=linear",
     "backend.engine.quantization": "algorithm.importance_correction=token_truncate",
+    "backend.engine.quantized_model": "algorithm.importance_correction=token_truncate",
     "backend.engine.kv_cache_dtype": "algorithm.importance_correction=token_truncate",
     "algorithm.kl_estimator": "training.kl_coef=0.01",
     "algorithm.use_kl_in_reward": "training.kl_coef=0.01",

@@ -82,7 +82,7 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
         # to training.initial_checkpoint until the run has its own checkpoint.
         "--load": (places.checkpoints,),
         "--save": (places.checkpoints,),
-        "--hf-checkpoint": (policy_start(spec, places),),
+        "--hf-checkpoint": (spec.backend.engine.quantized_model or policy_start(spec, places),),
         "--ref-load": (_reference(spec, places),),
         "--opd-teacher-load": None if (teacher := _teacher(spec)) is None else (_converted(spec, teacher),),
         "--save-hf": (f"{_exports(places)}/{{rollout_id}}",),

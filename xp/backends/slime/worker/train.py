@@ -21,7 +21,7 @@ from xp.backends.slime.worker.config import (
     warm_up_start,
     warm_up_too_long,
 )
-from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
+from xp.backends.slime.worker.models import check_architecture, check_quantized, local_model, publish_model
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
 from xp.engines.teacher import check_teacher
@@ -55,6 +55,8 @@ def main(argv: Sequence[str]) -> None:
     open_sources(config.command)
     model = local_model(config.start_model, root)
     check_architecture(model, config.architecture)
+    if (quantized := spec.backend.engine.quantized_model) is not None:
+        check_quantized(local_model(quantized, root), config.architecture)
     if spec.algorithm.distill is not None:
         check_teacher(spec.algorithm.distill, str(model), environment())
     rows = load_tasks(Path(config.places.tasks), path.parent, "train")

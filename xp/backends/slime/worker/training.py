@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from xp.backends.slime.worker.config import OVER_TRAINED_TOKENS, WORKER_ATTRIBUTE, WorkerConfig
 from xp.backends.slime.worker.means import distill_kl, factor
 from xp.backends.slime.worker.metric_names import NATIVE, NOT_MEANS, OF_CRITIC, OF_WEIGHTS, RATE
-from xp.backends.slime.worker.models import set_yarn
+from xp.backends.slime.worker.models import local_model, set_yarn
 from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import finite_means
 from xp.lib.atomic import write_atomically
@@ -45,13 +46,15 @@ def enter(args: Any) -> None:
 
 
 def exporting(config: WorkerConfig, native: Callable[..., None]) -> Callable[..., None]:
-    """Wraps Slime's function that writes a checkpoint's Hugging Face model, to do so by `training.export_every`."""
-    every = config.spec.training.export_every
+    """Wraps Slime's function that writes a checkpoint's Hugging Face model, to do so by `training.export_every`, and in
+    the form of the model that is trained, where --hf-checkpoint is the engines' with FP8 weights."""
+    every, has_twin = config.spec.training.export_every, config.spec.backend.engine.quantized_model is not None
 
     def save(args: Any, path: Path, *parts: Any, **named: Any) -> None:
         step = int(path.name) + 1
         if every is None or step % every == 0 or step == config.steps:
-            native(args, path, *parts, **named)
+            own = {"hf_checkpoint": str(local_model(config.start_model, Path(config.root)))} if has_twin else {}
+            native(Namespace(**{**vars(args), **own}), path, *parts, **named)
 
     return save
 

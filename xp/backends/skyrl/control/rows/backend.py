@@ -21,7 +21,7 @@ from xp.backends.skyrl.control.keys import (
 from xp.planning.batch import batch_shape
 from xp.planning.episode import episode_config
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import depends_on_rows, indivisible_experts, weighs_rows
+from xp.planning.shared_rows import QUANTIZED_BY_VLLM, depends_on_rows, indivisible_experts, weighs_rows
 from xp.spec import Attention, EngineName, RunSpec, SpeculativeMethod, Strategy
 
 MAX_TOKENS = f"{ENGINE}.max_num_batched_tokens"
@@ -291,6 +291,7 @@ OF_ENGINE = (
     ),
     Row("backend.engine.prefix_caching", f"{ENGINE}.enable_prefix_caching", note=_unused),
     _fp8("quantization"),
+    QUANTIZED_BY_VLLM,
     _fp8("kv_cache_dtype"),
     # Source: skyrl 0.4.0, train/utils/utils.py `validate_inference_engine_cfg`.
     Row(

@@ -98,6 +98,13 @@ def _expert_sizes(spec: RunSpec) -> list[int]:
     return [one for one in range(2, size + 1) if size % one == 0]
 
 
+def _quantized_by(spec: RunSpec) -> str:
+    """What receives the engines' model with FP8 weights; exports and the training are not in FP8."""
+    if spec.backend.engine.quantization is None:
+        return "nothing: off"
+    return "--hf-checkpoint; exports in the model's own type by xp.backends.slime.worker.training"
+
+
 ENGINE = (
     Row(
         "backend.engine.name",
@@ -135,9 +142,15 @@ ENGINE = (
     ),
     Row(
         "backend.engine.quantization",
-        refuse="Slime quantises its updates for an FP8 checkpoint only (its tools/convert_hf_to_fp8.py), which xp does"
-        " not make; set null and backend.engine.kv_cache_dtype=fp8, or use backend=skyrl or trl",
+        implemented_by=_quantized_by,
+        refuse=when(
+            lambda s: s.backend.engine.quantization is not None and s.backend.engine.quantized_model is None,
+            "Slime quantises its updates as an FP8 checkpoint of the model is; make one by its"
+            " tools/convert_hf_to_fp8.py and set backend.engine.quantized_model=DIRECTORY, set null, or use"
+            " backend=skyrl or trl",
+        ),
     ),
+    Row("backend.engine.quantized_model", implemented_by=_quantized_by),
     Row(
         "backend.engine.kv_cache_dtype",
         lambda s: {"--sglang-kv-cache-dtype": "fp8_e4m3" if s.backend.engine.kv_cache_dtype else None},

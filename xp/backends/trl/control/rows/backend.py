@@ -9,7 +9,7 @@ from typing import Any
 from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, is_sharded, node_size, world_size
 from xp.planning.memory.estimate import engine_stays_awake
 from xp.planning.rows import Row, when
-from xp.planning.shared_rows import depends_on_rows, indivisible_experts, weighs_rows
+from xp.planning.shared_rows import QUANTIZED_BY_VLLM, depends_on_rows, indivisible_experts, weighs_rows
 from xp.spec import (
     Attention,
     EngineName,
@@ -256,6 +256,7 @@ ENGINE = (
     _of_server("eager", "--enforce-eager", fixed=False),
     _of_server("prefix_caching", "--enable-prefix-caching", fixed=True),
     _of_server("quantization", "--quantization", fixed=None),
+    QUANTIZED_BY_VLLM,
     _of_server("kv_cache_dtype", "--kv-cache-dtype", fixed=None),
     _of_server(
         "expert_parallel",
