@@ -33,7 +33,7 @@ SPECS = {
 ALGORITHMS = {
     "gspo": ("algorithm=gspo",),
     "cispo": ("algorithm=cispo",),
-    "rloo": ("algorithm=rloo", "algorithm.loss_aggregation=sequence_mean"),
+    "rloo": ("algorithm=rloo",),
     "reinforce_pp": ("algorithm=reinforce_pp",),
     "reinforce_pp_baseline": ("algorithm=reinforce_pp_baseline",),
     "maxrl": ("algorithm=maxrl",),

@@ -71,7 +71,7 @@ def test_an_episode_counts_once_whatever_its_rows(args: Any) -> None:
     assert '"episodes/num": 2.0' in (args.xp_root / "runs/r/metrics.jsonl").read_text()
 
 
-@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant"])
 def test_an_episode_in_two_rows_has_the_loss_of_one(aggregation: str, tmp_path: Path) -> None:
     """The first episode, and the void one, are cut between their turns; the rows before are masked in those after."""
     step = drawn()
@@ -100,7 +100,7 @@ def loss_of(settings: Any, step: Step, order: list[int], masks: list[Any]) -> tu
     import torch
     from slime.backends.megatron_utils.loss import loss_function
 
-    from xp.backends.slime.worker.means import count, factor
+    from xp.backends.slime.worker.means import count, loss_factor
 
     batch = {name: [values[at] for at in order] for name, values in batch_of(step).items() if len(values) == len(MASKS)}
     batch["loss_masks"] = [torch.tensor(mask, dtype=torch.int) for mask in masks]
@@ -111,7 +111,7 @@ def loss_of(settings: Any, step: Step, order: list[int], masks: list[Any]) -> tu
     logits = torch.tensor(drawn_logits, dtype=torch.float32, requires_grad=True)
     count(settings, 0, batch)
     loss, normalizer, _ = loss_function(settings, batch, 1, len(MASKS), logits)
-    whole = loss * factor(0) / float(normalizer)
+    whole = loss * loss_factor(0) / float(normalizer)
     whole.backward()
     assert logits.grad is not None
     lengths = np.cumsum([len(step.tokens[at]) for at in order])[:-1]

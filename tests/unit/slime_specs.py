@@ -61,6 +61,7 @@ def legal(draw: st.DrawFn) -> RunSpec:
     group = draw(st.integers(2, 6))
     episodes = updates * micro * share * 8 // (tensor * context)
     prompts = episodes if episodes % group else episodes // group
+    aggregation = draw(st.sampled_from(["token_mean", "sequence_mean", "constant"]))
     kl, cap = draw(st.sampled_from([0.0, 0.01])), draw(st.sampled_from(["null", "6000"]))
     steps = draw(st.integers(1, 50))
     algorithm = draw(st.sampled_from(sorted(ALGORITHMS)))
@@ -85,7 +86,7 @@ def legal(draw: st.DrawFn) -> RunSpec:
             f"training.lr_schedule={draw(st.sampled_from(['constant', 'linear', 'cosine']))}",
             f"training.learning_rate={draw(st.floats(1e-7, 1e-3))}",
             f"training.kl_coef={kl}",
-            f"training.entropy_coef={draw(st.sampled_from([0.0, 0.001]))}",
+            f"training.entropy_coef={draw(st.sampled_from([0.0, 0.001])) if aggregation != 'constant' else 0.0}",
             f"training.top_k={draw(st.sampled_from(['null', '50']))}",
             f"training.gradient_checkpointing={draw(st.booleans())}",
             *(
@@ -94,7 +95,7 @@ def legal(draw: st.DrawFn) -> RunSpec:
                 else []
             ),
             f"algorithm.clip_high={draw(st.sampled_from([0.0004, 0.28, 4.0]))}",
-            f"algorithm.loss_aggregation={draw(st.sampled_from(['token_mean', 'sequence_mean']))}",
+            f"algorithm.loss_aggregation={aggregation}",
             f"algorithm.kl_estimator={draw(st.sampled_from(['k1', 'k2', 'k3']))}",
             *draw(st.sampled_from(CORRECTIONS)),
             f"algorithm.importance_lower={draw(st.sampled_from([0.5, 1.0]))}",

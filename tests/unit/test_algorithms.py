@@ -34,8 +34,6 @@ REFUSED = {
     ("maxrl", "trl"): "algorithm.estimator",
     ("sapo", "slime"): "algorithm.sapo",
     ("ppo", "trl"): "algorithm.estimator",
-    ("rloo", "slime"): "algorithm.loss_aggregation",
-    ("dr_grpo", "slime"): "algorithm.loss_aggregation",
     ("ppo", "slime"): "backend.convert_model",
     ("opd", "skyrl"): "algorithm.distill",
     ("opd", "slime"): "algorithm.distill",
@@ -123,12 +121,6 @@ def test_every_algorithm_plans_on_every_backend_or_is_refused_by_its_field(algor
     else:
         with pytest.raises(XpError, match=f"^{refused}: .*(set|use) "):
             build_plan(spec, "r")
-
-
-def test_rloo_runs_on_slime_with_the_aggregation_that_slime_has() -> None:
-    spec = compose([*GPU["slime"], "algorithm=rloo", "algorithm.loss_aggregation=sequence_mean"])
-    train = next(stage for stage in build_plan(spec, "r").stages if stage.name == "train")
-    assert '"estimator": "rloo"' in train.job.files["runs/r/attempt_1/train/config.json"]
 
 
 def test_ppo_runs_on_slime_from_a_converted_model() -> None:

@@ -126,7 +126,7 @@ def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
     assert found["eps_clip"] == algorithm.clip_low
     assert found["kl_loss_coef"] == training.kl_coef
     assert is_on(found, "--use-kl-loss") == (training.kl_coef > 0)
-    assert is_on(found, "--calculate-per-token-loss") == (algorithm.loss_aggregation == "token_mean")
+    assert is_on(found, "--calculate-per-token-loss") == (algorithm.loss_aggregation != "sequence_mean")
     assert is_on(found, "--disable-grpo-std-normalization") == (algorithm.advantage_scale != "group_std")
     assert found["advantage_estimator"] == expected_estimator(spec)
     assert (found["eps_clip"], found["eps_clip_high"]) == (algorithm.clip_low, algorithm.clip_high)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from xp.lib.codec import JsonFile
+from xp.lib.reading import config_of
 from xp.worker.sft import SftConfig
 from xp.worker.stage import StageConfig, TrainConfig
 
@@ -131,6 +133,12 @@ class WorkerConfig(SlimeStageConfig, TrainConfig):
         return WorkerConfig(
             root=str(root.absolute()), spec=config.spec, places=config.places, stage=config.stage, steps=steps
         )
+
+
+@cache
+def config_at(path: str) -> WorkerConfig:
+    """The configuration in this file, which is read once in a process."""
+    return config_of(Path(path), WorkerConfig.from_json)
 
 
 def train_program(max_staleness: int) -> str:

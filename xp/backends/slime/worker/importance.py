@@ -6,14 +6,10 @@ The returned masks are the given ones: Slime would take masked tokens out of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, config_at
 from xp.backends.slime.worker.metric_names import OF_WEIGHTS
-from xp.lib.reading import config_of
-from xp.spec import Algorithm
 from xp.worker.importance import weigh
 
 
@@ -44,7 +40,7 @@ def weighed(
     import torch
     from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log_prob_with_cp
 
-    algorithm = _algorithm(getattr(args, WORKER_ATTRIBUTE))
+    algorithm = config_at(getattr(args, WORKER_ATTRIBUTE)).spec.algorithm
     weights, columns = [], []
     for old, written, mask, *lengths in zip(
         train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths, strict=True
@@ -59,9 +55,3 @@ def weighed(
         loss_masks,
         dict(zip(names, map(torch.cat, zip(*columns, strict=True)), strict=True)),
     )
-
-
-@cache
-def _algorithm(path: str) -> Algorithm:
-    """The spec's algorithm in the WorkerConfig of this file, which is read once in a process."""
-    return config_of(Path(path), WorkerConfig.from_json).spec.algorithm

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig, config_at
+from xp.spec import LossAggregation
 from xp.worker.distill import DISTILL_KL
 
 _factors: list[float] = []
 """Factor of each update of the step in this process; a process has one role."""
+_constants: list[float] = []
+"""Factor of each update from the mean over its tokens to the sum over them / (episodes x `loss_length`)."""
 _distilled: dict[str, float] = {}
 """Metric of the step's distillation in this process."""
 
@@ -39,14 +43,26 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     for number in rollout_data["num_microbatches"]:
         own = [at for one in rollout_data["micro_batch_indices"][begin : begin + number] for at in one]
         begin += number
-        trained = (sizes if args.calculate_per_token_loss else shares)[own].sum()
-        updates.append(torch.stack([trained, (sizes[own] == 0).sum()]))
+        updates.append(torch.stack([sizes[own].sum(), (sizes[own] == 0).sum(), shares[own].sum()]))
     counts = torch.stack(updates)
     torch.distributed.all_reduce(counts, group=mpu.get_data_parallel_group(with_context_parallel=False))
-    whole = counts.sum(1).tolist() if args.calculate_per_token_loss else rollout_data["global_batch_sizes"]
+    tokens, _, episodes = counts.T.tolist()
+    is_over_tokens, length = args.calculate_per_token_loss, constant_length(config_at(getattr(args, WORKER_ATTRIBUTE)))
+    whole = counts[:, :2].sum(1).tolist() if is_over_tokens else rollout_data["global_batch_sizes"]
+    trained = tokens if is_over_tokens else episodes
     gap = _gap(args, rollout_data)
     _distilled.update({} if gap is None else {DISTILL_KL: gap})
-    _factors[:] = [all_of / one if one else 1.0 for all_of, one in zip(whole, counts[:, 0].tolist(), strict=True)]
+    _factors[:] = [all_of / one if one else 1.0 for all_of, one in zip(whole, trained, strict=True)]
+    _constants[:] = [
+        number / (one * length) if one and length else 1.0 for number, one in zip(tokens, episodes, strict=True)
+    ]
+
+
+def constant_length(config: WorkerConfig) -> int | None:
+    """Tokens by which an episode's sum is divided. None means that the loss is a mean."""
+    spec = config.spec
+    is_constant = config.stage == "train" and spec.algorithm.loss_aggregation is LossAggregation.CONSTANT
+    return spec.algorithm.loss_length or spec.training.max_response_tokens if is_constant else None
 
 
 def _gap(args: Any, rollout_data: Mapping[str, Any]) -> float | None:
@@ -77,6 +93,11 @@ def factor(update: int) -> float:
     return _factors[update] if update < len(_factors) else 1.0
 
 
+def loss_factor(update: int) -> float:
+    """The same for the loss, which is no mean with `algorithm.loss_aggregation=constant`."""
+    return factor(update) * (_constants[update] if update < len(_constants) else 1.0)
+
+
 def scale_update(
     args: Any, rollout_id: int, step_id: int, model: Any, optimizer: Any, opt_param_scheduler: Any
 ) -> None:
@@ -93,7 +114,7 @@ def scale_update(
     del args, rollout_id, opt_param_scheduler
     from megatron.core.utils import get_model_config
 
-    share = factor(step_id)
+    share = loss_factor(step_id)
 
     def scaled(loss: Any) -> Any:
         # The auxiliary losses of experts are means over all tokens; for them the argument is a plain 1.

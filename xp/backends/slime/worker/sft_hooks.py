@@ -9,24 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from xp.backends.slime.worker.checkpoints import prune
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
+from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig, config_at
 from xp.backends.slime.worker.means import factor
 from xp.backends.slime.worker.models import set_yarn
 from xp.backends.slime.worker.sft import EXAMPLE
 from xp.episode.metrics_file import MetricsFile
-from xp.lib.reading import config_of
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, Updates, read_examples
 
 
 @cache
-def _config(path: str) -> WorkerConfig:
-    return config_of(Path(path), WorkerConfig.from_json)
-
-
-@cache
 def _examples(path: str, file: str) -> list[Example]:
-    config = _config(path)
+    config = config_at(path)
     return read_examples(Path(config.root, config.stage_dir, file))
 
 
@@ -48,7 +42,7 @@ def rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Fal
 def log_rollout(rollout_id: int, args: Any, samples: Any, extra_metrics: Any, rollout_time: float) -> bool:
     """Slime's custom rollout log function. True means that Slime logs nothing of its own. Removes old checkpoints."""
     del rollout_id, samples, extra_metrics, rollout_time
-    config = _config(getattr(args, WORKER_ATTRIBUTE))
+    config = config_at(getattr(args, WORKER_ATTRIBUTE))
     checkpoints, exports = Path(config.root, config.checkpoints), Path(config.root, config.exports)
     prune(checkpoints, exports, config.spec.training.keep_checkpoints)
     return True
@@ -61,7 +55,7 @@ def enter(args: Any) -> None:
 
     path = getattr(args, WORKER_ATTRIBUTE)
     set_yarn(args)
-    logging_utils.log = watched = SftMetrics(logging_utils.log, _config(path), _examples(path, HELD_OUT_FILE))
+    logging_utils.log = watched = SftMetrics(logging_utils.log, config_at(path), _examples(path, HELD_OUT_FILE))
     model.train_one_step = watched.around(model.train_one_step)
 
 

@@ -9,14 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.config import OVER_TRAINED_TOKENS, WORKER_ATTRIBUTE, WorkerConfig
-from xp.backends.slime.worker.means import distill_kl, factor
-from xp.backends.slime.worker.metric_names import NATIVE, NOT_MEANS, OF_CRITIC, OF_WEIGHTS, RATE
+from xp.backends.slime.worker.config import OVER_TRAINED_TOKENS, WORKER_ATTRIBUTE, WorkerConfig, config_at
+from xp.backends.slime.worker.means import distill_kl, factor, loss_factor
+from xp.backends.slime.worker.metric_names import LOSSES, NATIVE, NOT_MEANS, OF_CRITIC, OF_WEIGHTS, RATE
 from xp.backends.slime.worker.models import local_model, set_yarn
 from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import finite_means
 from xp.lib.atomic import write_atomically
-from xp.lib.reading import config_of
 from xp.spec import Estimator
 from xp.worker import importance
 from xp.worker.step_log import StepLog
@@ -35,7 +34,7 @@ def enter(args: Any) -> None:
     from slime.backends.megatron_utils import actor, model
     from slime.observability import logging_utils
 
-    config = config_of(Path(getattr(args, WORKER_ATTRIBUTE)), WorkerConfig.from_json)
+    config = config_at(getattr(args, WORKER_ATTRIBUTE))
     set_yarn(args)
     if config.spec.algorithm.estimator is Estimator.GAE:
         args.custom_advantage_function_path = OVER_TRAINED_TOKENS
@@ -57,6 +56,13 @@ def exporting(config: WorkerConfig, native: Callable[..., None]) -> Callable[...
             native(Namespace(**{**vars(args), **own}), path, *parts, **named)
 
     return save
+
+
+def _share(name: str, update: int) -> float:
+    """Factor of a metric of Slime's, which is a mean over excluded episodes too."""
+    if name.endswith(NOT_MEANS):
+        return 1.0
+    return loss_factor(update) if name in LOSSES else factor(update)
 
 
 class CapturedLog(StepLog):
@@ -98,13 +104,8 @@ class CapturedLog(StepLog):
         its values.
         """
         rollout_id, position = divmod(number, self._config.spec.training.updates_per_step)
-        share = factor(position)
         self._updates.append(
-            {
-                ours: float(metrics[name]) * (1.0 if name.endswith(NOT_MEANS) else share)
-                for name, ours in NATIVE.items()
-                if name in metrics
-            }
+            {ours: float(metrics[name]) * _share(name, position) for name, ours in NATIVE.items() if name in metrics}
             | {name: float(metrics[name]) for name in OF_WEIGHTS if name in metrics}
         )
         watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}

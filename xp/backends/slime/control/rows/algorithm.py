@@ -17,6 +17,7 @@ from xp.spec import (
 )
 
 IMPORTANCE = "xp.backends.slime.worker.importance"
+MEANS = "xp.backends.slime.worker.means"
 ADVANTAGES = "xp.backends.slime.worker.advantages"
 
 
@@ -133,14 +134,16 @@ ALGORITHM = (
     Row("algorithm.dual_clip", "--eps-clip-c"),
     Row(
         "algorithm.loss_aggregation",
-        lambda s: {"--calculate-per-token-loss": s.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN},
-        implemented_by="xp.backends.slime.worker.means",
+        # xp divides the token mean's sums by another number.
+        lambda s: {"--calculate-per-token-loss": s.algorithm.loss_aggregation is not LossAggregation.SEQUENCE_MEAN},
+        implemented_by=MEANS,
         refuse=when(
-            lambda s: s.algorithm.loss_aggregation is LossAggregation.CONSTANT,
-            "Slime has no constant normaliser; set token_mean or sequence_mean, or use backend=trl or skyrl",
+            lambda s: s.algorithm.loss_aggregation is LossAggregation.CONSTANT and s.training.entropy_coef > 0,
+            "the constant would divide Slime's entropy bonus too; set training.entropy_coef=0, token_mean or"
+            " sequence_mean, or use backend=trl or skyrl",
         ),
     ),
-    Row("algorithm.loss_length", implemented_by="nothing: there is no constant normaliser"),
+    Row("algorithm.loss_length", implemented_by=MEANS),
     # low_var_kl is k3 clamped to 10; k3 is the exact estimator.
     Row("algorithm.kl_estimator", "--kl-loss-type"),
     Row(
