@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -131,7 +130,7 @@ def test_advantages_skip_tool_tokens_and_void_episodes_in_both_roles(tmp_path: P
             assert data["returns"][at].numpy() == pytest.approx(returns[at], abs=1e-5)
 
 
-def test_a_step_of_void_episodes_alone_has_advantages_of_zero() -> None:
+def test_a_step_of_void_episodes_alone_has_advantages_of_zero(tmp_path: Path) -> None:
     import torch
 
     data: dict[str, Any] = {
@@ -145,7 +144,7 @@ def test_a_step_of_void_episodes_alone_has_advantages_of_zero() -> None:
         "rollout_mask_sums": torch.zeros(2),
         "global_batch_sizes": [2],
     }
-    over_trained_tokens(SimpleNamespace(gamma=1.0, lambd=0.95, calculate_per_token_loss=True, use_opd=False), data)
+    over_trained_tokens(arguments(tmp_path, "algorithm=ppo", "backend.convert_model=true"), data)
     assert [one.tolist() for one in data["advantages"]] == [[0.0], [0.0, 0.0]]
 
 
