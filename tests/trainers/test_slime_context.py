@@ -18,6 +18,8 @@ pytestmark = needs_slime
 RANKS = 2
 GSPO = ("algorithm=gspo", "algorithm.clip_low=0.1", "algorithm.clip_high=0.05", "backend.parallel.context=2")
 
+PRODUCT = "algorithm.importance_correction=sequence_truncate"
+
 
 def share(step: Step) -> dict[str, Any]:
     """One rank's share of the step, as Slime's training process cuts it; masks stay whole."""
@@ -48,7 +50,7 @@ def on_a_rank(rank: int, root: Path) -> None:
         data = share(step)
         compute_advantages_and_returns(ppo, data)
         saved = {f"gradient_{at}": one.numpy() for at, one in enumerate(gradients)}
-        saved["weights"] = weights_of(gspo, data).numpy()
+        saved["weights"] = weights_of(arguments(root / f"weights{rank}", *GSPO, PRODUCT), data).numpy()
         for name in ("advantages", "returns"):
             saved |= {f"{name}_{at}": one.numpy() for at, one in enumerate(data[name])}
         np.savez(root / f"{rank}.npz", **saved)  # type: ignore[arg-type]
@@ -58,12 +60,12 @@ def weights_of(args: Any, data: dict[str, Any]) -> Any:
     """Weights of the tokens of a rank's share by the product of each whole episode."""
     import torch
 
-    from xp.backends.slime.worker.importance import sequence_truncate
+    from xp.backends.slime.worker.importance import weighed
 
     parts = {"train_log_probs": data["log_probs"]}
     parts |= {name: data[name] for name in ("rollout_log_probs", "loss_masks", "total_lengths", "response_lengths")}
     loss = torch.ones(sum(len(one) for one in data["log_probs"]))
-    return sequence_truncate(args, pg_loss=loss, **parts)[0]
+    return weighed(args, pg_loss=loss, **parts)[0]
 
 
 def rows_of(rank: int, length: int) -> list[int]:
