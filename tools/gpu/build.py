@@ -37,6 +37,8 @@ from xp.runtimes import LOCKS, locks, versions_in
 OF_TRL = ("trl", "transformers", "huggingface-hub", "peft")
 """Packages of which TRL's lock has another version than SkyRL's, in a folder of their own."""
 OF_COMMAND_LINE = ("hydra-core", "omegaconf", "antlr4-python3-runtime", "argcomplete", "python-dotenv", "httptools")
+OF_MODELS = {"gguf": "0.19.0"}
+"""Reads the file of --model."""
 LEFT_OUT = {
     "of the machine's own PyTorch": "torch torchvision torchaudio torchcodec triton nvidia- cuda- nvtx nccl4py",
     "other samplers, and kernels of other GPUs, latent attention, Mamba and mixtures": (
@@ -69,7 +71,7 @@ def wanted(freeze: str, *, has_skyrl: bool) -> dict[str, dict[str, str]]:
     skyrl, trl = locks()["skyrl"].versions(), locks()["trl"].versions()
     demo = versions_in([LOCKS.parent / "requirements/demo.lock"])
     site = {name: version for name, version in skyrl.items() if has_skyrl or name in trl}
-    site |= {name: demo[name] for name in OF_COMMAND_LINE if name in demo}
+    site |= {name: demo[name] for name in OF_COMMAND_LINE if name in demo} | OF_MODELS
     folders = {"site": site, "trl": {name: trl[name] for name in OF_TRL}}
 
     def is_needed(name: str, version: str) -> bool:
