@@ -125,6 +125,16 @@ def rehearsed(job: Job, engine: FakeSglang, more: Sequence[str]) -> Job:
     return replace(job, files={**job.files, name: config.to_json()})
 
 
+def leave_export(root: Path) -> None:
+    """Leaves a model as a training would have exported it at the end, with other weights than at the beginning."""
+    from safetensors.torch import load_file, save_file
+
+    export = root / "runs/r/exports" / str(STEPS - 1)
+    shutil.copytree(root / "models/tiny", export)
+    weights = {name: weight * 1.5 for name, weight in load_file(export / "model.safetensors").items()}
+    save_file(weights, export / "model.safetensors", {"format": "pt"})
+
+
 def job_of(spec: RunSpec, places: RunPaths, name: str) -> Job:
     return next(stage.job for stage in render(spec, places) if stage.name == name)
 
@@ -134,7 +144,7 @@ def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
 ) -> None:
     root, spec, places = prepared
     # What a training would have exported at the end.
-    shutil.copytree(root / "models/tiny", root / "runs/r/exports" / str(STEPS - 1))
+    leave_export(root)
     dump = root / "dump-{rollout_id}.pt"
     more = ("--debug-rollout-only", "--save-debug-rollout-data", str(dump))
     said = run(rehearsed(job_of(spec, places, "train"), engine, more), root)
@@ -215,7 +225,7 @@ def test_slimes_own_loop_plays_a_program(tmp_path: Path, program: Callable[[Path
     run(prepare_stage(spec, places, trains=True).job, tmp_path)
     tokenizer, model = tokenizer_and_model()
     dump = tmp_path / "dump-{rollout_id}.pt"
-    shutil.copytree(tmp_path / "models/tiny", tmp_path / "runs/r/exports" / str(STEPS - 1))
+    leave_export(tmp_path)
 
     def says(ids: list[int]) -> list[int]:
         return [*tokenizer(f"I say {len(ids)}.", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
