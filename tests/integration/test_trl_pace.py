@@ -152,7 +152,6 @@ def test_a_signal_that_interrupts_no_wait_still_ends_the_play() -> None:
     assert in_time == [True]
 
 
-@pytest.mark.slow
 def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path) -> None:
     graders = "tests.envs_under_test.graders"
     task = ("env=graded", f"env.grader={graders}:waits_for_others", f"env.rows={graders}:held_out_rows")
@@ -237,6 +236,27 @@ def test_a_session_lists_its_tools_before_the_first_turn_needs_them() -> None:
     assert session.num_listed == 1
 
 
+def test_an_episode_without_order_comes_when_it_ends_and_none_begins_after_a_stop() -> None:
+    first_may_end = threading.Event()
+
+    def hear(number: int, _: int) -> None:
+        assert number or first_may_end.wait(DEADLINE_S)
+
+    tokenizer, model = tokenizer_and_model()
+    chat = ChatTokens(tokenizer)
+    engine = partial(TransformersEngine, model, end_ids=chat.end_ids, sampling=SAMPLING, seed="1")
+    numbered, mix = cast(Any, [(row, 0) for row in rows(9)]), cast(Any, Mix(hear, 9))
+    play, ended = EpisodePlay(engine, chat, numbered, mix, places=2, in_order=False), []
+    for one in play:
+        ended.append(one.row.index)
+        if len(ended) == 3:
+            play.begin_no_more()
+            first_may_end.set()
+    assert ended[:3] == [1, 2, 3]
+    assert set(ended) <= {0, 1, 2, 3, 4}
+    assert 0 in ended
+
+
 def test_a_lost_engine_ends_the_play() -> None:
     tokenizer, model = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
@@ -255,20 +275,29 @@ def rewards(rollouts: list[Rollout]) -> list[float | None]:
 
 
 def test_at_no_time_more_episodes_go_on_than_may_have_sessions() -> None:
-    lock, going, most = threading.Lock(), set[int](), [0]
+    lock, num_open, most = threading.Lock(), [0], [0]
 
-    def hear(_: Mix) -> Hear:
-        def counted(number: int, turn: int) -> None:
+    class Counted(FakeSession):
+        def close(self) -> None:
+            time.sleep(0.05)
             with lock:
-                going.add(number)
-                most[0] = max(most[0], len(going))
-                if turn == TURNS - 1:
-                    going.discard(number)
+                num_open[0] -= 1
+            super().close()
 
-        return counted
+    def open_session() -> FakeSession:
+        with lock:
+            num_open[0] += 1
+            most[0] = max(most[0], num_open[0])
+        # So long a reply leaves no room for a turn: the episode is cut, and no step closes its session.
+        return Counted(lambda *_: ToolResult(""), lambda _: ToolResult("go on " * 400, None, awaits_reply=True))
 
-    played(8, 3, hear)
-    assert most[0] <= 3
+    tokenizer, model = tokenizer_and_model()
+    chat, mix = ChatTokens(tokenizer), Mix(lambda *_: None, 3)
+    mix.episode = lambda row: Episode(Task("fake", "train", row.index), open_session, replace(RULES, provider="local"))  # type: ignore[method-assign]
+    engine = partial(TransformersEngine, model, end_ids=chat.end_ids, sampling=SAMPLING, seed="1")
+    numbered: Any = [(row, 0) for row in rows(8)]
+    assert len(list(EpisodePlay(engine, chat, numbered, cast(Any, mix)))) == 8
+    assert most[0] == 3
 
 
 def test_when_a_tool_answers_does_not_change_what_is_written() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,13 +147,26 @@ def test_a_group_is_settled_when_all_of_it_has_ended(size: int, scores: bool, se
     assert scored == ([["b1", "b2"], ["a1", "a2"]] if (size, scores) == (2, True) else [])
 
 
-def test_a_partly_recorded_batch_is_played_whole_and_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    batches, taken, reasons = [], [], iter([None, None, "spent", None])
-    todo: list[Any] = [(SimpleNamespace(task_id=f"e/test/{index}"), sample) for sample in (0, 1) for index in range(3)]
+def test_only_missing_episodes_are_played_and_none_begins_after_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, taken, reasons = [], [], iter([None, "spent", None])
+    todo: list[Any] = [(SimpleNamespace(task_id=f"e/test/{index}"), sample) for sample in (0, 1) for index in range(4)]
 
-    def played(_: Any, __: Any, batch: Any, *___: Any) -> list[Any]:
-        batches.append([(one.task_id, sample) for one, sample in batch])
-        return [SimpleNamespace(record=played_one(one.task_id, sample)) for one, sample in batch]
+    class Played:
+        """Has two episodes in play, of which the later one ends first."""
+
+        def __init__(self, _: Any, __: Any, left: Any, ___: Any, *, places: int, in_order: bool) -> None:
+            assert (places, in_order) == (2, False)
+            self.left, self.is_stopped = list(left), False
+
+        def begin_no_more(self) -> None:
+            self.is_stopped = True
+
+        def __iter__(self) -> Iterator[Any]:
+            while self.left and not self.is_stopped:
+                pair, self.left = self.left[:2], self.left[2:]
+                begun.extend((one.task_id, sample) for one, sample in pair)
+                for one, sample in reversed(pair):
+                    yield SimpleNamespace(record=played_one(one.task_id, sample))
 
     def played_one(task_id: str, sample: int) -> Any:
         episode = SimpleNamespace(task=Task("e", "test", int(task_id[-1])))
@@ -166,11 +179,11 @@ def test_a_partly_recorded_batch_is_played_whole_and_completed(monkeypatch: pyte
     writer = SimpleNamespace(write=lambda one: taken.append((one.index, one.sample)))
     parts: Any = {"mix": None, "rules": None, "writer": writer, "board": board, "done": done, "recorded": done}
     stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
-    monkeypatch.setattr("xp.evaluation.driver.EpisodePlay", played)
+    monkeypatch.setattr("xp.evaluation.driver.EpisodePlay", Played)
     model: Any = SimpleNamespace(open_engine=None, chat=None)
-    assert play_local(stage, model, todo, 2, lambda _: next(reasons)) == "spent"
-    assert batches == [[("e/test/2", 0), ("e/test/0", 1)], [("e/test/1", 1), ("e/test/2", 1)]]
-    assert taken == [("0", 1), ("1", 1), ("2", 1)]
+    assert play_local(stage, model, todo, 2, lambda _: next(reasons, None)) == "spent"
+    assert begun == [("e/test/3", 0), ("e/test/0", 1)]
+    assert taken == [("0", 1), ("3", 0)]
     assert play_local(stage, model, todo[:2], 2, lambda _: "spent") is None
 
 

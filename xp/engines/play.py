@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from xp.engines.conversation import Conversation, EpisodeEngine, OpenEngine, Opening, RolloutTurn
@@ -76,6 +77,12 @@ class TurnAnswered(NamedTuple):
     reply: Reply
 
 
+class EpisodeClosed(NamedTuple):
+    """Event: an episode has ended, and its session is closed."""
+
+    number: int
+
+
 class EpisodeSettled(NamedTuple):
     """Event: an episode has ended and is scored."""
 
@@ -103,6 +110,7 @@ class EpisodePlay:
         places: largest number of concurrent episodes. None means the limit of open sessions.
         group_size: each so many rows, in their order, are one group, whose rewards are settled when all have ended.
         overlong: penalty for length. None means that there is none.
+        in_order: whether the episodes come in their order; otherwise each comes as soon as it is settled.
     """
 
     engine: EpisodeEngine
@@ -117,12 +125,13 @@ class EpisodePlay:
         places: int | None = None,
         group_size: int = 1,
         overlong: Overlong | None = None,
+        in_order: bool = True,
     ) -> None:
         self._open_engine, self._chat, self._numbered, self._mix = open_engine, chat, numbered, mix
         most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
-        self._num_places, self._group_size = min(most, len(numbered)), group_size
+        self._num_places, self._group_size, self._in_order = min(most, len(numbered)), group_size, in_order
         self._inbox: queue.SimpleQueue[
-            RolloutTurn | EpisodeOpened | TurnAnswered | EpisodeSettled | GroupScored | BaseException
+            RolloutTurn | EpisodeOpened | TurnAnswered | EpisodeClosed | EpisodeSettled | GroupScored | BaseException
         ] = queue.SimpleQueue()
         self._episodes = {number: mix.episode(row) for number, (row, _) in enumerate(numbered)}
         for number, episode in self._episodes.items():
@@ -133,13 +142,13 @@ class EpisodePlay:
         self._outcomes: dict[int, EpisodeResult] = {}
         self._ungrouped: dict[int, list[int]] = {}
         """Settled episodes of each group that has not ended, by its number."""
-        self._waiting = iter(range(len(numbered)))
+        self._num_begun, self._num_all = 0, len(numbered)
 
     def __iter__(self) -> Iterator[Rollout]:
         """Plays until all episodes are settled.
 
         Yields:
-            The episodes in order; they are not kept here.
+            The episodes, which are not kept here.
 
         Raises:
             BaseException: exception of an environment's thread or of the engine.
@@ -166,17 +175,24 @@ class EpisodePlay:
             if self.engine.is_generating:
                 self.engine.step(self._is_live)
             self._take_all()
-            while num_ended in self._outcomes:
-                yield self._ended(num_ended)
+            while num_ended < len(self._outcomes):
+                number = num_ended if self._in_order else next(islice(self._outcomes, num_ended, None))
+                if number not in self._outcomes:
+                    break
+                yield self._ended(number)
                 num_ended += 1
 
     def end(self, reason: BaseException) -> None:
         """Makes the iteration raise soon; may be called from any thread."""
         self._inbox.put(reason)
 
+    def begin_no_more(self) -> None:
+        """Plays the episodes that have begun to their end, and no other."""
+        self._num_all = self._num_begun
+
     @property
     def _is_live(self) -> bool:
-        return len(self._outcomes) < len(self._numbered)
+        return len(self._outcomes) < self._num_all
 
     def _tokens(self, number: int) -> Tokens:
         return tokens_of(self._rows_of(number).all)
@@ -200,7 +216,9 @@ class EpisodePlay:
         while must_wait or not self._inbox.empty():
             event = self._next_event()
             must_wait = False
-            if isinstance(event, EpisodeSettled):
+            if isinstance(event, EpisodeClosed):
+                self._begin_next()
+            elif isinstance(event, EpisodeSettled):
                 self._settled(event)
             elif isinstance(event, GroupScored):
                 self._outcomes |= {number: self._episodes[number].settle() for number in event.numbers}
@@ -212,7 +230,7 @@ class EpisodePlay:
             elif isinstance(event, RolloutTurn):
                 self._start(self._answer, event)
             elif isinstance(event, EpisodeOpened) and event.prompt is None:
-                self._settle_soon(event.number)
+                self._start(self._settle, event.number)
             elif isinstance(event, EpisodeOpened):
                 self.engine.begin(event.number, event.prompt)
             else:
@@ -238,10 +256,13 @@ class EpisodePlay:
 
     def _begin_next(self) -> None:
         """Begins the next episode; a prepared one's session opens while the model generates its first turn."""
-        number = next(self._waiting, None)
-        if number is not None and self._episodes[number].is_live:
+        number = self._num_begun
+        if number == self._num_all:
+            return
+        self._num_begun += 1
+        if self._episodes[number].is_live:
             self._starts[number] = self._start(self._open, number)
-        elif number is not None:
+        else:
             self._starts[number] = self._pool.submit(self._episodes[number].start)
             self.engine.begin(number)
 
@@ -265,12 +286,7 @@ class EpisodePlay:
             return
         # If the reply leaves no room, settle() records the episode as truncated.
         self.engine.end(turn.number)
-        self._settle_soon(turn.number)
-
-    def _settle_soon(self, number: int) -> None:
-        """Has an ended episode settled while the next one plays in its place: its reward may take long."""
-        self._start(self._settle, number)
-        self._begin_next()
+        self._start(self._settle, turn.number)
 
     def _put_again(self, turn: RolloutTurn, _: object) -> None:
         self._inbox.put(turn)
@@ -281,6 +297,9 @@ class EpisodePlay:
         return TurnAnswered(turn, self._episodes[turn.number].step(text, is_cut=turn.is_cut))
 
     def _settle(self, number: int) -> EpisodeSettled:
+        """Settles an episode, while the next one plays in its place: its reward may take long."""
+        self._episodes[number].close()
+        self._inbox.put(EpisodeClosed(number))
         return EpisodeSettled(number, self._episodes[number].settle())
 
     def _start(self, work: Callable[[Any], EpisodeOpened | TurnAnswered | EpisodeSettled], about: Any) -> Future[Any]:

@@ -169,15 +169,22 @@ class Episode:
             if self._status is EpisodeStatus.ONGOING:
                 self._status, self._void_reason = EpisodeStatus.VOID, reason
 
+    def close(self) -> None:
+        """Closes the session; idempotent. An unfinished episode counts as truncated by the trainer."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self._status is EpisodeStatus.ONGOING:
+            self._status = EpisodeStatus.TRUNCATED
+            self._leave()
+        self._attempt.close()
+
     def settle(self) -> EpisodeResult:
-        """Closes the session and scores the episode; idempotent. An unfinished episode counts as truncated by the
-        trainer."""
+        """Closes the session and scores the episode; idempotent."""
         with self._lock:
             if self._outcome is None:
-                if self._status is EpisodeStatus.ONGOING:
-                    self._status = EpisodeStatus.TRUNCATED
-                    self._leave()
-                self._attempt.close()
+                self._close()
                 self._tokens = self._count()
                 self.elapsed_s = time.monotonic() - self._began
                 self._outcome = self._rewards.settle(self._ended())

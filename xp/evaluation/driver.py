@@ -159,23 +159,21 @@ Spend = Callable[[Mapping[str, Any]], str | None]
 
 
 def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int, spend: Spend) -> str | None:
-    """Plays in batches of `size`; a partly recorded batch is played completely, and its missing episodes are recorded.
+    """Plays the episodes that are not done, at most `size` at the same time, and records each at its end.
 
     Returns:
         Reason of an early stop. None means that all episodes were played.
     """
-    for start in range(0, len(todo), size):
-        batch = todo[start : start + size]
-        if {(row.task_id, sample) for row, sample in batch} <= stage.done:
-            continue
-        reason: str | None = None
-        for played in [one.record for one in EpisodePlay(model.open_engine, model.chat, batch, stage.mix)]:
-            record = partial(played.trajectory, stage.run, "eval", 0)
-            for one in stage.settled(EndedSample(played.episode, played.sample, record)):
-                reason = stage.take(one) or spend(usage_of(one)) or reason
+    left = [(row, sample) for row, sample in todo if (row.task_id, sample) not in stage.done]
+    episodes = EpisodePlay(model.open_engine, model.chat, left, stage.mix, places=size, in_order=False)
+    reason: str | None = None
+    for played in (one.record for one in episodes):
+        record = partial(played.trajectory, stage.run, "eval", 0)
+        for one in stage.settled(EndedSample(played.episode, played.sample, record)):
+            reason = stage.take(one) or spend(usage_of(one)) or reason
         if reason is not None:
-            return reason
-    return None
+            episodes.begin_no_more()
+    return reason
 
 
 class EndpointPlay:

@@ -179,8 +179,6 @@ class EvaluationRun:
             stage = EvaluationStage(place.name, mix, rules, writer, board, health, done, recorded, size)
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:
-                if self.entry.spec.env.scores_groups:
-                    concurrency = max(1, concurrency // size) * size  # whole groups
                 return play_local(stage, model, todo, concurrency, self._spend)
             how, tools = self.entry.spec.evaluation, self._settings.model.tools
             play = EndpointPlay(stage, self._connect, tools, how.temperature, how.top_p, self._spend)
