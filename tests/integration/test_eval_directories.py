@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+def messages(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of each task; episodes are recorded in the order in which they end."""
+    return {one["index"]: one["messages"] for one in records}
+
+
 def test_a_hugging_face_directory_is_played_again_after_a_cut(
     outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -43,12 +50,12 @@ def test_a_hugging_face_directory_is_played_again_after_a_cut(
     assert main(command) == 0
     (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
     whole = file.read_text().splitlines()
-    file.write_text("\n".join(whole[:6]) + '\n{"torn')  # as if it had been killed within its second batch
+    file.write_text("\n".join(whole[:6]) + '\n{"torn')  # as if it had been killed
     for name in ("eval.json", "episodes.parquet"):
         (file.parents[1] / name).unlink()
     assert main(command) == 0
     again = [json.loads(line) for line in file.read_text().splitlines() if whole_line(line)]
-    assert [one["messages"] for one in again] == [json.loads(line)["messages"] for line in whole]
+    assert messages(again) == messages(json.loads(line) for line in whole)
     assert "untrained" in capsys.readouterr().out
 
 
