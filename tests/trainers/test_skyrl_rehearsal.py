@@ -225,7 +225,7 @@ def test_steps_are_played_while_the_policy_is_updated(tmp_path_factory: pytest.T
     assert all(line["episodes/num"] == 4 and line["training/grad_norm"] > 0 for line in found)
     assert found[0]["training/logprob_gap"] < 1e-5
     played = read_trajectories(root / "runs/r/attempt_1/train/trajectories/train.jsonl")
-    assert sorted(record["step"] for record in played) == [0] * 4 + [1] * 4 + [2] * 4
+    assert sorted(record["step"] for record in played) == [1] * 4 + [2] * 4 + [3] * 4
     # The last step's weights are saved once, so that another step's are kept too.
     kept = {path.name for path in (root / "runs/r/checkpoints").glob("global_step_*")}
     assert kept == {path.name for path in (root / "runs/r/checkpoints/huggingface").iterdir()}
