@@ -31,6 +31,7 @@ def _fixed(spec: RunSpec) -> dict[str, Any]:
     unset = (
         *("--colocate", "--use-kl-loss", "--use-rollout-routing-replay", "--group-rm", "--custom-rm-path"),
         *("--custom-generate-function-path", "--custom-reward-post-process-path", "--rollout-stop", STEPS_FLAG),
+        "--over-sampling-batch-size",
         *render((*ALGORITHM, *EVALUATION), spec),
     )
     return dict.fromkeys(unset) | {
