@@ -244,8 +244,10 @@ def test_the_policys_mean_over_episodes_is_without_void_ones(tmp_path: Path) -> 
     made.dispatch = Dispatched()
     import torch
 
+    from xp.backends.skyrl.worker.trainer import SHARES, _shares
+
     data = batch(made, WITH_TOOLS)
-    data["advantages"] = torch.ones(len(WITH_TOOLS), LONGEST)
+    data["advantages"], data.metadata[SHARES] = torch.ones(len(WITH_TOOLS), LONGEST), _shares(data)
     made._execute_training_step("policy", data)
     shares = [(update["advantages"] * update["loss_mask"]).sum(-1).tolist() for update in made.dispatch.updates]
     assert shares[0] == pytest.approx([1 / 3, 0.0, 1 / 3, 1 / 3])
