@@ -195,6 +195,7 @@ def disturbed(outputs: Path) -> Sample:
     return sample
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_ten_faults_change_no_bit_of_the_result(outputs: Path, disturbed: Sample) -> None:
     assert disturbed.place.num_hits == len(disturbed.said) == 10
@@ -202,6 +203,7 @@ def test_ten_faults_change_no_bit_of_the_result(outputs: Path, disturbed: Sample
     assert disturbed.place.result() == Place(outputs, name="first").result()
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_its_evaluation_is_finished_when_resumed(outputs: Path, disturbed: Sample) -> None:
     run = the_run(outputs, "disturbed")
     assert stages(run) == {"prepare": "cached", "model": "cached", "train": "succeeded", "evaluate": "succeeded"}
@@ -237,9 +239,9 @@ def test_the_last_checkpoint_is_evaluated_to_the_figures_and_episodes_of_the_tra
 
 
 def episodes(file: Path) -> list[dict[str, Any]]:
-    """The episodes of a file, without the times and the names of the evaluation."""
+    """The episodes of a file by task, without the times and the names of the evaluation."""
     left_out = ("started_at", "elapsed_s", "open_s", "env_s", "run", "phase")
-    lines = map(json.loads, file.read_text().splitlines())
+    lines = sorted(map(json.loads, file.read_text().splitlines()), key=lambda line: (line["index"], line["sample"]))
     return [{key: value for key, value in line.items() if key not in left_out} for line in lines]
 
 

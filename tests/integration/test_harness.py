@@ -81,6 +81,8 @@ def harness(target: Path | None, **changes: Any) -> EnvConfig:
 class TestHarness(ProviderSuite):
     """The contract of every provider."""
 
+    num_visits = 16  # Each starts a program.
+
     @pytest.fixture(scope="class")
     @classmethod
     def provider(cls, tasks: Path) -> Iterator[Provider]:

@@ -190,7 +190,7 @@ def test_a_grader_that_holds_the_interpreter_costs_one_episode() -> None:
         for index in (1, 2)
     )
     other.start()
-    provider._config = with_limits(config, call_timeout_s=3.0)  # The other one may take longer on a busy machine.
+    provider._config = with_limits(config, call_timeout_s=1.0)  # The other one may take longer on a busy machine.
     hung.start()
     hung.step("1")
     other.step("2")

@@ -22,6 +22,8 @@ class ProviderSuite:
     split = "train"
     has_stable_prompt = True
     """True if two sessions on one task begin with the same messages."""
+    num_visits = 32
+    """Sessions that are opened from 16 threads."""
 
     @pytest.fixture
     def task(self, provider: Provider) -> Task:
@@ -131,7 +133,7 @@ class ProviderSuite:
             return number
 
         with ThreadPoolExecutor(16) as pool:
-            assert len(set(pool.map(visit, range(32)))) == 1
+            assert len(set(pool.map(visit, range(self.num_visits)))) == 1
 
     def test_a_closed_provider_opens_nothing(self, closed: Provider) -> None:
         closed.close()
