@@ -130,7 +130,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("recipe", few(RECIPES, 1))
 def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, store: Path) -> None:
     spec = on_look_alikes((f"recipes={recipe}",))
-    if any(member.rows == "xp.builtin.gsm8k:hub" for member in spec.env.members.values()):
+    if any(str(member.rows).endswith(":hub") for member in spec.env.members.values()):
         pytest.skip("its rows are on the Hugging Face hub, which tests do not reach")
     few = {
         name: member.model_copy(

@@ -135,7 +135,7 @@ def _model_stage(
 
 
 STORE = "tasks"
-PREPARE_PACKAGES = ("pyarrow", "filelock", "aiohttp")
+PREPARE_PACKAGES = ("pyarrow", "filelock")
 
 
 def prepare_config(spec: RunSpec, *, trains: bool = False) -> PrepareConfig:
@@ -159,10 +159,13 @@ def _plain_config(spec: RunSpec) -> PrepareConfig:
     return with_sources(PrepareConfig(members, spec.preparation, store=STORE))
 
 
-def _sdks(spec: RunSpec) -> set[str]:
-    """The SDK of environments of the catalog, and of those that xp brings; another class may have another SDK."""
-    members = [one for one in spec.env.members.values() if one.provider == "openreward"]
-    return {"openreward" for one in members if needs_catalog_key(one) or (one.serve or "").startswith("xp.builtin.")}
+def _clients(spec: RunSpec) -> set[str]:
+    """The client of environments on a server, and the SDK of those of the catalog and of those that xp brings; another
+    class may have another SDK."""
+    served = [one for one in spec.env.members.values() if one.provider in ("openreward", "openenv")]
+    ors = [one for one in served if one.provider == "openreward"]
+    has_sdk = any(needs_catalog_key(one) or (one.serve or "").startswith("xp.builtin.") for one in ors)
+    return {*(["aiohttp"] if served else ()), *(["openreward"] if has_sdk else ())}
 
 
 def profiles(spec: RunSpec) -> dict[str, Profile]:
@@ -198,7 +201,7 @@ def prepare_stage(spec: RunSpec, places: RunPaths, *, trains: bool) -> Stage:
         },
         outputs=(f"{places.tasks}/manifest.json", f"{places.tasks}/tasks.parquet"),
         resources=host_resources(spec),
-        runtime=Runtime(packages=(*PREPARE_PACKAGES, *_sdks(spec))),
+        runtime=Runtime(packages=(*PREPARE_PACKAGES, *sorted(_clients(spec)))),
         env=dict(QUIET),
         secrets=episode_secrets(spec),
     )

@@ -138,4 +138,4 @@ class EchoEnvironment(Environment):  # type: ignore[misc]
 
 
 def _sum(split: str, index: int) -> JSONObject:
-    return {"split": split, "a": index, "b": 1}
+    return {"split": split, "a": index, "b": len(split)}  # No split has a prompt of another one.
