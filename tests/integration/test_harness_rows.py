@@ -139,4 +139,4 @@ def test_of_an_episode_whose_engine_fails_nothing_is_left(tmp_path: Path, monkey
     with pytest.raises(OSError, match="the engine is gone"):
         played(tmp_path, "qwen3", "chat", ("I say {}.",))
     eventually(lambda: not left_over(place))
-    assert not [one.name for one in threading.enumerate() if one.name in ("program", "child-end")]
+    eventually(lambda: not [one for one in threading.enumerate() if one.name in ("program", "child-end")])
