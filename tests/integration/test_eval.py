@@ -21,8 +21,10 @@ import pytest
 from tests.stubs.chat_server import ChatServer, serving
 from xp.__main__ import main
 from xp.composition import compose
+from xp.envs import server_events
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
+from xp.lib import loaded_code
 from xp.planning.stages import prepare_config
 from xp.tasks.prepare import prepare
 from xp.testing.jobs import DEADLINE_S, eventually
@@ -118,6 +120,7 @@ def test_an_endpoint_is_evaluated_with_a_table_of_80_columns(
         assert len(server.requests) == 60
         assert main([*command, "--again"]) == 0
         assert len(server.requests) == 120
+    assert not {loaded_code.VARIABLE, server_events.VARIABLE} & os.environ.keys()
     shown = capsys.readouterr().out
     place = next((outputs / "evaluations").glob("multiply-stub-????????"))
     result = json.loads((place / "eval.json").read_text())

@@ -494,8 +494,5 @@ def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> No
 def test_thinking_is_cut_in_each_dialects_tags(dialect: Dialect, thought: str) -> None:
     syntax = syntax_of(dialect)
     call = syntax.write("look", {"text": "a"})
-    kept, cut = (
-        text_of(thought + call, [("look", {"text": "a"})], syntax, "[]", thinking=thinking)
-        for thinking in (True, False)
-    )
-    assert (kept, cut) == (thought + call, call)
+    text = partial(text_of, thought + call, [("look", {"text": "a"})], syntax, "[]")
+    assert (text(thinking=True), text(thinking=False)) == (thought + call, call)

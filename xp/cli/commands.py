@@ -94,6 +94,8 @@ def plan(args: Namespace) -> int:
     if args.native or args.native_diff is not None:
         from xp.cli.native import show_native
 
+        if len(plans) > 1:
+            raise XpError(f"--native shows one plan, and the sweep has {len(plans)} points; give each key one value")
         show_native(args, plans[0])
         return ExitCode.OK
     if args.json:

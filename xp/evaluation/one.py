@@ -6,8 +6,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +165,9 @@ class EvaluationRun:
         if (reason := self._allowance.spent() or health.passed()) is not None:
             return reason
         record = {one.VARIABLE: str((place / one.FILE).absolute()) for one in (loaded_code, server_events)}
-        os.environ |= record
         board = EvaluationProgress(self.title, len(todo), episodes.values(), self._cost)
         with (
+            _variables(record),
             served_judge(self.entry.spec, self._settings.eval, place) as judge,
             EnvironmentMixture(
                 rules, self._environ | judge | record, JudgeLog(place / JUDGE, (place / JUDGE).glob("*.jsonl"))
@@ -242,3 +242,16 @@ def _rows(task_set: TaskSet, tasks: Tasks) -> list[TaskRow]:
         others = ", ".join(one.value for one in Tasks if one is not tasks)
         raise XpError(f"there are no {tasks.value} tasks in {task_set.path}; eval.tasks takes also {others}")
     return rows
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Context manager: sets variables of this process, which may go on with something else afterwards."""
+    before = dict(os.environ)
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for name in values:
+            os.environ.pop(name)
+        os.environ |= {name: before[name] for name in values.keys() & before.keys()}

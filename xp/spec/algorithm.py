@@ -208,9 +208,9 @@ class Algorithm(Section):
     loss."""
     importance_correction: ImportanceCorrection
     importance_lower: Fraction
-    """Lower bound of the correction's ratio, inclusive. 0 means that there is none."""
+    """Lower bound of the weight's ratio, inclusive. 0 means that there is none."""
     importance_upper: Annotated[float, Field(ge=1, le=1e8)]
-    """Upper bound of the correction's ratio, inclusive."""
+    """Upper bound of the weight's ratio, inclusive."""
     importance_mask: ImportanceMask
     mask_lower: Fraction
     """Lower bound of the mask's ratio, inclusive. 0 means that there is none."""

@@ -183,10 +183,12 @@ class _Running:
         async with self._changed:
             self._is_closed = True
             await self._changed.wait_for(lambda: not self._number)
-        yield
-        async with self._changed:
-            self._is_closed = False
-            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._is_closed = False
+                self._changed.notify_all()
 
 
 class _InTurn:
