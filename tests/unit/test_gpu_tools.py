@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tools.gpu.__main__ import command_of, figures_of_run, main, run_part
@@ -14,6 +17,7 @@ from tools.gpu.entries import ENTRIES, LARGE, SMOLLM2, Part, merged
 from tools.gpu.models import SHAPE
 from tools.gpu.unpack import main as unpack
 from xp.composition import compose
+from xp.testing.jobs import eventually
 
 SMALL = {
     "model_type": "llama",
@@ -68,6 +72,19 @@ def test_a_part_ends_at_its_time_limit(tmp_path: Path) -> None:
     words = [sys.executable, "-c", "import time; time.sleep(60)"]
     assert run_part(words, tmp_path / "log", 0.5) == 124
     assert run_part(words, tmp_path / "log", 0) == 124
+
+
+def test_no_process_of_a_part_outlives_a_killed_tool(tmp_path: Path) -> None:
+    id_of_part = tmp_path / "pid"
+    lasting = f"import os, time; open({str(id_of_part)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    words = [sys.executable, "-c", lasting]
+    program = f"from pathlib import Path; from tools.gpu.__main__ import run_part; run_part({words}, Path('log'), 600)"
+    environ = {**os.environ, "PYTHONPATH": os.getcwd()}
+    tool = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env=environ)
+    eventually(lambda: id_of_part.exists() and id_of_part.read_text())
+    tool.kill()
+    tool.wait()
+    eventually(lambda: not psutil.pid_exists(int(id_of_part.read_text())))
 
 
 def test_the_table_has_what_ran_on_a_card_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

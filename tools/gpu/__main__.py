@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.gpu.entries import ENTRIES, TRL_PYTHON, Entry, Part, merged, rehearsed
+from xp.lib import processes
 
 STEP, GAP, REWARD = "time/step_s", "training/logprob_gap", "reward/avg_raw_reward"
 FIRST = {"start_s": "time/start_s", "first_step_s": STEP, "first_gap": GAP, "first_reward": REWARD}
@@ -167,18 +167,14 @@ def run_part(command: Sequence[str], log: Path, limit_s: float) -> int:
     with log.open("wb") as file:
         file.write(f"{' '.join(command)}\n".encode())
         file.flush()
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=environ, start_new_session=True)
+        # Its guard ends all processes of the part, also when this one is killed.
+        guard = processes.start(command, ENDING_S, stdout=file, stderr=file, env=environ)
         try:
-            return process.wait(limit_s)
+            return guard.wait(limit_s)
         except subprocess.TimeoutExpired:
-            for number, wait_s in ((signal.SIGTERM, ENDING_S), (signal.SIGKILL, None)):
-                os.killpg(process.pid, number)
-                try:
-                    process.wait(wait_s)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
             return 124
+        finally:
+            processes.end(guard)
 
 
 def figures_of_run(runs: Path) -> dict[str, Any]:

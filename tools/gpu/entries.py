@@ -124,11 +124,7 @@ ENTRIES = {
     "slime": Entry(
         "Slime on one GPU: three steps, gap, evaluation, export.",
         590,
-        (
-            Part(
-                "tiny", (*CARD[:1], *CARD[2:], *SLIME, "backend.parallel.tensor=1", "backend.engine.tensor_parallel=1")
-            ),
-        ),
+        (Part("tiny", ("hardware=auto", "evaluation.before_training=false", *SLIME)),),
     ),
     "lora": Entry(
         "Adapters in bfloat16: the gap, and what is published beside what was trained.",
