@@ -95,7 +95,7 @@ def repeats(body: Mapping[str, Any]) -> dict[str, Any]:
 def test_a_changed_prompt_costs_no_request_and_a_live_one_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module = "tests.envs_under_test.drawn_rows"
+    module = "tests.graders_under_test.drawn_rows"
     own = ["env=graded", f"env.grader={module}:Dealt", f"env.rows={module}:rows", "env.held_out.num_tasks=9"]
     with serving(ChatServer(write=repeats)) as server:
         command = [*words(server, tmp_path), *own]

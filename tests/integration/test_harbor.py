@@ -212,7 +212,7 @@ import os, time
 from pathlib import Path
 from tests.support.harbor_tasks import harbor
 from xp.contrib.harbor.local_sandbox import LocalSandbox
-box = LocalSandbox(None, harbor(Path("tasks")), os.environ)
+box = LocalSandbox(None, None, os.environ)
 box.run("setsid sleep 604 & echo", {}, 5.0, 100)
 print(box.root, flush=True)
 box.run("sleep 605", {}, 600.0, 100)

@@ -41,7 +41,9 @@ ENVIRONMENTS = {
         provider="openenv", serve=f"{MODULE}.openenv_counter:Unseeded", rows=f"{MODULE}.openenv_counter:rows"
     ),
     "a grader whose first message is drawn": rules(
-        provider="local", grader=f"{MODULE}.drawn_rows:Dealt", rows=f"{MODULE}.drawn_rows:rows"
+        provider="local",
+        grader="tests.graders_under_test.drawn_rows:Dealt",
+        rows="tests.graders_under_test.drawn_rows:rows",
     ),
     "a provider of the user's own": rules(name="x", provider="tests.unit.test_env_check:Silent"),
 }

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.envs_under_test.graders import TOGETHER
+from tests.graders_under_test.graders import TOGETHER
 from tests.support.fake_session import RULES, FakeSession, OneAtATime, with_limits
 from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
@@ -109,7 +109,7 @@ class Fragile(TransformersEngine):
 def test_all_episodes_ask_a_local_environment_concurrently() -> None:
     tokenizer, model = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
-    graders = "tests.envs_under_test.graders"
+    graders = "tests.graders_under_test.graders"
     spec = compose(["env=graded", f"env.grader={graders}:meets", f"env.rows={graders}:rows"])
     with EnvironmentMixture(episode_config(spec), os.environ) as mix:
         (name,) = spec.env.members
@@ -153,7 +153,7 @@ def test_a_signal_that_interrupts_no_wait_still_ends_the_play() -> None:
 
 
 def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path) -> None:
-    graders = "tests.envs_under_test.graders"
+    graders = "tests.graders_under_test.graders"
     task = ("env=graded", f"env.grader={graders}:waits_for_others", f"env.rows={graders}:held_out_rows")
     sizes = (
         "env.limits.retries_per_episode=0",

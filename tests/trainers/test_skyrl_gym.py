@@ -17,8 +17,8 @@ PYTHON = Path(os.environ.get("SKYRL_PYTHON", ROOT / ".venv-skyrl/bin/python"))
 PLAY = """
 import importlib, json
 import skyrl_gym
-from tests.envs_under_test.grader_rules import GSM8K
-from tests.envs_under_test.graders import skyrl_rows
+from tests.graders_under_test.grader_rules import GSM8K
+from tests.graders_under_test.graders import skyrl_rows
 from tests.support.sections import replace
 from xp.envs.base import Task
 from xp.spec.env import GraderForm

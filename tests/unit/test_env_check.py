@@ -37,6 +37,7 @@ from xp.spec.dialect import Dialect
 from xp.spec.env import PromptSource
 
 DRAWN = "tests.envs_under_test.drawn"
+DRAWN_ROWS = "tests.graders_under_test.drawn_rows"
 KINDS = st.sampled_from(["string", "integer", "number", "boolean", "null"])
 SCHEMAS = st.recursive(
     st.one_of(
@@ -193,11 +194,11 @@ class Silent:
         (rules(provider="tests.unit.test_env_check:Silent"), "x/other/0 in a second session"),
         (rules(serve=f"{DRAWN}:Shuffled"), "fake/train/0 in another process"),
         (
-            rules(provider="local", grader=f"{DRAWN}_rows:Dealt", rows=f"{DRAWN}_rows:rows"),
+            rules(provider="local", grader=f"{DRAWN_ROWS}:Dealt", rows=f"{DRAWN_ROWS}:rows"),
             "fake/train/0 in a second session",
         ),
         (
-            rules(provider="local", grader=f"{DRAWN}_rows:equals", rows=f"{DRAWN}_rows:hashed"),
+            rules(provider="local", grader=f"{DRAWN_ROWS}:equals", rows=f"{DRAWN_ROWS}:hashed"),
             "fake/train/0 in another process",
         ),
         (rules(serve=f"{DRAWN}:Hashed"), None),

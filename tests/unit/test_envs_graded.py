@@ -26,7 +26,7 @@ from xp.spec.dialect import Dialect
 from xp.spec.env import GraderForm
 from xp.tasks.questions import described, entry_of
 
-MODULE = "tests.envs_under_test.graders"
+MODULE = "tests.graders_under_test.graders"
 
 
 def graded(grader: str, **changes: object) -> EnvConfig:

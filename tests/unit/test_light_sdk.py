@@ -20,9 +20,11 @@ def test_the_vendors_clients_are_imported_when_they_are_used_and_not_before() ->
         "given = rollout.gdm_types.Content\n"
         "print(isinstance(3, given), isinstance(google.genai.types.Content(), given))\n"
         "print(rollout.gdm_types.Content is google.genai.types.Content, anthropic.__file__ is not None)\n"
+        "from openreward.environments import _metrics\n"
+        "print(type(_metrics.OTLPMetricExporter(endpoint='127.0.0.1:9', insecure=True)).__name__)\n"
         "from openreward.api.rollouts.serializers.ant import serialize_anthropic_message\n"
         "print(serialize_anthropic_message({'role': 'user', 'content': 'hello'})[0].content)\n"
-    ).splitlines() == ["[]", "False True", "True True", "hello"]
+    ).splitlines() == ["[]", "False True", "True True", "OTLPMetricExporter", "hello"]
 
 
 def test_without_the_sdk_nothing_happens() -> None:

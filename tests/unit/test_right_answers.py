@@ -197,7 +197,7 @@ def test_void_episodes_are_bounded_by_what_their_grader_can_give(
 
 def test_a_grader_that_hangs_costs_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graded, "NUM_LIMITED", 2)
-    module = "tests.envs_under_test.graders"
+    module = "tests.graders_under_test.graders"
     config = with_limits(rules(provider="local", grader=f"{module}:sleeps", rows=f"{module}:rows"))
     provider = GradedProvider(config, {})
 

@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+import docstring_parser
+
 from xp.cli.table import wrapped
 from xp.composition import ROOT, Origin, compose, origin_of
 from xp.composition.faults import every_key, nearest_key, same_key
@@ -165,8 +167,8 @@ def as_yaml(value: Any) -> str:
 
 
 def _walk(section: Section, path: str) -> Iterator[Field]:
-    properties = type(section).model_json_schema(mode="validation")
-    for name, info in type(section).model_fields.items():
+    properties, meanings = type(section).model_json_schema(mode="validation"), _meanings(type(section))
+    for name in type(section).model_fields:
         value, below = getattr(section, name), f"{path}.{name}" if path else name
         if isinstance(value, Section):
             yield from _walk(value, below)
@@ -175,7 +177,14 @@ def _walk(section: Section, path: str) -> Iterator[Field]:
                 yield from _walk(child, f"{below}.{key}")
         else:
             legal = _legal(properties["properties"][name], properties.get("$defs", {}))
-            yield Field(below, value, (info.description or "").replace("\n", " "), legal)
+            yield Field(below, value, meanings.get(name, ""), legal)
+
+
+def _meanings(section: type[Section]) -> dict[str, str]:
+    """Field -> its docstring, inherited fields too. pydantic would read them at each start of a process."""
+    parents = [one for one in reversed(section.__mro__) if issubclass(one, Section)]
+    documented = [param for one in parents for param in docstring_parser.parse_from_object(one).params]
+    return {param.arg_name: " ".join((param.description or "").split()) for param in documented}
 
 
 def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:

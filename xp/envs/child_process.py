@@ -18,15 +18,11 @@ from xp.envs import base
 from xp.envs.base import DeadlineExceeded, EnvFault, ResponseLost, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.pythons import HASH_SEED, executable, path_for
+from xp.envs.rpc_server import place_kind
 from xp.errors import ExitCode, XpError
 from xp.lib import processes
 from xp.lib.private_directory import PREFIX
 from xp.secrets.environment import inherited
-
-
-def place_kind(pid: int) -> str:
-    """Kind of the directory of a child's temporary files, by its guard's id; see xp.lib.private_directory."""
-    return f"host-{pid}"
 
 
 class ChildProcess:
@@ -58,7 +54,7 @@ class ChildProcess:
         """Starts the child with an interpreter, which must have pydantic and the program's imports."""
         plain, hidden = inherited({**os.environ, **self._environ}, tuple(self._config.secrets))
         env = {**plain, **hidden, **HASH_SEED, "PYTHONPATH": path_for(python)}
-        return Child(self._program, self._config, env, python)
+        return Child(self._program, self._config, self._config.limits.memory_gb, env, python)
 
     def number(self) -> int:
         """A new number for a conversation."""
@@ -76,12 +72,16 @@ class Child:
     """One child process; it is ended when a request times out.
 
     Args:
-        program: see ChildProcess, as `config`.
+        program: see ChildProcess.
+        config: what the program's handler is made of.
+        memory_gb: limit of the child's memory. None means that there is none.
         env: variables of the child.
         python: the interpreter.
     """
 
-    def __init__(self, program: str, config: EnvConfig, env: Mapping[str, str], python: str) -> None:
+    def __init__(
+        self, program: str, config: EnvConfig | None, memory_gb: float | None, env: Mapping[str, str], python: str
+    ) -> None:
         self._owner = os.getpid()
         self._lock, self._ending = threading.Lock(), threading.Lock()
         self._numbers = itertools.count()
@@ -94,6 +94,7 @@ class Child:
             pass_fds=(theirs.fileno(),),
         )
         theirs.close()
+        self._connection.send(memory_gb)
         self._connection.send(config)
         self._reader = threading.Thread(target=self._read, name="child-replies", daemon=True)
         self._reader.start()

@@ -12,9 +12,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from xp.envs.base import Provider, Session, SessionLost, Task, ToolResult
-from xp.envs.child_process import place_kind
 from xp.envs.config import EnvConfig
-from xp.envs.rpc_server import serve
+from xp.envs.rpc_server import place_kind, serve
 from xp.lib import private_directory
 from xp.lib.load import load_object
 

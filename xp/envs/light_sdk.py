@@ -1,8 +1,8 @@
 """Imports the SDKs of environments without packages that only annotations, or pages that xp does not serve, need.
 
-`import openreward` imports anthropic, openai and google-genai, for the upload of transcripts: two thirds of a served
-environment's start-up time. `import openenv` imports gradio, for a page to try an environment by hand: three quarters
-of that time. Here these packages are imported at the first use of one of their names.
+`import openreward` imports anthropic, openai and google-genai, for the upload of transcripts, and grpc, for an export
+of metrics: two thirds of a served environment's start-up time. `import openenv` imports gradio, for a page to try an
+environment by hand: three quarters of that time. Here they are imported at the first use of one of their names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from xp.lib.imports import import_large
 
-VENDORS = ("anthropic", "openai", "google.genai")
+VENDORS = ("anthropic", "openai", "google.genai", "opentelemetry.exporter")
 OPENENV_PAGE = "openenv.core.env_server.web_interface"
 
 

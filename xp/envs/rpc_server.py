@@ -12,7 +12,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from xp.envs.base import EnvFault, ProtocolError
-from xp.envs.config import EnvConfig
 from xp.envs.pythons import bound_memory
 from xp.errors import XpError
 
@@ -59,16 +58,22 @@ class RpcServer:
                 self._connection.send((number, "fault", fault))
 
 
-def serve(handler_of: Callable[[EnvConfig], Any]) -> None:
+def place_kind(pid: int) -> str:
+    """Kind of the directory of a child's temporary files, by its guard's id; see xp.lib.private_directory."""
+    return f"host-{pid}"
+
+
+def serve(handler_of: Callable[[Any], Any]) -> None:
     """Main function of a child; its argument is the connection's descriptor.
 
-    A handler's method `end`, if there is one, is called at every end of the process.
+    Args:
+        handler_of: makes the handler of what the parent sends first: the environment's configuration, or None. Its
+            method `end`, if there is one, is called at every end of the process.
     """
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # The user's printed text must not be part of a stage's output.
     connection = Connection(int(sys.argv[1]))
-    config: EnvConfig = connection.recv()
-    bound_memory(config.limits.memory_gb)
-    handler = handler_of(config)
+    bound_memory(connection.recv())
+    handler = handler_of(connection.recv())
     try:
         signal.signal(signal.SIGTERM, _leave)
         RpcServer(connection, handler).serve()

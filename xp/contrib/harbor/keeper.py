@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.contrib.harbor.sandbox import Ran
-from xp.envs.child_process import place_kind
-from xp.envs.config import EnvConfig
-from xp.envs.rpc_server import serve
+from xp.envs.rpc_server import place_kind, serve
 from xp.lib import private_directory
 
 DRAIN_S = 0.5
@@ -54,7 +52,7 @@ class Output:
 class Keeper:
     """Makes the session's directory, and removes it at its end; see xp.envs.rpc_server."""
 
-    def __init__(self, _: EnvConfig) -> None:
+    def __init__(self, _: None) -> None:
         self._root = private_directory.make(place_kind(os.getppid()))
 
     def root(self, _: int, __: None) -> Path:

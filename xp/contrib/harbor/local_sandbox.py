@@ -14,7 +14,6 @@ from xp.contrib.harbor.keeper import remove
 from xp.contrib.harbor.sandbox import REWARD_BYTES, VERIFIER_LOGS, Ran
 from xp.envs.base import ProtocolError
 from xp.envs.child_process import Child
-from xp.envs.config import EnvConfig
 from xp.envs.pythons import path_for
 
 ROOT_VARIABLE: Final = "XP_ROOT"
@@ -30,15 +29,15 @@ class LocalSandbox:
 
     Args:
         files: folder that is copied to the working directory, without its Dockerfile. None means that there is none.
-        config: the environment, with the memory limit of each process.
+        memory_gb: memory limit of each process. None means that there is none.
         environ: this process's variables, of which commands get `PASSED`.
     """
 
-    def __init__(self, files: Path | None, config: EnvConfig, environ: Mapping[str, str]) -> None:
+    def __init__(self, files: Path | None, memory_gb: float | None, environ: Mapping[str, str]) -> None:
         self._owner = os.getpid()
         passed = {name: environ[name] for name in PASSED if name in environ}
         env = {**passed, "TMPDIR": tempfile.gettempdir(), "PYTHONPATH": path_for(sys.executable)}
-        self._child = Child("xp.contrib.harbor.keeper", config, env, sys.executable)
+        self._child = Child("xp.contrib.harbor.keeper", None, memory_gb, env, sys.executable)
         try:
             self.root: Path = self._child.ask("root", 0, None, START_S, "the start of the sandbox")
             for name in ("home", "tmp", VERIFIER_LOGS[1:]):

@@ -96,7 +96,7 @@ class HarborProvider(IndexedProvider):
 
     def _start(self, task: HarborTask) -> CommandSandbox:
         if self._config.sandbox is SandboxKind.NONE:
-            return LocalSandbox(task.files, self._config, self._environ)
+            return LocalSandbox(task.files, self._config.limits.memory_gb, self._environ)
         limits = self._config.limits
         return DockerSandbox(self._images.of(task), task, limits.memory_gb, limits.create_timeout_s)
 

@@ -235,7 +235,7 @@ class HarnessProvider(IndexedProvider):
             machine: CommandSandbox = DockerSandbox(image, task, limits.memory_gb, limits.create_timeout_s)
         else:
             files = task.files if is_folder(self._config) else None
-            machine = LocalSandbox(files, self._config, self._environ)
+            machine = LocalSandbox(files, self._config.limits.memory_gb, self._environ)
         if self._place is not None:
             with tempfile.TemporaryDirectory(prefix="xp-program-") as folder:
                 only = self._place if self._place.is_dir() else Path(shutil.copy(self._place, folder)).parent

@@ -1,0 +1,1 @@
+"""Graders and rows of tests: no environment of a server is among them, so no SDK is imported."""
