@@ -40,10 +40,7 @@ MEDIANS = {
 """Figures that are medians over the steps after the first -> their metrics."""
 ENDING_S = 20
 """Seconds that a part has to end after its time limit."""
-DRIFT = "tools.gpu.drift"
 BY_HAND = "tools.benchmarks.first_gpu_by_hand"
-NOT_TRAINED = 16
-"""Exit code of a run without a reward, as of a model with random weights."""
 SMALL = {
     BY_HAND: (
         "xp/builtin/tiny",
@@ -55,7 +52,8 @@ SMALL = {
         "8",
         "--cpu",
     ),
-    DRIFT: ("xp/builtin/tiny",),
+    "tools.gpu.drift": ("xp/builtin/tiny",),
+    "tools.gpu.speculation": ("--cpu", "xp/builtin/tiny"),
     "tools.benchmarks.bench_engine": ("--episodes", "16", "--at-once", "8", "--rounds", "1"),
 }
 """Arguments of the modules beside xp in a rehearsal."""
@@ -118,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
     out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
     texts = "; ".join(f"{part['name']}: {text_of(part)}" for part in found["parts"])
     print(f"{options.entry} ({found['card'] or 'rehearsal on a CPU'}): {texts}")
-    return int(any(part["exit"] not in (0, NOT_TRAINED) for part in found["parts"]))
+    return int(any(part["exit"] for part in found["parts"]))
 
 
 def text_of(part: Mapping[str, Any]) -> str:
@@ -127,9 +125,16 @@ def text_of(part: Mapping[str, Any]) -> str:
 
 
 def run_entry(entry: Entry, is_rehearsal: bool, out: Path, limit_s: int) -> list[dict[str, Any]]:
-    """Figures of each part; parts for which no time is left have the exit code of a time limit."""
-    end, found = time.monotonic() + limit_s, []
+    """Figures of each part; parts for which no time is left have the exit code of a time limit.
+
+    Parts that differ in what a CPU lacks are one rehearsal.
+    """
+    end, found, rehearsals = time.monotonic() + limit_s, [], dict[tuple[str, ...], dict[str, Any]]()
     for part in entry.parts:
+        words = tuple(sorted(rehearsed(part.words))) if is_rehearsal and part.is_run else (part.name,)
+        if words in rehearsals:
+            found.append({"name": part.name, "exit": rehearsals[words]["exit"], "as": rehearsals[words]["name"]})
+            continue
         log, runs = out / f"{part.name}.log".replace(" ", "-"), out / part.name.replace(" ", "-")
         began, memory = time.monotonic(), None if is_rehearsal else PeakMemory()
         if memory is not None:
@@ -139,6 +144,7 @@ def run_entry(entry: Entry, is_rehearsal: bool, out: Path, limit_s: int) -> list
         if memory is not None:
             figures["peak_mib"] = memory.end()
         found.append(figures | (figures_of_run(runs) if part.is_run else figures_of_log(log)))
+        rehearsals[words] = found[-1]
     return found
 
 
@@ -150,8 +156,8 @@ def command_of(part: Part, runs: Path, *, is_rehearsal: bool) -> list[str]:
     words = [*(SMALL[part.module] if is_rehearsal else part.words)]
     if part.module == BY_HAND:
         words += ["--output", str(runs)]
-    if part.module == DRIFT:
-        words.append(str(runs.with_name("lora")))
+    if part.of is not None:
+        words.append(str(runs.with_name(part.of)))
     return [TRL_PYTHON if is_rehearsal else sys.executable, "-m", part.module, *words]
 
 

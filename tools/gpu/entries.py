@@ -20,6 +20,8 @@ class Part:
     words: Sequence[str]
     """Overrides of xp, or arguments of a module."""
     module: str = "xp"
+    of: str | None = None
+    """Earlier part, a run, whose outputs are the module's last argument."""
 
     @property
     def is_run(self) -> bool:
@@ -48,6 +50,8 @@ FIRST = (*CARD, "recipes=first-gpu", f"model.path={SMOLLM2}")
 SKYRL = ("backend=skyrl", "training.num_steps=3")
 ONE_GPU = ("backend.parallel.tensor=1", "backend.engine.tensor_parallel=1")
 SLIME = ("backend=slime", "env=whodunit_mini", *shipped_model(), "training.num_steps=3", *ONE_GPU)
+REWARD = "env.reward_fn=tools.gpu.reward:length"
+"""Episodes of random weights have equal rewards otherwise, and no update a gradient."""
 SIZE = (
     *CARD,
     "model=qwen2.5-1.5b-instruct",
@@ -57,6 +61,7 @@ SIZE = (
     "training.max_logprob_gap=null",
     "training.checkpoint_every=1000",
     "evaluation.num_tasks=8",
+    REWARD,
 )
 ANSWERS = (
     *SIZE,
@@ -89,6 +94,8 @@ PROGRAM = (
     "env.held_out.num_tasks=8",
     "env.options.program=tests/programs",
     "env.options.command='python {program}/tools_agent.py {prompt_file}'",
+    # So small a model solves nothing.
+    REWARD,
     "training.num_steps=3",
     "training.max_prompt_tokens=1024",
     "training.max_tokens_per_turn=64",
@@ -131,7 +138,7 @@ ENTRIES = {
         240,
         (
             Part("lora", (*FIRST, ADAPTERS, "training.learning_rate=2.0e-4")),
-            Part("published", (SMOLLM2,), "tools.gpu.drift"),
+            Part("published", (SMOLLM2,), "tools.gpu.drift", of="lora"),
         ),
     ),
     "skyrl": Entry(
@@ -143,12 +150,13 @@ ENTRIES = {
         ),
     ),
     "fp8": Entry(
-        "An engine in FP8 with a correction: gap and speed, beside bfloat16.",
+        "An engine in FP8 with a correction: gap and speed, beside bfloat16; acceptance of the base as a draft.",
         590,
         (
             Part("bfloat16", (*FIRST, *CORRECTED)),
             Part("fp8", (*FIRST, *CORRECTED, "backend.engine.quantization=fp8")),
             Part("fp8 cache", (*FIRST, *CORRECTED, "backend.engine.kv_cache_dtype=fp8")),
+            Part("speculation", (SMOLLM2,), "tools.gpu.speculation", of="bfloat16"),
         ),
     ),
     "harness": Entry(
@@ -192,10 +200,9 @@ OF_BACKEND: dict[str, dict[str, str | None]] = {
         "backend.engine.memory_fraction": "0.1",
         "backend.runtime.python": TRL_PYTHON,
     },
-    # xp's own decoding, which has no FP8.
+    # xp's own decoding.
     "skyrl": {
-        **dict.fromkeys(("backend.engine.memory_fraction", "backend.engine.quantization")),
-        **dict.fromkeys(("backend.engine.kv_cache_dtype", "backend.engine.eager")),
+        **dict.fromkeys(("backend.engine.memory_fraction", "backend.engine.eager")),
         "backend.runtime.python": str(Path(".venv-skyrl/bin/python").absolute()),
     },
     # It takes GPUs only; tests/engines/slime_on_cpu/stage.py says what of it is real.
@@ -210,9 +217,18 @@ OF_BACKEND: dict[str, dict[str, str | None]] = {
     },
 }
 """More of them for each backend."""
+FP8 = ("backend.engine.quantization=fp8", "backend.engine.kv_cache_dtype=fp8")
+FP8_ON_CPU: dict[str, str | None] = {
+    **OF_BACKEND["trl"],
+    # vLLM 0.30 has no FP8 matrices for a CPU (`_C::static_scaled_fp8_quant` is empty); with an FP8 cache the engine
+    # differs from the trainer too.
+    "backend.engine.quantization": None,
+    "backend.engine.kv_cache_dtype": "fp8",
+}
+"""Changes of runs with an engine in FP8."""
 
 
 def rehearsed(words: Sequence[str]) -> list[str]:
     """The smallest form of a run, on a CPU."""
     backend = dict(word.split("=", 1) for word in words).get("backend", "trl")
-    return merged(words, REHEARSAL | OF_BACKEND[backend])
+    return merged(words, REHEARSAL | OF_BACKEND[backend] | (FP8_ON_CPU if set(FP8) & set(words) else {}))
