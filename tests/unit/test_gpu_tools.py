@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tools.gpu.__main__ import command_of, figures_of_run, main, run_part
+from tools.gpu.__main__ import command_of, figures_of_run, main, planned_mib, run_part
 from tools.gpu.build import below, pack, split, wanted
 from tools.gpu.entries import ENTRIES, LARGE, SMOLLM2, Part, merged
 from tools.gpu.models import SHAPE
-from tools.gpu.speculation import acceptance
+from tools.gpu.speculation import counters, figures
 from tools.gpu.unpack import main as unpack
 from xp.composition import compose
 from xp.planning.plan import build_plan
@@ -42,13 +42,16 @@ def test_each_run_has_a_plan_for_a_card_and_as_its_rehearsal(
     entry: str, part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("tests").symlink_to(Path(__file__).parents[1])
     for place, config in ((LARGE, {"model_type": "qwen2", **SHAPE}), (SMOLLM2, SMALL)):
         Path(place).mkdir(parents=True)
         Path(place, "config.json").write_text(json.dumps(config))
-    on_card = compose(merged(part.words, {"hardware": "1xH200"}))
+    words = merged(part.words, {"hardware": "1xH200"})
+    on_card = compose(words)
     assert on_card.hardware.accelerator == "h200", entry
     spec = compose([word for word in command_of(part, tmp_path, is_rehearsal=True) if "=" in word])
     assert build_plan(on_card, "r", 1).stages
+    assert planned_mib(words)
     assert build_plan(spec, "r", 1).stages
     assert spec.training.num_steps == 2
     assert spec.model.name == "tiny"
@@ -93,17 +96,17 @@ def test_no_process_of_a_part_outlives_a_killed_tool(tmp_path: Path) -> None:
 
 
 def test_acceptance_is_of_all_engines_together() -> None:
-    names = ("drafts", "draft_tokens", "accepted_tokens")
-    counts = zip(names * 2, (10, 30, 15, 0, 0, 0), "000111", strict=True)
-    lines = [
-        f'vllm:spec_decode_num_{name}_total{{engine="{engine}",model="m"}} {count}.0' for name, count, engine in counts
-    ]
-    lines += [
-        "# TYPE vllm:spec_decode_num_drafts_total counter",
-        'vllm:spec_decode_num_drafts_created{engine="0"} 1.7e+09',
-    ]
-    lines += ['vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 9.0']
-    assert acceptance("\n".join(lines)) == {"acceptance": 0.5, "tokens_per_pass": 2.5}
+    text = """# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} 8.0
+vllm:spec_decode_num_drafts_total{engine="1",model_name="m"} 2.0
+vllm:spec_decode_num_drafts_created{engine="0",model_name="m"} 1.7e+09
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} 30.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 15.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 9.0
+vllm:generation_tokens_total{engine="0",model_name="m"} 25.0
+"""
+    assert figures(counters(text), 5.0) == {"tokens_per_s": 5.0, "acceptance": 0.5, "tokens_per_pass": 2.5}
+    assert figures(counters(text.replace("spec", "other")), 5.0) == {"tokens_per_s": 5.0}
 
 
 def test_the_table_has_what_ran_on_a_card_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from tools.gpu.entries import ENTRIES, TRL_PYTHON, Entry, Part, merged, rehearsed
+from xp.composition import compose
 from xp.lib import processes
+from xp.planning.memory.fit import memory_json
 
 STEP, GAP, REWARD = "time/step_s", "training/logprob_gap", "reward/avg_raw_reward"
 FIRST = {"start_s": "time/start_s", "first_step_s": STEP, "first_gap": GAP, "first_reward": REWARD}
@@ -36,6 +38,8 @@ MEDIANS = {
     "gpu_utilization": "gpu/utilization",
     "gpu_memory_rollout_gb": "gpu/memory_rollout_gb",
     "gpu_memory_update_gb": "gpu/memory_update_gb",
+    "waited_s": "grader/program_waited_s",
+    "rows": "grader/program_rows",
 }
 """Figures that are medians over the steps after the first -> their metrics."""
 ENDING_S = 20
@@ -119,6 +123,14 @@ def main(argv: Sequence[str]) -> int:
     return int(any(part["exit"] for part in found["parts"]))
 
 
+def planned_mib(words: Sequence[str]) -> int | None:
+    """The plan's peak, with the longest episodes; None if it has no estimate."""
+    found = memory_json(compose(words))
+    return (
+        None if found is None else int(max(found["worst"][f"{when}_peak"] for when in ("training", "generation"))) >> 20
+    )
+
+
 def text_of(part: Mapping[str, Any]) -> str:
     """The figures of a part on one line."""
     return ", ".join(f"{name} {value}" for name, value in part.items() if name != "name")
@@ -143,6 +155,8 @@ def run_entry(entry: Entry, is_rehearsal: bool, out: Path, limit_s: int) -> list
         figures: dict[str, Any] = {"name": part.name, "exit": code, "seconds": round(time.monotonic() - began, 1)}
         if memory is not None:
             figures["peak_mib"] = memory.end()
+            if part.is_run:
+                figures["planned_mib"] = planned_mib(part.words)
         found.append(figures | (figures_of_run(runs) if part.is_run else figures_of_log(log)))
         rehearsals[words] = found[-1]
     return found

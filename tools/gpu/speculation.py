@@ -2,7 +2,8 @@
 
 Serves the model that a run below OUTPUTS published, as the server of a training under TRL that guesses tokens with the
 model BASE, on one GPU; the training itself needs a second one. The last line is JSON: the share of guessed tokens that
-were accepted, the tokens of a pass, and tokens/s with and without the draft.
+were accepted, the tokens of a pass, and tokens/s with and without the draft. With --cpu there is no draft: vLLM 0.30
+cannot verify guesses on a CPU (its `_FuncWrapper` of a kernel lacks the names of the arguments).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import sys
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,17 +26,26 @@ from xp.engines.completions import MODEL
 from xp.engines.server import RunningServer, running
 from xp.planning.engine import vllm_server
 
-SEQUENCES = 64
-COUNTER = re.compile(r"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens)_total\{.*\} (\S+)$", re.MULTILINE)
+SEQUENCES, NUM_TOKENS = 64, 3
+COUNTER = re.compile(r"^vllm:(\w+)_total\{.*\} (\S+)$", re.MULTILINE)
 
 
-def acceptance(metrics: str) -> dict[str, float]:
-    """Share of accepted tokens, and tokens of a pass, out of the text of vLLM's `/metrics`."""
-    counts: dict[str, float] = {}
+def counters(metrics: str) -> Counter[str]:
+    """vLLM's counters in the text of `/metrics`, over all its engines."""
+    found: Counter[str] = Counter()
     for name, value in COUNTER.findall(metrics):
-        counts[name] = counts.get(name, 0.0) + float(value)
-    accepted = counts["accepted_tokens"]
-    return {"acceptance": accepted / counts["draft_tokens"], "tokens_per_pass": 1 + accepted / counts["drafts"]}
+        found[name] += int(float(value))
+    return found
+
+
+def figures(counts: Counter[str], seconds: float) -> dict[str, float]:
+    """Tokens/s; with a draft, the share of its tokens that were accepted, and the tokens of a pass."""
+    found = {"tokens_per_s": counts["generation_tokens"] / seconds}
+    if drafts := counts["spec_decode_num_drafts"]:
+        accepted = counts["spec_decode_num_accepted_tokens"]
+        found["acceptance"] = accepted / counts["spec_decode_num_draft_tokens"]
+        found["tokens_per_pass"] = 1 + accepted / drafts
+    return found
 
 
 def asked(served: RunningServer, path: str, body: Any = None) -> str:
@@ -48,22 +59,20 @@ def asked(served: RunningServer, path: str, body: Any = None) -> str:
 def measured(words: Sequence[str], model: str, log: Path, num_answers: int) -> dict[str, float]:
     """Figures of a server with these overrides, which answers sums."""
     spec = compose(words)
-    server = vllm_server(spec, 1, takes_weights=True)
-    is_on_cpu = spec.hardware.accelerator == "cpu"
     prompts = [row["prompt"] for row in Sums().rows()["train"][:num_answers]]
 
-    def tokens(number: int) -> int:
-        sampling = {"max_tokens": 48, "temperature": 0.0 if is_on_cpu else 1.0, "seed": number}
-        body = {"model": MODEL, "messages": prompts[number], **sampling}
-        return int(json.loads(asked(served, "/v1/chat/completions", body))["usage"]["completion_tokens"])
+    def answer(number: int) -> None:
+        sampling = {"max_tokens": 48, "temperature": 1.0, "seed": number}
+        asked(served, "/v1/chat/completions", {"model": MODEL, "messages": prompts[number], **sampling})
 
-    with running(server, model, "" if is_on_cpu else "0", log) as served:
-        tokens(0)
-        began = time.monotonic()
+    devices = "" if spec.hardware.accelerator == "cpu" else "0"
+    with running(vllm_server(spec, 1, takes_weights=True), model, devices, log) as served:
+        answer(0)
+        before, began = counters(asked(served, "/metrics")), time.monotonic()
         with ThreadPoolExecutor(SEQUENCES) as threads:
-            count = sum(threads.map(tokens, range(len(prompts))))
-        found = {"tokens_per_s": count / (time.monotonic() - began)}
-        return found if spec.backend.engine.speculative is None else found | acceptance(asked(served, "/metrics"))
+            list(threads.map(answer, range(len(prompts))))
+        seconds = time.monotonic() - began
+        return figures(counters(asked(served, "/metrics")) - before, seconds)
 
 
 def main(argv: Sequence[str]) -> None:
@@ -74,15 +83,15 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args(argv)
     (model,) = (str(path.absolute()) for path in options.outputs.glob("runs/*/model"))
-    place = "hardware=cpu" if options.cpu else "hardware=auto"
-    words = [place, "model=hf", f"model.path={model}", "env=sums", f"backend.engine.max_sequences={SEQUENCES}"]
+    words = [f"hardware={'cpu' if options.cpu else 'auto'}", "model=hf", f"model.path={model}", "env=sums"]
     words += ["backend.engine.name=vllm", f"backend.engine.memory_fraction={0.1 if options.cpu else 0.4}"]
-    # On a CPU vLLM 0.30 guesses one token at a time, and verifies it at temperature 0 only.
-    num_tokens = 1 if options.cpu else 3
-    draft = f"{{method: draft, model: '{options.base.absolute()}', num_tokens: {num_tokens}}}"
-    log, num_answers = options.outputs / "speculation.log", 8 if options.cpu else 256
-    found = measured([*words, f"backend.engine.speculative={draft}"], model, log, num_answers)
-    found["tokens_per_s_without"] = measured(words, model, log, num_answers)["tokens_per_s"]
+    words += [f"backend.engine.max_sequences={SEQUENCES}"]
+    log, num_answers = options.outputs / "vllm.log", 8 if options.cpu else 256
+    alone = measured(words, model, log, num_answers)["tokens_per_s"]
+    found = {"tokens_per_s_alone": alone}
+    if not options.cpu:
+        draft = f"{{method: draft, model: '{options.base.absolute()}', num_tokens: {NUM_TOKENS}}}"
+        found |= measured([*words, f"backend.engine.speculative={draft}"], model, log, num_answers)
     print(json.dumps({name: round(value, 3) for name, value in found.items()}))
 
 
