@@ -46,12 +46,11 @@ def test_each_run_has_a_plan_for_a_card_and_as_its_rehearsal(
     for place, config in ((LARGE, {"model_type": "qwen2", **SHAPE}), (SMOLLM2, SMALL)):
         Path(place).mkdir(parents=True)
         Path(place, "config.json").write_text(json.dumps(config))
-    words = merged(part.words, {"hardware": "1xH200"})
-    on_card = compose(words)
+    on_card = compose(merged(part.words, {"hardware": "1xH200"}))
     assert on_card.hardware.accelerator == "h200", entry
     spec = compose([word for word in command_of(part, tmp_path, is_rehearsal=True) if "=" in word])
     assert build_plan(on_card, "r", 1).stages
-    assert planned_mib(words)
+    assert planned_mib(on_card)
     assert build_plan(spec, "r", 1).stages
     assert spec.training.num_steps == 2
     assert spec.model.name == "tiny"

@@ -24,6 +24,7 @@ from tools.gpu.entries import ENTRIES, TRL_PYTHON, Entry, Part, merged, rehearse
 from xp.composition import compose
 from xp.lib import processes
 from xp.planning.memory.fit import memory_json
+from xp.spec import RunSpec
 
 STEP, GAP, REWARD = "time/step_s", "training/logprob_gap", "reward/avg_raw_reward"
 FIRST = {"start_s": "time/start_s", "first_step_s": STEP, "first_gap": GAP, "first_reward": REWARD}
@@ -123,9 +124,9 @@ def main(argv: Sequence[str]) -> int:
     return int(any(part["exit"] for part in found["parts"]))
 
 
-def planned_mib(words: Sequence[str]) -> int | None:
+def planned_mib(spec: RunSpec) -> int | None:
     """The plan's peak, with the longest episodes; None if it has no estimate."""
-    found = memory_json(compose(words))
+    found = memory_json(spec)
     return (
         None if found is None else int(max(found["worst"][f"{when}_peak"] for when in ("training", "generation"))) >> 20
     )
@@ -156,7 +157,7 @@ def run_entry(entry: Entry, is_rehearsal: bool, out: Path, limit_s: int) -> list
         if memory is not None:
             figures["peak_mib"] = memory.end()
             if part.is_run:
-                figures["planned_mib"] = planned_mib(part.words)
+                figures["planned_mib"] = planned_mib(compose(part.words))
         found.append(figures | (figures_of_run(runs) if part.is_run else figures_of_log(log)))
         rehearsals[words] = found[-1]
     return found
