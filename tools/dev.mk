@@ -134,7 +134,8 @@ test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Enviro
 .venv-programs/.done:
 	$(PYTHON) -m venv .venv-programs
 	.venv-programs/bin/pip install --quiet "mini-swe-agent==2.4.6"
-	npm install --prefix .venv-programs --global --no-audit --no-fund --silent @openai/codex@0.171.0 opencode-ai@1.18.33
+	npm install --prefix .venv-programs --global --no-audit --no-fund --silent @openai/codex@0.171.0 \
+		@anthropic-ai/claude-code@2.1.197 opencode-ai@1.18.33
 	touch $@
 
 test-programs: setup .venv-programs/.done  ## Published programs play tasks (env=harness), and mini-swe-agent trains two steps on TRL; needs npm

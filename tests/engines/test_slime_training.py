@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.engines.test_slime import needs_server
 from tests.support.evaluations import evaluated
+from tests.support.programs import PROGRAMS, mini
 from tests.support.resuming import lose_once, process_with
 from tests.trainers.slime_setup import needs_slime
 from tools.benchmarks.equivalence import ON_GPUS, shipped_model, sweep_words
@@ -83,6 +85,18 @@ def test_slime_plays_a_step_ahead_by_its_own_asynchronous_program(tmp_path: Path
     # The policy has changed since it sampled what it is trained on.
     gaps = [line["training/logprob_gap"] for line in lines]
     assert gaps[0] < 1e-4 < min(gaps[1:])
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_trains_two_steps(tmp_path: Path, program: Callable[[Path], tuple[str, ...]]) -> None:
+    words = [*sweep_words("slime", [1], tmp_path / "out", str(ON_CPU / "python"), 2), *program(tmp_path)]
+    words += ["training.prompts_per_step=2", "training.group_size=2", "training.max_tokens_per_micro_batch=1000"]
+    xp(*words, "training.max_response_tokens=200", "training.max_tokens_per_turn=12", "training.entropy_coef=0.01")
+    (run,) = (tmp_path / "out/runs").iterdir()
+    lines = read_metrics(run / "metrics.jsonl", "train")
+    assert [(line["episodes/num"], line["episodes/void"]) for line in lines] == [(4.0, 0.0)] * 2
+    assert all(line["grader/program_rows"] > 3.0 or program is mini for line in lines)
+    assert all(0 < line["training/logprob_gap"] < 1e-4 and line["training/grad_norm"] > 0 for line in lines)
 
 
 def test_a_run_resumes_after_its_engine_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

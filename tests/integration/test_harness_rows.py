@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import os
-import sys
-import tempfile
-import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.integration.test_harness import harness
+from tests.integration.test_harness import harness, place
 from tests.support.chat_templates import tokenizer_of
-from tests.support.harbor_tasks import left_over
 from tests.support.sections import sampling_of
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
 from xp.engines.play import EpisodePlay, Rollout
 from xp.envs.base import Message, Task
-from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
-from xp.testing.jobs import eventually
 
+__all__ = ["place"]
 pytestmark = pytest.mark.integration
 TEMPLATES = ("qwen2_5", "qwen3", "qwen3_5_think", "llama3_2", "phi3_5", "gemma3", "glm4moe")
 WIRES = ("chat", "responses", "anthropic")
@@ -50,29 +46,19 @@ class Recording(RequestEngine):
         done(GeneratedTurn(ids, [-(1000.0 * number + position) for position in range(len(ids))]))
 
 
-class Mix:
-    """One program as the environment."""
-
-    def __init__(self, config: EnvConfig) -> None:
-        self._config, self.provider = config, load_provider(config, os.environ)
-
-    def episode(self, row: TaskRow) -> Episode:
-        return Episode(task := Task(row.env, row.split, row.index), lambda: self.provider.open(task), self._config)
-
-    def scores_groups(self, env: str) -> bool:
-        return False
-
-    def max_sessions(self) -> int:
-        return 1
-
-
 def played(tmp_path: Path, template: str, wire: str, texts: Sequence[str], **options: Any) -> tuple[Rollout, Recording]:
     """An episode of the program, and the engine with the requests that it had."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "Find it."}\n')
     program = {"command": "python {program}/rewriting_agent.py {prompt_file} " + wire, "grade": "true", "max_rows": 8}
     config = harness(None, rows=str(rows), max_turns=40, options={**program, **options})
-    mix, chat = Mix(config), ChatTokens(tokenizer_of(template, tmp_path))
+    provider, chat = load_provider(config, os.environ), ChatTokens(tokenizer_of(template, tmp_path))
+    task = Task("x", "train", 0)
+    mix: Any = SimpleNamespace(
+        episode=lambda _: Episode(task, lambda: provider.open(task), config),
+        scores_groups=lambda _: False,
+        max_sessions=lambda: 1,
+    )
     engines: list[Recording] = []
 
     def opened(opening: Opening) -> Recording:
@@ -82,15 +68,10 @@ def played(tmp_path: Path, template: str, wire: str, texts: Sequence[str], **opt
     opening = (Message(role="user", content="Find it."),)
     row = TaskRow("x/train/0", "x", Purpose.TRAIN, "train", 0, "h", opening, "[]", 1.0)
     try:
-        (rollout,) = EpisodePlay(opened, chat, [(row, 0)], mix)  # type: ignore[arg-type]
+        (rollout,) = EpisodePlay(opened, chat, [(row, 0)], mix)
     finally:
-        mix.provider.close()
+        provider.close()
     return rollout, engines[0]
-
-
-@pytest.fixture(autouse=True)
-def _python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.mark.parametrize(
@@ -108,10 +89,10 @@ def test_each_token_of_a_delivered_turn_is_trained_once_in_the_context_that_it_w
     trained: list[float] = []
     for row in rollout.conversations:
         whole = [*row.prompt_ids, *row.completion_ids]
-        for place, (logprob, mask) in enumerate(zip(row.logprobs, row.mask, strict=True), start=len(row.prompt_ids)):
+        for at, (logprob, mask) in enumerate(zip(row.logprobs, row.mask, strict=True), start=len(row.prompt_ids)):
             number, position = divmod(-int(logprob), 1000)
             if mask and not position:
-                assert whole[:place] == list(engine.requests[number].ids)
+                assert whole[:at] == list(engine.requests[number].ids)
             trained += [logprob] * mask
     assert len(set(trained)) == len(trained)
     turns = {-int(one) // 1000 for one in trained}
@@ -130,13 +111,7 @@ def test_beyond_the_most_rows_the_episode_is_truncated_and_scored(tmp_path: Path
 
 
 def test_of_an_episode_whose_engine_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "sandboxes"
-    place.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(place))
-
     gone = OSError("the engine is gone")
     monkeypatch.setattr(Recording, "submit", lambda *args: args[-1](gone))
     with pytest.raises(OSError, match="the engine is gone"):
         played(tmp_path, "qwen3", "chat", ("I say {}.",))
-    eventually(lambda: not left_over(place))
-    eventually(lambda: not [one for one in threading.enumerate() if one.name in ("program", "child-end")])

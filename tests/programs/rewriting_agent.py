@@ -9,11 +9,11 @@ import os
 import socket
 import sys
 import threading
-import urllib.request
+
+from shell_agent import post
 
 TURNS = 7
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "anthropic": "/v1/messages"}
-KEYS = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}", "Content-Type": "application/json"}
 
 
 def tool(wire, name):
@@ -31,11 +31,8 @@ def body(wire, messages, name):
 
 def ask(wire, messages, name="bash", number=0):
     """The parts of the answer that the next request repeats, and its text."""
-    data = json.dumps(body(wire, messages, name)).encode()
-    headers = {**KEYS, "x-stainless-retry-count": str(number)}
-    request = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + PATHS[wire], data, headers)
-    with urllib.request.urlopen(request) as answer:
-        whole = json.load(answer)
+    url = os.environ["ANTHROPIC_BASE_URL"] + PATHS[wire]
+    whole = post(url, body(wire, messages, name), **{"x-stainless-retry-count": str(number)})
     if wire == "chat":
         message = whole["choices"][0]["message"]
         return [message], message["content"] or ""
@@ -50,7 +47,7 @@ def leave(wire, messages):
     data = json.dumps({**body(wire, messages, "bash"), "stream": True}).encode()
     host, _, port = os.environ["ANTHROPIC_BASE_URL"].removeprefix("http://").partition(":")
     head = [f"POST {PATHS[wire]} HTTP/1.1", "Host: x", f"Content-Length: {len(data)}"]
-    head += [f"{name}: {value}" for name, value in KEYS.items()]
+    head.append(f"x-api-key: {os.environ['OPENAI_API_KEY']}")
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall("\r\n".join([*head, "", ""]).encode() + data)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

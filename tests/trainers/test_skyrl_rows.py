@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.contracts.test_agreement import ROW
-from tests.support.programs import NOT_HELD_OUT, PROGRAMS, mini
+from tests.support.programs import PROGRAMS, mini
 from tests.support.rewriting import PROGRAM, TEXTS, RewritingMix, check_rows
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
@@ -93,7 +93,7 @@ def test_an_episode_counts_once_in_the_baseline_and_in_the_mean(tmp_path: Path, 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_trains_two_steps(tmp_path: Path, program: Callable[[Path], tuple[str, ...]]) -> None:
     overrides = (
-        *(*program(tmp_path), *NOT_HELD_OUT),
+        *program(tmp_path),
         *("training.max_response_tokens=200", "training.max_tokens_per_turn=12"),
     )
     for made in tokenizer_and_model():

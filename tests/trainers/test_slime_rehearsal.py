@@ -22,7 +22,7 @@ import pytest
 
 from tests.support.evaluations import evaluated
 from tests.support.listeners import Listener, listeners, off_loopback
-from tests.support.programs import NOT_HELD_OUT, PROGRAMS, mini
+from tests.support.programs import PROGRAMS, mini
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
@@ -219,7 +219,7 @@ def test_slimes_own_loop_plays_a_program(tmp_path: Path, program: Callable[[Path
     from slime.utils.dp_schedule import build_dp_schedule
     from slime.utils.types import Sample
 
-    env = (*program(tmp_path), *NOT_HELD_OUT, "training.max_response_tokens=300", "training.max_tokens_per_turn=30")
+    env = (*program(tmp_path), "training.max_response_tokens=300", "training.max_tokens_per_turn=30")
     spec = spec_of(tiny_directory(tmp_path), "training.max_tokens_per_micro_batch=1000", env=env)
     places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
     run(prepare_stage(spec, places, trains=True).job, tmp_path)

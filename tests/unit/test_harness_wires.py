@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
-from xp.contrib.harness.request import ProgramRequest, ProgramTurn, RefusedRequest, difference
+from xp.contrib.harness.request import ProgramRequest, RefusedRequest, difference
 from xp.contrib.harness.server import ProgramChannel
-from xp.envs.base import Message
+from xp.envs.base import Message, ModelMessage
 
+WIRES = [chat_wire, responses_wire, anthropic_wire]
 USER = {"role": "user", "content": "hi"}
+FIRST = ProgramRequest([Message(role="user", content="hi")], [])
 CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": {"command": "ls"}}}
 TURN = Message(role="assistant", content="I look.", tool_calls=[CALL])
 
 
-def echo(wire: ModuleType, turn: ProgramTurn) -> dict[str, Any]:
+def echo(wire: ModuleType, turn: ModelMessage) -> dict[str, Any]:
     """A request that repeats an answer and adds a result, as a program writes it."""
     body = wire.answer(turn, {})
     if wire is chat_wire:
@@ -33,23 +35,20 @@ def echo(wire: ModuleType, turn: ProgramTurn) -> dict[str, Any]:
     return {"messages": [USER, assistant, {"role": "user", "content": [{"type": "text", "text": "Go on."}, result]}]}
 
 
-@pytest.mark.parametrize("wire", [chat_wire, responses_wire, anthropic_wire])
+@pytest.mark.parametrize("wire", WIRES)
 def test_an_echoed_answer_extends_the_conversation(wire: ModuleType) -> None:
-    now = wire.read(echo(wire, ProgramTurn(TURN)))
-    before = ProgramRequest([Message(role="user", content="hi")], [])
-    assert difference(before, TURN, now) is None
+    now = wire.read(echo(wire, ModelMessage(TURN)))
+    assert difference(FIRST, TURN, now) is None
     added = [(one["role"], one["content"]) for one in now.messages[2:]]
     assert added == [("tool", "a b")] + [("user", "Go on.")] * (wire is anthropic_wire)
     assert now.messages[2]["name"] == "bash"
 
 
-@pytest.mark.parametrize("wire", [chat_wire, responses_wire, anthropic_wire])
-def test_a_turn_that_a_limit_cut_says_so(wire: ModuleType) -> None:
-    turn = ProgramTurn(Message(role="assistant", content="I lo"), is_cut=True)
-    whole, streamed = json.dumps(wire.answer(turn, {})), "".join(data for _, data in wire.events(turn, {}))
-    reason = {chat_wire: '"length"', responses_wire: '"max_output_tokens"', anthropic_wire: '"max_tokens"'}[wire]
-    assert reason in whole
-    assert reason in streamed
+@pytest.mark.parametrize(("wire", "reason"), [*zip(WIRES, ("length", "max_output_tokens", "max_tokens"), strict=True)])
+def test_a_turn_that_a_limit_cut_says_so(wire: ModuleType, reason: str) -> None:
+    turn = ModelMessage(Message(role="assistant", content="I lo"), is_cut=True)
+    assert f'"{reason}"' in json.dumps(wire.answer(turn, {}))
+    assert f'"{reason}"' in json.dumps(list(wire.events(turn, {})))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +70,7 @@ def test_a_turn_that_a_limit_cut_says_so(wire: ModuleType) -> None:
         (responses_wire, {"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
         (anthropic_wire, {"messages": [USER], "tool_choice": {"type": "any"}}, "tool_choice"),
         (anthropic_wire, {"messages": [USER], "stop_sequences": ["x"]}, "stop_sequences"),
+        (anthropic_wire, {"messages": [USER], "output_config": {"format": {"type": "json_schema"}}}, "output_config"),
     ],
 )
 def test_what_the_policy_cannot_keep_is_refused_by_name(wire: ModuleType, body: dict[str, Any], reason: str) -> None:
@@ -78,42 +78,55 @@ def test_what_the_policy_cannot_keep_is_refused_by_name(wire: ModuleType, body: 
         wire.read(body)
 
 
+IMAGE = "[{}: not shown, the policy reads text]"
+LATER = {"role": "system", "content": "Be brief."}
+
+
 @pytest.mark.parametrize(
-    ("wire", "body"),
+    ("wire", "body", "messages"),
     [
-        (chat_wire, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}),
-        (responses_wire, {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
-        (anthropic_wire, {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}),
+        (
+            chat_wire,
+            {"messages": [LATER, USER, {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            [("system", "Be brief."), ("user", f"hi\n\n{IMAGE.format('image_url')}")],
+        ),
+        (
+            responses_wire,
+            {"input": [{"role": "developer", "content": [{"type": "input_image"}]}, USER], "instructions": "No."},
+            [("system", f"No.\n\n{IMAGE.format('input_image')}"), ("user", "hi")],
+        ),
+        (
+            anthropic_wire,
+            {"messages": [{**USER, "content": [{"type": "image"}]}, LATER], "output_config": {"effort": "high"}},
+            [("user", f"{IMAGE.format('image')}\n\nBe brief.")],
+        ),
     ],
 )
-def test_an_image_becomes_a_note(wire: ModuleType, body: dict[str, Any]) -> None:
-    (message,) = wire.read(body).messages
-    assert "image" in message["content"]
-    assert "the policy reads text" in message["content"]
+def test_templates_get_texts_and_one_message_of_the_system_and_of_the_user(
+    wire: ModuleType, body: dict[str, Any], messages: list[tuple[str, str]]
+) -> None:
+    assert [(one["role"], one["content"]) for one in wire.read(body).messages] == messages
 
 
 def test_a_custom_tool_is_a_function_of_one_text() -> None:
     tools = [{"type": "custom", "name": "patch"}, {"type": "web_search"}]
-    read = responses_wire.read({"input": "hi", "tools": tools, "instructions": "Be brief.", "temperature": 0})
-    assert [one["function"]["name"] for one in read.tools] == ["patch"]
-    assert (read.messages[0]["role"], read.settings) == ("system", {"temperature": 0.0})
+    read = responses_wire.read({"input": "hi", "tools": tools, "temperature": 0})
+    assert ([one["function"]["name"] for one in read.tools], read.settings) == (["patch"], {"temperature": 0.0})
     call = {"id": "c1", "type": "function", "function": {"name": "patch", "arguments": {"input": "+a"}}}
-    turn = ProgramTurn(Message(role="assistant", content="", tool_calls=[call]))
+    turn = ModelMessage(Message(role="assistant", content="", tool_calls=[call]))
     (item,) = responses_wire.answer(turn, {"tools": tools})["output"]
     assert (item["type"], item["input"]) == ("custom_tool_call", "+a")
     result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"}
-    now = responses_wire.read({"input": [USER, item, result]})
-    assert difference(ProgramRequest([Message(role="user", content="hi")], []), turn.message, now) is None
+    assert difference(FIRST, turn.message, responses_wire.read({"input": [USER, item, result]})) is None
 
 
 @pytest.mark.parametrize(("only_appends", "numbers"), [(True, [0, 0, 0, 1]), (False, [0, 1, 1, 2])])
 def test_a_request_is_a_retry_until_its_answer_is_delivered(only_appends: bool, numbers: list[int]) -> None:
     async def ask() -> list[int | None]:
         channel = ProgramChannel(asyncio.Queue(), None, only_appends=only_appends)
-        request = ProgramRequest([Message(role="user", content="hi")], [])
-        asked = [channel.ask(request, is_retry=is_retry) for is_retry in (False, False, True)]
+        asked = [channel.ask(FIRST, is_retry=is_retry) for is_retry in (False, False, True)]
         channel.ended(asked[-1], is_delivered=True)
-        return [*asked, channel.ask(request, is_retry=False)]
+        return [*asked, channel.ask(FIRST, is_retry=False)]
 
     assert asyncio.run(ask()) == numbers
 
@@ -129,6 +142,5 @@ def test_a_request_is_a_retry_until_its_answer_is_delivered(only_appends: bool, 
     ],
 )
 def test_a_request_that_does_not_extend_the_conversation_is_told(now: list[Message], reason: str | None) -> None:
-    first = Message(role="user", content="hi")
-    found = difference(ProgramRequest([first], []), TURN, ProgramRequest([first, *now], []))
+    found = difference(FIRST, TURN, ProgramRequest([*FIRST.messages, *now], []))
     assert found is None if reason is None else reason in str(found)

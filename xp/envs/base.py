@@ -124,7 +124,7 @@ class ModelMessage:
     """A whole message of the model."""
 
     message: Message
-    is_cut: bool
+    is_cut: bool = False
     """True if a token limit ended it."""
     reasoning: str = ""
     """Its text of thinking, which is no part of the message."""

@@ -44,7 +44,7 @@ class Images:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:
             if name not in self._built:
-                _docker("build", "--quiet", "--tag", name, str(task.files), limit_s=task.build_timeout_s)
+                docker("build", "--quiet", "--tag", name, str(task.files), limit_s=task.build_timeout_s)
                 self._built.add(name)
         return name
 
@@ -67,7 +67,7 @@ class DockerSandbox:
         bounds += [] if task.cpus is None else ["--cpus", f"{task.cpus:g}"]
         bounds += [] if task.has_network else ["--network", "none"]
         start = ("--detach", "--init", "--entrypoint", "sh", *bounds, image, "-c", "sleep infinity")
-        self._running = DockerContainer(_docker("run", *start, limit_s=start_s).splitlines()[-1])
+        self._running = DockerContainer(docker("run", *start, limit_s=start_s).splitlines()[-1])
 
     def run(
         self, command: str, environ: Mapping[str, str], timeout_s: float, output_bytes: int, user: str | None = None
@@ -105,22 +105,22 @@ class DockerSandbox:
 
     def put(self, folder: Path, name: str) -> str:
         """See CommandSandbox."""
-        _docker("exec", "--user", "root", self._container(), "sh", "-c", f"rm -rf /{name}; mkdir -p /{name}")
-        _docker("cp", "--follow-link", f"{folder}/.", f"{self._container()}:/{name}")
-        _docker("exec", "--user", "root", self._container(), "chmod", "-R", "a+rx", f"/{name}")
+        docker("exec", "--user", "root", self._container(), "sh", "-c", f"rm -rf /{name}; mkdir -p /{name}")
+        docker("cp", "--follow-link", f"{folder}/.", f"{self._container()}:/{name}")
+        docker("exec", "--user", "root", self._container(), "chmod", "-R", "a+rx", f"/{name}")
         return f"/{name}"
 
     def put_tests(self, folder: Path) -> str:
         """See CommandSandbox."""
         script = f"rm -rf {VERIFIER_LOGS}; mkdir -p {VERIFIER_LOGS}; chmod 777 {VERIFIER_LOGS}"
-        _docker("exec", "--user", "root", self._container(), "sh", "-c", script)
+        docker("exec", "--user", "root", self._container(), "sh", "-c", script)
         return self.put(folder, "tests")
 
     def read(self, name: str) -> str | None:
         """See CommandSandbox; the file is read within the container, so that links cannot leave it."""
         path = f"{VERIFIER_LOGS}/{name}"
         script = f"test -f {path} && echo there && head -c {REWARD_BYTES} {path} || true"
-        there, _, text = _docker("exec", "--user", "root", self._container(), "sh", "-c", script).partition("\n")
+        there, _, text = docker("exec", "--user", "root", self._container(), "sh", "-c", script).partition("\n")
         return text if there == "there" else None
 
     def close(self) -> None:
@@ -135,12 +135,12 @@ class DockerSandbox:
     def _check_running(self, code: int) -> None:
         """Checks the container for the codes 125 to 127, which Docker's own failures share with commands."""
         if code in (125, 126, 127, 137):
-            state = _docker("inspect", "--format", "{{.State.Running}}", self._container())
+            state = docker("inspect", "--format", "{{.State.Running}}", self._container())
             if state != "true":
                 raise ResponseLost("the container has ended")
 
 
-def _docker(*arguments: str, limit_s: float = 600.0) -> str:
+def docker(*arguments: str, limit_s: float = 600.0) -> str:
     """Runs docker; raises EnvUnavailable, since a failed image or container is not the model's fault."""
     try:
         return run_docker(*SANDBOX_NEEDS, *arguments, limit_s=limit_s)

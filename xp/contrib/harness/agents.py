@@ -11,12 +11,14 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Agent:
-    """One published program; see xp.contrib.harness.session.AgentProgram."""
+    """One program."""
 
     command: str
+    """With `{prompt_file}`, `{program}`, `{url}` and `{model}`."""
     environ: Mapping[str, str]
-    setup: str
-    """Command that installs it in an image with Python, or with Node.js for one of npm's."""
+    """Its variables, with `{url}`, `{key}` and `{model}`."""
+    setup: str | None
+    """Command that installs it in an image; those here need Python, or Node.js for one of npm's."""
 
 
 OPENCODE: Final = {
@@ -36,6 +38,17 @@ AGENTS: Final[Mapping[str, Agent]] = MappingProxyType(
                 "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             },
             setup="pip install 'mini-swe-agent==2.4.6'",
+        ),
+        # It may be root in a container, its prompt has no number that changes with each request, and it asks for no
+        # title, which would be a second conversation.
+        "claude-code": Agent(
+            command='claude -p --dangerously-skip-permissions --model {model} "$(cat {prompt_file})" </dev/null',
+            environ={
+                "IS_SANDBOX": "1",
+                "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
+                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            },
+            setup="npm install --global @anthropic-ai/claude-code@2.1.197",
         ),
         "codex": Agent(
             command="codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -m {model}"

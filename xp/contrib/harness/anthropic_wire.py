@@ -7,25 +7,18 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from xp.contrib.harness.request import (
-    ProgramRequest,
-    ProgramTurn,
-    RefusedRequest,
-    messages_of,
-    refuse,
-    settings_of,
-    text_of,
-)
+from xp.contrib.harness.request import ProgramRequest, objects, refuse, request_of, text_of, tool_of
+from xp.envs.base import ModelMessage
 
 PATH: Final = "/v1/messages"
 COUNT_PATH: Final = "/v1/messages/count_tokens"
 ALLOWED: Final[Mapping[str, Sequence[Any]]] = {
     "stop_sequences": ([],),
     "output_format": (),
-    "output_config": ({},),
+    "output_config.format": (),
     "mcp_servers": ([],),
+    "tool_choice": ("auto",),
 }
-TEXTS: Final = {"text": "text"}
 SILENT: Final = ("thinking", "redacted_thinking")
 """Blocks with the policy's thinking, which its tokens hold."""
 USAGE: Final = {
@@ -38,29 +31,38 @@ USAGE: Final = {
 
 def read(body: Mapping[str, Any]) -> ProgramRequest:
     """The request in a body; raises RefusedRequest."""
-    refuse(body, ALLOWED)
-    if (choice := body.get("tool_choice")) and choice.get("type") != "auto":
-        raise RefusedRequest(
-            f"tool_choice={json.dumps(choice)[:80]} is not supported: the policy writes freely; use auto"
-        )
-    given = body.get("messages")
-    if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        raise RefusedRequest("messages: expected a list of {role, content}")
-    messages = [{"role": "system", "content": text_of(body["system"], TEXTS)}] if body.get("system") else []
-    for message in given:
+    inner = {"tool_choice": (body.get("tool_choice") or {}).get("type")}
+    inner["output_config.format"] = (body.get("output_config") or {}).get("format")
+    refuse({**body, **inner}, ALLOWED)
+    messages = [{"role": "system", "content": text_of(body["system"])}] if body.get("system") else []
+    for message in objects(body, "messages"):
         messages += _plain(message)
-    return ProgramRequest(messages_of(messages), _tools(body), settings_of(body))
+    # A vendor's own tools (web search) have no schema, and are left out.
+    tools = [tool_of(one, "input_schema") for one in objects(body, "tools") if "input_schema" in one]
+    return request_of(messages, tools, body)
 
 
-def answer(turn: ProgramTurn, body: Mapping[str, Any]) -> dict[str, Any]:
+def answer(turn: ModelMessage, body: Mapping[str, Any]) -> dict[str, Any]:
     """The body of an answer."""
     return {**_message(body), "content": _blocks(turn), "stop_reason": _reason(turn)}
 
 
-def events(turn: ProgramTurn, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and data of the events of a streamed answer, with one delta for each block."""
-    for name, event in _events(turn, body):
-        yield name, json.dumps({"type": name, **event})
+def events(turn: ModelMessage, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The events of a streamed answer, with one delta for each block."""
+    yield {"type": "message_start", "message": _message(body)}
+    for index, block in enumerate(_blocks(turn)):
+        written: dict[str, Any] = {name: block[name] for name in ("text", "thinking", "signature") if name in block}
+        empty = {**block, **dict.fromkeys(written, "")}
+        if block["type"] == "tool_use":
+            written, empty = {"partial_json": json.dumps(block["input"], ensure_ascii=False)}, {**block, "input": {}}
+        yield {"type": "content_block_start", "index": index, "content_block": empty}
+        for name, value in written.items():
+            kind = "input_json" if name == "partial_json" else name
+            yield {"type": "content_block_delta", "index": index, "delta": {"type": f"{kind}_delta", name: value}}
+        yield {"type": "content_block_stop", "index": index}
+    end = {"stop_reason": _reason(turn), "stop_sequence": None}
+    yield {"type": "message_delta", "delta": end, "usage": USAGE}
+    yield {"type": "message_stop"}
 
 
 def error(status: int, text: str) -> dict[str, Any]:
@@ -72,16 +74,10 @@ def error(status: int, text: str) -> dict[str, Any]:
 def _plain(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A message as those of chat completions: results of tools come first, each in a message of its own."""
     content = message.get("content")
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(blocks, list) or not all(isinstance(one, dict) for one in blocks):
-        raise RefusedRequest(f"messages: expected a content of blocks, got {json.dumps(content)[:80]}")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else objects(message, "content")
     for one in blocks:
         if one.get("type") == "tool_result":
-            yield {
-                "role": "tool",
-                "tool_call_id": one.get("tool_use_id"),
-                "content": text_of(one.get("content"), TEXTS),
-            }
+            yield {"role": "tool", "tool_call_id": one.get("tool_use_id"), "content": text_of(one.get("content"))}
     calls = [
         {"id": one.get("id"), "function": {"name": one.get("name"), "arguments": one.get("input") or {}}}
         for one in blocks
@@ -89,21 +85,11 @@ def _plain(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     ]
     others = [one for one in blocks if one.get("type") not in ("tool_result", "tool_use", *SILENT)]
     if others or calls or not blocks:
-        plain = {"role": message.get("role"), "content": text_of(others, TEXTS)}
+        plain = {"role": message.get("role"), "content": text_of(others)}
         yield {**plain, "tool_calls": calls} if calls else plain
 
 
-def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The tools with a schema; a vendor's own ones (web search) are left out."""
-    tools = []
-    for tool in body.get("tools") or []:
-        if isinstance(tool, dict) and isinstance(tool.get("input_schema"), dict):
-            about = {"name": tool.get("name"), "description": tool.get("description") or ""}
-            tools.append({"type": "function", "function": {**about, "parameters": tool["input_schema"]}})
-    return tools
-
-
-def _blocks(turn: ProgramTurn) -> list[dict[str, Any]]:
+def _blocks(turn: ModelMessage) -> list[dict[str, Any]]:
     calls = [
         {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": call["function"]["arguments"]}
         for call in turn.message.get("tool_calls", ())
@@ -114,26 +100,10 @@ def _blocks(turn: ProgramTurn) -> list[dict[str, Any]]:
     return [*thinking, *text, *calls]
 
 
-def _reason(turn: ProgramTurn) -> str:
+def _reason(turn: ModelMessage) -> str:
     if turn.is_cut:
         return "max_tokens"
     return "tool_use" if "tool_calls" in turn.message else "end_turn"
-
-
-def _events(turn: ProgramTurn, body: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield "message_start", {"message": _message(body)}
-    for index, block in enumerate(_blocks(turn)):
-        written: dict[str, Any] = {name: block[name] for name in ("text", "thinking", "signature") if name in block}
-        empty = {**block, **dict.fromkeys(written, "")}
-        if block["type"] == "tool_use":
-            written, empty = {"partial_json": json.dumps(block["input"], ensure_ascii=False)}, {**block, "input": {}}
-        yield "content_block_start", {"index": index, "content_block": empty}
-        for name, value in written.items():
-            kind = "input_json" if name == "partial_json" else name
-            yield "content_block_delta", {"index": index, "delta": {"type": f"{kind}_delta", name: value}}
-        yield "content_block_stop", {"index": index}
-    yield "message_delta", {"delta": {"stop_reason": _reason(turn), "stop_sequence": None}, "usage": USAGE}
-    yield "message_stop", {}
 
 
 def _message(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from xp.contrib.harness.request import (
-    ProgramRequest,
-    ProgramTurn,
-    RefusedRequest,
-    messages_of,
-    refuse,
-    settings_of,
-    text_of,
-)
+from xp.contrib.harness.request import ProgramRequest, objects, refuse, request_of, text_of, tool_of
+from xp.envs.base import ModelMessage
 from xp.envs.messages import with_text_arguments
 
 PATH: Final = "/v1/chat/completions"
@@ -31,7 +23,6 @@ ALLOWED: Final = {
     "functions": ([],),
     "prediction": (),
 }
-TEXTS: Final = {"text": "text", "refusal": "refusal"}
 USAGE: Final = {
     "prompt_tokens": 0,
     "completion_tokens": 0,
@@ -45,35 +36,27 @@ USAGE: Final = {
 def read(body: Mapping[str, Any]) -> ProgramRequest:
     """The request in a body; raises RefusedRequest."""
     refuse(body, ALLOWED)
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        raise RefusedRequest("messages: expected a list of {role, content}")
-    tools = body.get("tools") or []
-    for tool in tools:
-        if not isinstance(tool, dict) or not isinstance(tool.get("function"), dict) or not tool["function"].get("name"):
-            raise RefusedRequest(
-                f"tools: expected {{type: function, function: {{name, ...}}}}, got {json.dumps(tool)[:80]}"
-            )
-    plain = [{**one, "content": text_of(one.get("content"), TEXTS)} for one in messages]
-    return ProgramRequest(messages_of(plain), tools, settings_of(body))
+    tools = [tool_of(one.get("function") or {}) for one in objects(body, "tools")]
+    messages = [{**one, "content": text_of(one.get("content"))} for one in objects(body, "messages")]
+    return request_of(messages, tools, body)
 
 
-def answer(turn: ProgramTurn, body: Mapping[str, Any]) -> dict[str, Any]:
+def answer(turn: ModelMessage, body: Mapping[str, Any]) -> dict[str, Any]:
     """The body of an answer."""
     return _completion(body, "chat.completion", {"message": _message(turn), "finish_reason": _reason(turn)})
 
 
-def events(turn: ProgramTurn, body: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Name and data of the events of a streamed answer, with the whole message in one delta."""
+def events(turn: ModelMessage, body: Mapping[str, Any]) -> Iterator[Any]:
+    """The events of a streamed answer, with the whole message in one delta."""
     kind, delta = "chat.completion.chunk", _message(turn)
     if calls := delta.get("tool_calls"):
         delta["tool_calls"] = [{"index": number, **call} for number, call in enumerate(calls)]
-    yield "", json.dumps(_completion(body, kind, {"delta": delta, "finish_reason": None}))
+    yield _completion(body, kind, {"delta": delta, "finish_reason": None})
     last = _completion(body, kind, {"delta": {}, "finish_reason": _reason(turn)})
-    yield "", json.dumps(last)
+    yield last
     if (body.get("stream_options") or {}).get("include_usage"):
-        yield "", json.dumps({**last, "choices": [], "usage": USAGE})
-    yield "", "[DONE]"
+        yield {**last, "choices": [], "usage": USAGE}
+    yield "[DONE]"
 
 
 def error(status: int, text: str) -> dict[str, Any]:
@@ -82,13 +65,13 @@ def error(status: int, text: str) -> dict[str, Any]:
     return {"error": {"message": text, "type": kind, "param": None, "code": None}}
 
 
-def _message(turn: ProgramTurn) -> dict[str, Any]:
+def _message(turn: ModelMessage) -> dict[str, Any]:
     (message,) = with_text_arguments([turn.message])
     thinking = {"reasoning_content": turn.reasoning} if turn.reasoning else {}
     return {**message, "content": message["content"] or (None if "tool_calls" in message else ""), **thinking}
 
 
-def _reason(turn: ProgramTurn) -> str:
+def _reason(turn: ModelMessage) -> str:
     if turn.is_cut:
         return "length"
     return "tool_calls" if "tool_calls" in turn.message else "stop"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal
@@ -17,18 +17,18 @@ from weakref import WeakSet
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from xp.contrib.harbor.docker_sandbox import DockerSandbox, Images
+from xp.contrib.harbor.docker_sandbox import DockerSandbox, Images, docker
 from xp.contrib.harbor.local_sandbox import LocalSandbox
 from xp.contrib.harbor.provider import check_local, read_folder, resolved, variables_of
 from xp.contrib.harbor.sandbox import CommandSandbox
 from xp.contrib.harbor.task_folder import HarborTask
-from xp.contrib.harness.agents import AGENTS
+from xp.contrib.harness.agents import AGENTS, Agent
 from xp.contrib.harness.server import ProgramServer
-from xp.contrib.harness.session import AgentProgram, HarnessSession
+from xp.contrib.harness.session import HarnessSession
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import EnvUnavailable, Provider, Session, Task
 from xp.envs.config import EnvConfig
-from xp.envs.docker import NO_SANDBOX, SANDBOX_NEEDS, check_daemon, run_docker
+from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.envs.indexed import IndexedProvider
 from xp.envs.load import load_provider
 from xp.envs.loop import run
@@ -47,7 +47,7 @@ class HarnessOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    agent: Literal["mini-swe-agent", "codex", "opencode"] | None
+    agent: Literal["mini-swe-agent", "claude-code", "codex", "opencode"] | None
     """A published program, in place of `command`."""
     command: Annotated[str, Field(min_length=1)] | None
     """Command of your own program. `{prompt_file}`, `{program}`, `{url}` and `{model}` are filled in."""
@@ -73,21 +73,14 @@ class HarnessOptions(BaseModel):
         if (self.agent is None) == (self.command is None):
             raise ValueError(f"give exactly one of agent ({', '.join(AGENTS)}) and command")
         if self.command is not None and self.program is None:
-            self._take_file(self.command)
+            # A file of the current directory is the program; a sandbox has other directories.
+            words = self.command.split()
+            for name in [one for one in words if not one.startswith("/") and Path(one).is_file()][:1]:
+                self.program = name
+                self.command = self.command.replace(name, f"{{program}}/{Path(name).name}", 1)
         if self.program is not None:
             self.program = str(Path(self.program).expanduser().absolute())
         return self
-
-    def _take_file(self, command: str) -> None:
-        """Makes a file of the current directory that the command names the program; a sandbox has other directories."""
-        try:
-            words = shlex.split(command)
-        except ValueError as error:
-            raise ValueError(f"command: {error}") from None
-        files = [word for word in words if not word.startswith("/") and Path(word).is_file()]
-        if files:
-            self.program = files[0]
-            self.command = command.replace(files[0], f"{{program}}/{Path(files[0]).name}", 1)
 
 
 class HarnessProvider(IndexedProvider):
@@ -111,18 +104,10 @@ class HarnessProvider(IndexedProvider):
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config, self._environ, self._place = config, environ, _place(config)
-        agent = AGENTS.get(config.options["agent"] or "")
         options = config.options
-        self._setup = options["setup"] if agent is None else options["setup"] or agent.setup
-        variables = resolved({**(agent.environ if agent else {}), **options["env"]}, config, environ)
-        self._program = AgentProgram(
-            options["command"] if agent is None else agent.command,
-            variables,
-            options["timeout_s"],
-            options["grade"],
-            options["reward"],
-            options["max_rows"],
-        )
+        agent = AGENTS.get(options["agent"] or "", Agent(options["command"], {}, None))
+        variables = resolved({**agent.environ, **options["env"]}, config, environ)
+        self._agent = Agent(agent.command, variables, options["setup"] or agent.setup)
         self._is_docker = config.sandbox is not SandboxKind.NONE
         self._inner: Provider | None = None
         self._rows: Mapping[str, Sequence[Mapping[str, Any]]] = {}
@@ -143,10 +128,8 @@ class HarnessProvider(IndexedProvider):
     def version(self) -> str:
         if self._inner is not None:
             return self._inner.version()
-        content: Any = self._rows
-        if not content:
-            content = {split: [one.digest() for one in tasks] for split, tasks in self._tasks.items()}
-        return f"harness tasks {digest_of(content)[:16]}"
+        digests = {split: [one.digest() for one in tasks] for split, tasks in self._tasks.items()}
+        return f"harness tasks {digest_of(self._rows or digests)[:16]}"
 
     def splits(self) -> tuple[str, ...]:
         return tuple(self._tasks) if self._inner is None else self._inner.splits()
@@ -155,13 +138,8 @@ class HarnessProvider(IndexedProvider):
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
         self._check(task)
-        inner = None if self._inner is None else self._inner.open(task)
-        try:
-            session = self._session(task, inner)
-        except BaseException:
-            if inner is not None:
-                inner.close()
-            raise
+        server = self._server()
+        session = self._session(task, server, None if self._inner is None else self._inner.open(task))
         self._sessions.add(session)
         session.begin(self._config.limits.create_timeout_s)
         return session
@@ -176,7 +154,7 @@ class HarnessProvider(IndexedProvider):
             self._inner.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _session(self, task: Task, inner: Session | None) -> HarnessSession:
+    def _session(self, task: Task, server: ProgramServer, inner: Session | None) -> HarnessSession:
         tools, row = None, dict[str, Any]()
         if inner is not None:
             tools, row = ToolServer(inner, self._pool), {"prompt": inner.prompt()}
@@ -184,16 +162,8 @@ class HarnessProvider(IndexedProvider):
         else:
             one = self._tasks[task.split][task.index]
             row = dict(self._rows[task.split][task.index]) if self._rows else {}
-        return HarnessSession(
-            self._program,
-            one,
-            row,
-            lambda: self._start(one),
-            tools,
-            variables_of(one, self._config, self._environ),
-            self._server(),
-            self._config,
-        )
+        environ, start = variables_of(one, self._config, self._environ), partial(self._start, one)
+        return HarnessSession(self._agent, one, row, start, tools, environ, server, self._config)
 
     def _task_of(self, row: Mapping[str, Any]) -> HarborTask:
         """A row as a task; raises XpError for files that would be written elsewhere than in the working directory."""
@@ -231,7 +201,8 @@ class HarnessProvider(IndexedProvider):
         limits = self._config.limits
         if self._is_docker:
             image = self._images.of(task)
-            image = image if self._setup is None else _with_setup(image, self._setup, task.build_timeout_s)
+            if self._agent.setup is not None:
+                image = _with_setup(image, self._agent.setup, task.build_timeout_s)
             machine: CommandSandbox = DockerSandbox(image, task, limits.memory_gb, limits.create_timeout_s)
         else:
             files = task.files if is_folder(self._config) else None
@@ -248,7 +219,8 @@ class HarnessProvider(IndexedProvider):
             server = self._servers.get(os.getpid())
             if server is None:
                 host = _bridge() if self._is_docker else LOOPBACK
-                server = run(_started(host), START_S)
+                server = ProgramServer(host)
+                run(server.start(), START_S)
                 self._servers[os.getpid()] = server
             return server
 
@@ -277,22 +249,12 @@ def _place(config: EnvConfig) -> Path | None:
     return None if place is None else Path(place)
 
 
-async def _started(host: str) -> ProgramServer:
-    server = ProgramServer(host)
-    try:
-        await server.start()
-    except OSError as error:
-        raise EnvUnavailable(f"cannot listen on {host}: {error.strerror}") from None
-    return server
-
-
 def _bridge() -> str:
     """This machine's address in Docker's network, which no other machine reaches; raises EnvUnavailable."""
     form = "{{(index .IPAM.Config 0).Gateway}}"
     try:
-        host = run_docker(*SANDBOX_NEEDS, "network", "inspect", "bridge", "--format", form)
-        return str(ip_address(host))
-    except (XpError, ValueError) as error:
+        return str(ip_address(docker("network", "inspect", "bridge", "--format", form)))
+    except ValueError as error:
         raise EnvUnavailable(f"Docker's bridge has no address on this machine: {error}") from None
 
 
@@ -303,8 +265,5 @@ def _with_setup(image: str, setup: str, limit_s: float) -> str:
         Path(folder, "setup.sh").write_text(setup, encoding="utf-8")
         lines = f"FROM {image}\nCOPY setup.sh /tmp/xp-setup.sh\nRUN sh -e /tmp/xp-setup.sh\n"
         Path(folder, "Dockerfile").write_text(lines, encoding="utf-8")
-        try:
-            run_docker(*SANDBOX_NEEDS, "build", "--quiet", "--tag", name, folder, limit_s=limit_s)
-        except XpError as error:
-            raise EnvUnavailable(str(error)) from None
+        docker("build", "--quiet", "--tag", name, folder, limit_s=limit_s)
     return name

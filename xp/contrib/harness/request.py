@@ -17,6 +17,9 @@ SETTINGS: Final = (
 )
 """Settings of a client that have no effect: the run decides how the policy is sampled. Numbers of them are recorded."""
 
+TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Type of a part that is a text -> its key with the text."""
+
 
 class RefusedRequest(ValueError):
     """A request that cannot be answered as it is meant; the text is for the program's author."""
@@ -34,22 +37,12 @@ class ProgramRequest:
     """The client's settings that have no effect."""
 
 
-Asked = ProgramRequest | ModelRequest
+def request_of(messages: Any, tools: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> ProgramRequest:
+    """The request with these messages and tools; raises RefusedRequest for messages that cannot be answered.
 
-
-@dataclass(frozen=True)
-class ProgramTurn:
-    """The model's message for a program."""
-
-    message: Message
-    is_cut: bool = False
-    """True if a token limit ended it."""
-    reasoning: str = ""
-    """Its thinking, beside the message."""
-
-
-def messages_of(messages: Any) -> list[Message]:
-    """The messages of a request; raises RefusedRequest for others than texts, calls and results."""
+    Many chat templates refuse, or drop, a system message that is not the first one, and two messages of the user in a
+    row. So the former becomes the user's, and messages in a row become one.
+    """
     try:
         read = chat_messages(messages)
     except ProtocolError as error:
@@ -58,25 +51,37 @@ def messages_of(messages: Any) -> list[Message]:
         raise RefusedRequest(
             "messages: the last message must be the user's, or a tool's result; got the assistant's or none"
         )
-    return read
+    joined: list[Message] = []
+    for one in read:
+        last = joined[-1]["role"] if joined else "system"
+        role = "user" if one["role"] == "system" != last else one["role"]
+        if joined and role == last in ("system", "user"):
+            joined[-1]["content"] += f"\n\n{one['content']}"
+        else:
+            joined.append({**one, "role": role})
+    settings = {name: float(body[name]) for name in SETTINGS if isinstance(body.get(name), int | float)}
+    return ProgramRequest(joined, tools, settings)
 
 
-def text_of(content: Any, kinds: Mapping[str, str]) -> Any:
-    """Content as a text, with a note in place of each part that is no text, which a policy may cause.
-
-    Args:
-        content: a text, None, or a list of parts.
-        kinds: type of a part -> its key with a text.
-    """
-    if not isinstance(content, list):
-        return content or ""
-    texts = [_part(one, kinds) for one in content]
-    return "\n".join(texts)
+def objects(body: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
+    """The list of objects in a field; raises RefusedRequest."""
+    value = body.get(field) or []
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise RefusedRequest(f"{field}: expected a list of objects, got {json.dumps(value)[:80]}")
+    return value
 
 
-def settings_of(body: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among a request's settings that have no effect."""
-    return {name: float(body[name]) for name in SETTINGS if isinstance(body.get(name), int | float)}
+def tool_of(tool: Mapping[str, Any], schema: str = "parameters") -> dict[str, Any]:
+    """A tool as chat completions have it, from its name, description and the field with its schema."""
+    if not tool.get("name"):
+        raise RefusedRequest(f"tools: expected a tool with a name, got {json.dumps(tool)[:80]}")
+    about = {"name": tool["name"], "description": tool.get("description") or ""}
+    return {"type": "function", "function": {**about, "parameters": tool.get(schema) or {"type": "object"}}}
+
+
+def text_of(content: Any) -> Any:
+    """Content as a text, with a note in place of each part that is no text, which a policy may cause."""
+    return "\n".join(map(_part, content)) if isinstance(content, list) else content or ""
 
 
 def refuse(body: Mapping[str, Any], allowed: Mapping[str, Iterable[Any]]) -> None:
@@ -94,7 +99,7 @@ def refuse(body: Mapping[str, Any], allowed: Mapping[str, Iterable[Any]]) -> Non
             )
 
 
-def difference(before: Asked, reply: Message, now: Asked) -> str | None:
+def difference(before: ProgramRequest | ModelRequest, reply: Message, now: ProgramRequest | ModelRequest) -> str | None:
     """Reason why a request does not extend an earlier one and the policy's reply to it; None: it does."""
     expected = [*before.messages, reply]
     if now.tools != before.tools:
@@ -116,8 +121,8 @@ def _canonical(message: Message) -> Any:
     return message["role"], message["content"].split(), [(one["name"], one["arguments"]) for one in calls]
 
 
-def _part(part: Any, kinds: Mapping[str, str]) -> str:
+def _part(part: Any) -> str:
     kind = str(part.get("type")) if isinstance(part, Mapping) else "part"
-    if kind not in kinds:
+    if kind not in TEXTS:
         return f"[{kind[:40]}: not shown, the policy reads text]"
-    return str(part.get(kinds[kind]) or "")
+    return str(part.get(TEXTS[kind]) or "")

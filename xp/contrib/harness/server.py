@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import itertools
 import json
 import secrets
 import time
@@ -16,9 +14,9 @@ from typing import Any, Final
 from aiohttp import web
 
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
-from xp.contrib.harness.request import ProgramRequest, ProgramTurn, RefusedRequest
+from xp.contrib.harness.request import ProgramRequest, RefusedRequest
 from xp.contrib.harness.tool_server import ToolServer
-from xp.envs.base import Message
+from xp.envs.base import EnvUnavailable, Message, ModelMessage
 from xp.envs.conversation import ModelRequest
 from xp.errors import XpError
 from xp.lib.digest import digest_of
@@ -28,7 +26,7 @@ MODEL: Final = "policy"
 PING_S: Final = 5.0
 """Seconds between two comments of a stream without an answer, so that clients and proxies keep it open."""
 MOST_BYTES: Final = 64 << 20
-LIMIT: Final = ProgramTurn(Message(role="assistant", content="The limit of this episode is reached. Stop now."))
+LIMIT: Final = ModelMessage(Message(role="assistant", content="The limit of this episode is reached. Stop now."))
 """Answer to requests beyond a limit, which is no part of the episode; programs do not expect an error here."""
 
 
@@ -63,21 +61,17 @@ class ProgramChannel:
         self.refused: str | None = None
         """Reason why the last request was refused; None: it was not."""
         self.has_stopped = self.is_sealed = False
-        self._requests: list[asyncio.Future[ProgramTurn]] = []
+        self.answers: list[asyncio.Future[ModelMessage]] = []
         """Answer to each request, in their order."""
         self._numbers: dict[str, int] = {}
         """Digest of a request -> number of the last one."""
         self._delivered, self._abandoned = set[int](), set[int]()
 
     @property
-    def num_requests(self) -> int:
-        return len(self._requests)
-
-    @property
     def undelivered(self) -> tuple[int, ...]:
         """Numbers of the policy's messages that the program never got."""
-        written = [number for number, one in enumerate(self._requests) if one.done() and not one.exception()]
-        return tuple(one for one in written if one not in self._delivered and self._requests[one].result() is not LIMIT)
+        written = [number for number, one in enumerate(self.answers) if one.done() and not one.exception()]
+        return tuple(one for one in written if one not in self._delivered and self.answers[one].result() is not LIMIT)
 
     def ask(self, request: ProgramRequest, *, is_retry: bool) -> int | None:
         """Number of the request; a retry has that of the first one. None: the episode has stopped. Raises Sealed."""
@@ -94,18 +88,18 @@ class ProgramChannel:
         if number is not None and (is_retry or is_left):
             self.num_retries += 1
             return number
-        number = self._numbers[digest] = len(self._requests)
-        self._requests.append(asyncio.get_running_loop().create_future())
+        number = self._numbers[digest] = len(self.answers)
+        self.answers.append(asyncio.get_running_loop().create_future())
         messages, tools = [dict(one) for one in request.messages], [dict(one) for one in request.tools]
-        self._questions.put_nowait(ModelRequest("", messages, tools, self._requests[number]))
+        self._questions.put_nowait(ModelRequest("", messages, tools, self.answers[number]))
         return number
 
-    async def answer(self, number: int | None) -> ProgramTurn:
+    async def answer(self, number: int | None) -> ModelMessage:
         """The policy's message; raises Sealed."""
         if number is None:
             return LIMIT
         began = time.monotonic()
-        turn = await asyncio.shield(self._requests[number])
+        turn = await asyncio.shield(self.answers[number])
         self.waited_s += time.monotonic() - began
         return turn
 
@@ -117,14 +111,14 @@ class ProgramChannel:
     def stop(self) -> None:
         """Answers waiting and further requests with `LIMIT`."""
         self.has_stopped = True
-        for reply in self._requests:
+        for reply in self.answers:
             if not reply.done():
                 reply.set_result(LIMIT)
 
     def seal(self) -> None:
         """Refuses further requests."""
         self.is_sealed = True
-        for reply in self._requests:
+        for reply in self.answers:
             if not reply.done():
                 reply.set_exception(Sealed())
                 reply.exception()  # there may be nobody who reads it
@@ -139,9 +133,8 @@ class ProgramServer:
 
     def __init__(self, host: str) -> None:
         self._host, self.url = host, ""
-        self._secret = secrets.token_bytes(32)
-        self._numbers = itertools.count()
-        self._channels: dict[str, ProgramChannel] = {}
+        self._channels: dict[str, ProgramChannel | None] = {}
+        """Key -> its episode; None: it is over."""
         app = web.Application(client_max_size=MOST_BYTES)
         for path, wire in WIRES.items():
             app.router.add_post(path, self._with_channel(partial(_ask, wire)))
@@ -152,29 +145,30 @@ class ProgramServer:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     async def start(self) -> None:
-        """Starts to listen; raises OSError."""
+        """Starts to listen; raises EnvUnavailable."""
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, 0).start()
+        try:
+            await web.TCPSite(self._runner, self._host, 0).start()
+        except OSError as error:
+            raise EnvUnavailable(f"cannot listen on {self._host}: {error.strerror}") from None
         self.url = f"http://{self._host}:{self._runner.addresses[0][1]}"
 
     async def stop(self) -> None:
-        for channel in self._channels.values():
-            channel.seal()
+        for key in self._channels:
+            self.remove(key)
         await self._runner.cleanup()
 
     def add(self, channel: ProgramChannel) -> str:
         """Returns a new key, whose requests go to the channel."""
-        name = str(next(self._numbers))
-        key = f"xp-{name}-{self._signature(name)}"
+        key = f"xp-{secrets.token_hex(32)}"
         self._channels[key] = channel
         return key
 
     def remove(self, key: str) -> None:
-        if (channel := self._channels.pop(key, None)) is not None:
+        """Ends the episode of a key."""
+        if (channel := self._channels.get(key)) is not None:
             channel.seal()
-
-    def _signature(self, name: str) -> str:
-        return hmac.digest(self._secret, name.encode(), "sha256").hex()
+            self._channels[key] = None
 
     def _with_channel(
         self, handle: Callable[[web.Request, ProgramChannel], Awaitable[web.StreamResponse]]
@@ -183,19 +177,14 @@ class ProgramServer:
 
         async def handler(request: web.Request) -> web.StreamResponse:
             key = request.headers.get("x-api-key") or request.headers.get("Authorization", "").removeprefix("Bearer ")
-            if (channel := self._channels.get(key)) is not None:
+            if key not in self._channels:
+                return _failed(401, "unknown key: send the one of this episode, from OPENAI_API_KEY")
+            if (channel := self._channels[key]) is not None:
                 with suppress(Sealed):
                     return await handle(request, channel)
-            elif not self._was_given(key):
-                return _failed(401, "unknown key: send the one of this episode, from OPENAI_API_KEY")
             return _failed(409, "the episode is over")
 
         return handler
-
-    def _was_given(self, key: str) -> bool:
-        """Returns whether a key is of an episode that is over."""
-        prefix, _, signature = key.rpartition("-")
-        return hmac.compare_digest(signature.encode(), self._signature(prefix.removeprefix("xp-")).encode())
 
 
 def _failed(status: int, text: str, wire: Any = chat_wire) -> web.Response:
@@ -241,7 +230,7 @@ async def _ask(wire: Any, request: web.Request, channel: ProgramChannel) -> web.
 
 
 async def _stream(
-    request: web.Request, asking: asyncio.Future[ProgramTurn], body: Mapping[str, Any], wire: Any
+    request: web.Request, asking: asyncio.Future[ModelMessage], body: Mapping[str, Any], wire: Any
 ) -> web.StreamResponse:
     """Sends the answer as events, and comments until it is there."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
@@ -251,8 +240,9 @@ async def _stream(
     while not asking.done():
         await response.write(b": waiting\n\n")
         await asyncio.wait({asking}, timeout=PING_S)
-    for name, data in wire.events(asking.result(), body):
-        head = f"event: {name}\n" if name else ""
+    for event in wire.events(asking.result(), body):
+        head = f"event: {event['type']}\n" if "type" in event else ""
+        data = event if isinstance(event, str) else json.dumps(event)
         await response.write(f"{head}data: {data}\n\n".encode())
     await response.write_eof()
     return response
@@ -270,8 +260,7 @@ async def _count(request: web.Request, channel: ProgramChannel) -> web.Response:
     return web.json_response({"input_tokens": size})
 
 
-async def _models(request: web.Request, channel: ProgramChannel) -> web.Response:
-    del request, channel
+async def _models(_request: web.Request, _channel: ProgramChannel) -> web.Response:
     return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "xp"}]})
 
 

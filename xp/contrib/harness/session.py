@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import math
 import sys
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +20,8 @@ from xp.contrib.harbor.reward_file import JSON_FILE, TEXT_FILE, reward_of
 from xp.contrib.harbor.sandbox import VERIFIER_LOGS, CommandSandbox, Ran
 from xp.contrib.harbor.session import verify
 from xp.contrib.harbor.task_folder import HarborTask
-from xp.contrib.harness.request import ProgramRequest, ProgramTurn, difference
+from xp.contrib.harness.agents import Agent
+from xp.contrib.harness.request import ProgramRequest, difference
 from xp.contrib.harness.server import MODEL, ProgramChannel, ProgramServer
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import (
@@ -34,7 +36,6 @@ from xp.envs.base import (
     TakenResult,
     ToolCrashed,
     ToolResult,
-    ToolSpec,
 )
 from xp.envs.config import EnvConfig
 from xp.envs.conversation import ConversationSession, ModelRequest, tool_of
@@ -60,27 +61,11 @@ LIMITS: Final = ("rewritten", "refused", "timed_out", "limit")
 program's time; turns or tokens."""
 
 
-@dataclass(frozen=True)
-class AgentProgram:
-    """The command of a program, with `{...}` for places and addresses."""
-
-    command: str
-    environ: Mapping[str, str]
-    timeout_s: float
-    """Seconds that it may take, without the time that it waits for the policy."""
-    grade: str | None
-    """Command that scores what the program left; None: the task's tests or its session do."""
-    reward: str
-    """Name of the reward, if a reward file has several."""
-    most_rows: int
-    """Largest number of rows of tokens; 1: the program only appends to its history."""
-
-
 class HarnessSession(ConversationSession):
     """See xp.envs.base.Session, StateScorer and MessageTaker.
 
     Args:
-        program: the program.
+        agent: the program, with `{...}` for places and addresses in its command.
         task: prompt and limits of the task, and its tests if it has them.
         row: content of the task for the grading command.
         start: starts the sandbox, with the program's files in it.
@@ -94,7 +79,7 @@ class HarnessSession(ConversationSession):
 
     def __init__(
         self,
-        program: AgentProgram,
+        agent: Agent,
         task: HarborTask,
         row: Mapping[str, Any],
         start: Callable[[], CommandSandbox],
@@ -103,9 +88,11 @@ class HarnessSession(ConversationSession):
         server: ProgramServer,
         config: EnvConfig,
     ) -> None:
-        super().__init__(min(program.timeout_s, task.agent_timeout_s or math.inf))
-        self._program, self._task, self._row, self._start_sandbox = program, task, row, start
+        self._options = config.options
+        super().__init__(min(self._options["timeout_s"], task.agent_timeout_s or math.inf))
+        self._agent, self._task, self._row, self._start_sandbox = agent, task, row, start
         self._tool_server, self._server, self._config = tools, server, config
+        self._max_rows: int = self._options["max_rows"]
         self._environ, self._verifier_environ = environ
         self._lock = threading.Lock()
         self._sandbox: CommandSandbox | None = None
@@ -128,16 +115,12 @@ class HarnessSession(ConversationSession):
         began = time.monotonic()
         self._last_text = message.message["content"]
         try:
-            before, episode = self._exchange(ProgramTurn(message.message, message.is_cut, message.reasoning))
+            before, episode = self._exchange(message)
         except DeadlineExceeded:
             return self._truncated("timed_out")
         self._limit_s -= time.monotonic() - began
         self._turns.append((before, message.message))
         return self._end(episode) if self._request is None else self._next_messages(self._request)
-
-    def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools of the current request; a sub-agent may have other ones."""
-        return tuple(map(tool_of, self._request.tools)) if self._request is not None else super().tools()
 
     def _next_messages(self, now: ModelRequest) -> ToolResult:
         """The messages of a request after the longest dialogue that it repeats, or as a new prompt."""
@@ -146,16 +129,17 @@ class HarnessSession(ConversationSession):
         repeated = [number for number, turn in enumerate(self._turns) if difference(*turn, now) is None]
         follows = max(repeated, key=lambda number: (self._length(number), number), default=NEW_PROMPT)
         self._follows.append(follows)
-        if reason and self._program.most_rows == 1:
+        if reason and self._max_rows == 1:
             _warn_once(
                 f"environment {self._config.name}: the program does not go on with its conversation ({reason}); one row"
                 " of tokens follows a single conversation that grows, so the episode ends here and is scored; or set"
                 " env.options.max_rows"
             )
             return self._truncated("rewritten")
-        if self._num_rows(range(len(self._follows))) > self._program.most_rows:
+        if self._num_rows(range(len(self._follows))) > self._max_rows:
             return self._truncated("limit")
         self._num_splices += follows not in (last, NEW_PROMPT)
+        self._tools = tuple(map(tool_of, now.tools))  # A sub-agent may have other ones.
         new = tuple(now.messages if follows == NEW_PROMPT else now.messages[self._length(follows) :])
         return TakenResult("", messages=new, follows=None if follows == last else follows)
 
@@ -181,31 +165,22 @@ class HarnessSession(ConversationSession):
 
     def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:
         count = None if self._prompt_length is None else self._num_tokens
-        only_appends = self._program.most_rows == 1
+        only_appends = self._max_rows == 1
         self._channel = ProgramChannel(questions, self._tool_server, count, only_appends=only_appends)
         self._key = self._server.add(self._channel)
-        loop, ended = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
-
-        def settle(result: Ran | None, fault: BaseException | None) -> None:
-            if ended.done():
-                return
-            if fault is None:
-                ended.set_result(result)
-            else:
-                ended.set_exception(fault)
-                ended.exception()  # there may be nobody who reads it
+        ended: concurrent.futures.Future[Ran] = concurrent.futures.Future()
+        ended.set_running_or_notify_cancel()
 
         def play() -> None:
-            result, fault = None, None
             try:
-                result = self._run_program()
+                ended.set_result(self._run_program())
             except BaseException as error:  # raised where the session waits
-                fault = error
-            with suppress(RuntimeError):  # the process ends
-                loop.call_soon_threadsafe(settle, result, fault)
+                ended.set_exception(error)
 
         threading.Thread(target=play, name="program", daemon=True).start()
-        return ended
+        episode = asyncio.wrap_future(ended)
+        episode.add_done_callback(asyncio.Future.exception)  # there may be nobody who reads it
+        return episode
 
     def _run_program(self) -> Ran:
         """Starts the sandbox and runs the program to its end."""
@@ -223,11 +198,11 @@ class HarnessSession(ConversationSession):
             "ANTHROPIC_API_KEY": "{key}",
             "XP_MODEL": "{model}",
             "XP_TOOLS_URL": "{url}/mcp" if self._tool_server is not None else "",
-            **self._program.environ,
+            **self._agent.environ,
         }
-        environ = {name: filled(value, {**addresses, "key": self._key}) for name, value in variables.items()}
+        environ = {name: _filled(value, {**addresses, "key": self._key}) for name, value in variables.items()}
         # Other users of the machine see a command, so the key is in a variable alone.
-        command = copy + GROUP + filled(self._program.command, {**addresses, **places})
+        command = copy + GROUP + _filled(self._agent.command, {**addresses, **places})
         limit_s = self._config.limits.episode_timeout_s
         return machine.run(command, {**self._environ, **environ}, limit_s, OUTPUT_BYTES, self._task.agent_user)
 
@@ -237,10 +212,10 @@ class HarnessSession(ConversationSession):
             return self._scored(episode, "timed_out")
         what = f"the program ended with code {episode.code}"
         if self._channel.refused is not None:
-            if self._channel.num_requests:  # The policy may have sent it by a tool, and must not void its own episode.
+            if len(self._channel.answers):  # The policy may have sent it by a tool, and must not void its own episode.
                 return self._scored(episode, "refused")
             raise ProtocolError(f"{what} after a request that cannot be answered: {self._channel.refused}")
-        if not self._channel.num_requests:
+        if not len(self._channel.answers):
             tail = " ".join(episode.output.split())[-TAIL:]
             raise ToolCrashed(f"{what} before it asked the model anything; its output ends: {tail!r}")
         return self._scored(episode)
@@ -253,7 +228,7 @@ class HarnessSession(ConversationSession):
         if not episode.done():
             with suppress(EnvFault):
                 self._machine().run(KILL, {}, KILL_S, TAIL, self._task.agent_user)
-                run(self._within(_done(episode), KILL_S), KILL_S + SLACK_S)
+                run(asyncio.wait({episode}, timeout=KILL_S), KILL_S + SLACK_S)
         return self._scored(episode.result() if episode.done() else Ran(None, ""), why)
 
     def _scored(self, ran: Ran, why: str = "") -> ToolResult:
@@ -262,7 +237,7 @@ class HarnessSession(ConversationSession):
         channel, undelivered = self._channel, self._channel.undelivered
         rows = self._num_rows([one for one in range(len(self._turns)) if one not in undelivered])
         metrics = {
-            "program_requests": float(channel.num_requests),
+            "program_requests": float(len(channel.answers)),
             "program_retries": float(channel.num_retries),
             "program_waited_s": channel.waited_s,
             "program_rows": float(rows),
@@ -272,14 +247,8 @@ class HarnessSession(ConversationSession):
             **{f"program_{limit}": float(limit == why) for limit in LIMITS},
             **{f"client_{name}": value for name, value in channel.settings.items()},
         }
-        return TakenResult(
-            "",
-            self._grade(ran),
-            finished=True,
-            metrics=metrics,
-            is_truncated=bool(why),
-            undelivered=undelivered,
-        )
+        reward = self._grade(ran)
+        return TakenResult("", reward, True, metrics=metrics, is_truncated=bool(why), undelivered=undelivered)
 
     async def _sealed(self) -> None:
         self._channel.seal()
@@ -296,21 +265,21 @@ class HarnessSession(ConversationSession):
         if self._tool_server is not None:
             return self._grade_session(self._tool_server)
         environ = {**self._environ, **self._verifier_environ}
-        if self._program.grade is None:
-            return verify(self._machine(), self._task, self._program.reward, environ)
+        if self._options["grade"] is None:
+            return verify(self._machine(), self._task, self._options["reward"], environ)
         machine, row = self._machine(), json.dumps(dict(self._row), default=str)
         _put(machine, "grading", {"row": row, "output": ran.output, "answer": self._last_text})
         places = {f"{name}_file": f'"${{XP_ROOT}}/grading/{name}"' for name in ("row", "output", "answer")}
         places["program"] = PROGRAM
         logs = f'"${{XP_ROOT}}{VERIFIER_LOGS}"'
-        command = f"rm -rf {logs}; mkdir -p {logs}; {filled(self._program.grade, places)}"
+        command = f"rm -rf {logs}; mkdir -p {logs}; {_filled(self._options['grade'], places)}"
         graded = machine.run(command, environ, self._config.limits.call_timeout_s, OUTPUT_BYTES)
         if graded.code in (0, 1) and all(machine.read(name) is None for name in (JSON_FILE, TEXT_FILE)):
             return float(graded.code == 0)
         if graded.code != 0:
             reason = graded.killed or f"code {graded.code}"
             raise ToolCrashed(f"the grading command failed ({reason}); its output ends: {graded.output[-TAIL:]!r}")
-        return reward_of(machine, self._program.reward, graded.output)
+        return reward_of(machine, self._options["reward"], graded.output)
 
     def _grade_session(self, tools: ToolServer) -> float:
         """The reward of the task's own session, by the environment's rule; its steps happened inside of the program."""
@@ -356,20 +325,12 @@ def _put(machine: CommandSandbox, name: str, files: Mapping[str, str]) -> None:
         machine.put(Path(folder), name)
 
 
-async def _done(episode: asyncio.Future[Any]) -> None:
-    await asyncio.wait({episode})
-
-
-_warned: set[str] = set()
-
-
+@cache
 def _warn_once(text: str) -> None:
-    if text not in _warned:
-        _warned.add(text)
-        print(f"xp: {text}", file=sys.stderr, flush=True)
+    print(f"xp: {text}", file=sys.stderr, flush=True)
 
 
-def filled(text: str, places: Mapping[str, str]) -> str:
+def _filled(text: str, places: Mapping[str, str]) -> str:
     """A text with places for their names in braces; other braces are left as they are."""
     for name, value in places.items():
         text = text.replace(f"{{{name}}}", value)
