@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xp.launchers.node.ray_cluster import RETRIES
+from xp.launchers.node.ray_cluster import DEFAULTS
 from xp.lib import private_ray, processes
 
 STATE = Path(os.environ.get("XP_NODES", "/var/lib/xp-slurm-nodes"))
@@ -78,7 +78,7 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
         ]
         for at, address in enumerate(ADDRESSES)
     ]
-    environ = {**os.environ, **RETRIES, **variables, "PATH": path}
+    environ = {**os.environ, **DEFAULTS, **variables, "PATH": path}
 
     def begin(number: int) -> subprocess.Popen[bytes]:
         with (directory / f"ray_{number}.log").open("ab") as log:

@@ -22,6 +22,8 @@ from xp.lib.loopback import HOST, ONE_MACHINE
 MODE, TOKEN_PATH, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"
 COMMAND = ("-m", "ray.scripts.scripts")
 """Words after a Python that run Ray's command line."""
+NICENESS = {"RAY_worker_niceness": "0"}
+"""Priority of Ray's workers: its own is 15, with which they hardly run on a machine that does anything else."""
 DIRECTORY = "XP_OWN_RAY"
 """Variable with the directory of this process's own cluster."""
 PRETENDED_GPUS = "XP_PRETENDED_GPUS"
@@ -78,6 +80,7 @@ def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
     # Ray prefers RAY_AUTH_TOKEN to the file, and passes it on as plain text.
     rest = {name: value for name, value in environ.items() if name != TOKEN}
     return {
+        **NICENESS,
         **rest,
         MODE: "token",
         TOKEN_PATH: str(token_file(directory)),

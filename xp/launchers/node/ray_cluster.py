@@ -42,8 +42,8 @@ while (there := sum(node["Alive"] for node in ray.nodes())) < expected:
 """Waits for all nodes. Ray itself waits a minute for the head's own node, which may take longer than its port."""
 START_S = 900.0
 """Seconds until the head, and until all workers, must have started; Ray may be on a network filesystem."""
-RETRIES = {"RAY_NUM_REDIS_GET_RETRIES": "150"}
-"""Variable of `ray start` on a worker: number of requests, every 2 s, to a head that is starting."""
+DEFAULTS = {**private_ray.NICENESS, "RAY_NUM_REDIS_GET_RETRIES": "150"}
+"""Variables of `ray start`; the last one is a worker's number of requests, every 2 s, to a head that is starting."""
 LOOK_S = 2.0
 MISSES = 3
 """Number of consecutive unanswered requests after which the head counts as lost."""
@@ -110,7 +110,7 @@ class _NodePart:
             self._process = processes.start(
                 command,
                 cwd=spec.root,
-                env={**RETRIES, **environ},
+                env={**DEFAULTS, **environ},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 preexec_fn=deaf_to_usr2,
