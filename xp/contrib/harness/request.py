@@ -16,7 +16,6 @@ SETTINGS: Final = (
     *("max_tokens", "max_completion_tokens", "max_output_tokens"),
 )
 """Settings of a client that have no effect: the run decides how the policy is sampled. Numbers of them are recorded."""
-
 TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Type of a part that is a text -> its key with the text."""
 
@@ -63,11 +62,11 @@ def request_of(messages: Any, tools: Sequence[Mapping[str, Any]], body: Mapping[
     return ProgramRequest(joined, tools, settings)
 
 
-def objects(body: Mapping[str, Any], field: str) -> list[dict[str, Any]]:
+def objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """The list of objects in a field; raises RefusedRequest."""
-    value = body.get(field) or []
+    value = body.get(name) or []
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise RefusedRequest(f"{field}: expected a list of objects, got {json.dumps(value)[:80]}")
+        raise RefusedRequest(f"{name}: expected a list of objects, got {json.dumps(value)[:80]}")
     return value
 
 
