@@ -17,7 +17,7 @@ from xp.lib.digest import file_digest
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 FEW = ("training.num_steps=2", "training.prompts_per_step=2", "training.group_size=2", "training.micro_batch_size=4")
-SMALL = (*FEW, "training.max_response_tokens=60", "training.max_tokens_per_turn=20", "evaluation.batch_size=8")
+SMALL = (*FEW, "training.max_response_tokens=200", "training.max_tokens_per_turn=12", "evaluation.batch_size=8")
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
