@@ -40,10 +40,7 @@ def made() -> Mapping[str, Sequence[Row]]:
 
 
 def _row(problem: Mapping[str, str]) -> Row:
-    return {
-        "prompt": f"{problem['question']} {INSTRUCTION}",
-        "answer": problem["answer"].rpartition("####")[2].strip(),
-    }
+    return {"prompt": f"{problem['question']} {INSTRUCTION}", "answer": problem["answer"].rpartition("####")[2].strip()}
 
 
 def _made(split: str, number: int) -> Row:
@@ -54,10 +51,8 @@ def _made(split: str, number: int) -> Row:
 
 def _shop(draw: random.Random) -> tuple[str, int]:
     count, price, paid = draw.randint(2, 9), draw.randint(2, 9), draw.randint(81, 99)
-    return (
-        f"Ana buys {count} pens at ${price} each and pays with ${paid}. How much is her change?",
-        paid - count * price,
-    )
+    text = f"Ana buys {count} pens at ${price} each and pays with ${paid}. How much is her change?"
+    return text, paid - count * price
 
 
 def _herd(draw: random.Random) -> tuple[str, int]:

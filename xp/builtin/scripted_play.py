@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from xp.builtin.mystery import WEAPONS, Case, Game
+from xp.builtin.mystery import CASE_SIZE, WEAPONS, Case, Game
 
 
 class Player(StrEnum):
@@ -80,9 +80,11 @@ def play(case: Case, player: Player, rng: random.Random) -> list[Step]:
     """One episode of a scripted player; its last step is the accusation."""
     notebook = Notebook(case)
     if player is Player.DILIGENT:
-        _investigate_all(notebook)
+        _investigate(notebook)
     else:
-        _investigate_some(notebook, rng.choice(NUM_QUESTIONS[player]), rng)
+        num_questions = rng.choice(NUM_QUESTIONS[player])
+        num_interviews = rng.randint(0, num_questions)
+        _investigate(notebook, num_interviews, num_questions - num_interviews)
     notebook.accuse(rng)
     return notebook.steps
 
@@ -97,22 +99,12 @@ def transcript(case: Case, steps: Sequence[Step]) -> list[dict[str, Any]]:
     return messages[:-1]
 
 
-def _investigate_all(notebook: Notebook) -> None:
-    for suspect in notebook.case.suspects:
-        if notebook.culprit is None:
-            notebook.interview(suspect)
-    for room in notebook.case.rooms:
-        if notebook.room is None:
-            notebook.search(room)
-
-
-def _investigate_some(notebook: Notebook, num_questions: int, rng: random.Random) -> None:
-    """The first `num_questions` questions, some of them to suspects."""
-    num_interviews = rng.randint(0, num_questions)
+def _investigate(notebook: Notebook, num_interviews: int = CASE_SIZE, num_searches: int = CASE_SIZE) -> None:
+    """Asks the first suspects and searches the first rooms, as long as the answer is open."""
     for suspect in notebook.case.suspects[:num_interviews]:
         if notebook.culprit is None:
             notebook.interview(suspect)
-    for room in notebook.case.rooms[: num_questions - num_interviews]:
+    for room in notebook.case.rooms[:num_searches]:
         if notebook.room is None:
             notebook.search(room)
 

@@ -227,9 +227,7 @@ def gradient(history: History) -> Finding | None:
 
 
 @rule(
-    "warm_up",
-    "Their learning rate is below training.learning_rate.",
-    "Lower training.warmup_updates, or train longer.",
+    "warm_up", "Their learning rate is below training.learning_rate.", "Lower training.warmup_updates, or train longer."
 )
 def warm_up(history: History) -> Finding | None:
     """Nearly the whole run is within the warm-up of its learning rate.

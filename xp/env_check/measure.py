@@ -252,13 +252,10 @@ def _measure_plays(
 ) -> Generator[Measured, None, Measured]:
     """Plays the random and the scripted policy on each task; yields and returns the measurements so far."""
     tools, dialect = measured.tools, rules.dialect
-    random = [
-        [
-            (task, random_policy(tools, dialect, _words(measured.prompts.get(task.id, ())), 1000 * n + k))
-            for k in range(group_size)
-        ]
-        for n, task in enumerate(tasks)
-    ]
+    random = []
+    for n, task in enumerate(tasks):
+        words = _words(measured.prompts.get(task.id, ()))
+        random.append([(task, random_policy(tools, dialect, words, 1000 * n + k)) for k in range(group_size)])
     for plays in _play(provider, rules, "random", _by_policies(random), watch):
         yield (measured := replace(measured, random=plays))
     scripted = [[(task, scripted_policy(tools, dialect)) for _ in "12"] for task in tasks]

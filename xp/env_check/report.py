@@ -110,18 +110,13 @@ def _warnings(rules: EnvConfig, measured: Measured, lengths: Sequence[int], limi
     flat = measured.random.share_without_variance()
     if flat is not None and flat >= FLAT:
         warnings.append(f"{flat:.0%} of random groups have no variance: a model that starts at random learns nothing")
-    num_calls = sum(outcome.num_tool_calls for outcome in measured.random.outcomes)
-    if num_calls and measured.random.num_call_errors > LOUD * num_calls:
-        warnings.append(
-            f"{measured.random.num_call_errors} of {num_calls} random calls, legal by their schemas, were refused"
-        )
+    num_calls, num_errors = sum(one.num_tool_calls for one in measured.random.outcomes), measured.random.num_call_errors
+    if num_calls and num_errors > LOUD * num_calls:
+        warnings.append(f"{num_errors} of {num_calls} random calls, legal by their schemas, were refused")
     if over := sum(length > limit for length in lengths):
         warnings.append(f"{over} of {len(lengths)} prompts are longer than training.max_prompt_tokens={limit}")
-    if (
-        not measured.stopped
-        and measured.random.share(EpisodeStatus.TRUNCATED) == 1.0
-        and measured.scripted.share(EpisodeStatus.TRUNCATED) == 1.0
-    ):
+    shares = {plays.share(EpisodeStatus.TRUNCATED) for plays in (measured.random, measured.scripted)}
+    if not measured.stopped and shares == {1.0}:
         warnings.append(f"no episode came to an end within max_turns={rules.max_turns}")
     return warnings
 

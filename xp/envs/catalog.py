@@ -124,9 +124,9 @@ class Catalog:
             raise ProtocolError("GET /list_environments: not a list of names")
         names = [wire.string(name, "GET /list_environments") for name in reply]
         last = (self._config.target or self._config.name).rstrip("/").rpartition("/")[2].lower()
-        if len(names) == 1 or last not in names:
-            if len(names) == 1:
-                return names[0]
+        if len(names) == 1:
+            return names[0]
+        if last not in names:
             raise ProtocolError(f"the server has {', '.join(names)}: say which by `variant`")
         return last
 
@@ -134,11 +134,6 @@ class Catalog:
         deadline = asyncio.get_running_loop().time() + self._config.limits.create_timeout_s
         async with self._session(deadline) as sid:
             text = await self._transport.request(
-                method,
-                path,
-                deadline=deadline,
-                body=body,
-                sid=sid,
-                repeat=Repeat.QUESTION,
+                method, path, deadline=deadline, body=body, sid=sid, repeat=Repeat.QUESTION
             )
         return wire.parse_json(text, f"{method} {path}")

@@ -149,10 +149,10 @@ class Api:
             answer = self._answer(self._post(json.dumps(body).encode()))
         except TooLong as fault:
             if not self._has_answered and not self._says_hello(hello):
+                limit = f"{self._section}.max_tokens"
                 raise XpError(
-                    f"{self._section}.max_tokens={endpoint.max_tokens}: {self.url} refuses every dialogue with it:"
-                    f" {fault}"
-                    f"\nthe prompt and max_tokens must fit the model's context: lower {self._section}.max_tokens"
+                    f"{limit}={endpoint.max_tokens}: {self.url} refuses every dialogue with it: {fault}\n"
+                    f"the prompt and max_tokens must fit the model's context: lower {limit}"
                 ) from None
             raise
         except _NoMessage as fault:
@@ -234,22 +234,16 @@ class Api:
             raise ConnectionError(f"{type(error).__name__}: {error}") from None
 
     def _refuse(self, status: int, reply: bytes) -> None:
-        text = self._message(reply)
+        text, section, fix = self._message(reply), self._section, ""
         if status == 400 and is_too_long(reply):
             raise TooLong(text)
         if status in (401, 403):
             key = self._endpoint.key
-            source = (
-                f"it is read from {key}" if key else f"give {self._section}.key=VARIABLE, the variable that holds one"
-            )
-            raise XpError(
-                f"{self.url} refuses the key ({status}): {text}\n{source}",
-                ExitCode.SECRET,
-            )
-        fix = {404: f"; is {self._section}.url right up to /v1, and does it serve {self._section}.name?"}.get(
-            status, ""
-        )
-        if status < 400:
+            source = f"it is read from {key}" if key else f"give {section}.key=VARIABLE, the variable that holds one"
+            raise XpError(f"{self.url} refuses the key ({status}): {text}\n{source}", ExitCode.SECRET)
+        if status == 404:
+            fix = f"; is {section}.url right up to /v1, and does it serve {section}.name?"
+        elif status < 400:
             fix = "; redirects are not followed, since the key stays with the origin that was given"
         kind = _NoMessage if status in REFUSED else XpError
         raise kind(f"{self.url}, model {self.name}: HTTP {status}: {text}{fix}", ExitCode.ENVIRONMENT)

@@ -89,9 +89,7 @@ class Child:
         self._gone: str | None = None
         self._connection, theirs = multiprocessing.Pipe()
         self._process = processes.start(
-            [executable(python), "-m", program, str(theirs.fileno())],
-            env=env,
-            pass_fds=(theirs.fileno(),),
+            [executable(python), "-m", program, str(theirs.fileno())], env=env, pass_fds=(theirs.fileno(),)
         )
         theirs.close()
         self._connection.send(memory_gb)

@@ -32,7 +32,7 @@ class GraderConversation:
     opening: Sequence[Message]
     take: Callable[[str], ToolResult]
     """Function from a plain message to the grader's result."""
-    close: Callable[[], None]
+    close: Callable[[], None] = lambda: None
 
 
 CHECKED: Final = "xp.builtin.graders:"
@@ -54,8 +54,8 @@ def grader_of(config: EnvConfig) -> Any:
     if config.grader is None:
         return None
     grader: Any = attribute(config.grader)
-    is_fit = (_has_steps(grader) or _grades(grader)) if inspect.isclass(grader) else callable(grader)
-    if is_fit:
+    is_class = inspect.isclass(grader)
+    if _has_steps(grader) or callable(getattr(grader, "grade", None)) if is_class else callable(grader):
         _check_call(grader, config)
         return grader
     raise XpError(
@@ -153,10 +153,6 @@ def _has_steps(kind: type) -> bool:
     return callable(getattr(kind, "step", None))
 
 
-def _grades(kind: type) -> bool:
-    return callable(getattr(kind, "grade", None))
-
-
 def _graded(grade: Callable[[str, Row], Any], config: EnvConfig) -> Begin:
     """Conversations with one answer and one reward."""
 
@@ -168,10 +164,7 @@ def _graded(grade: Callable[[str, Row], Any], config: EnvConfig) -> Begin:
             (result,) = result
         return _verdict(result)
 
-    def begin(row: Row) -> GraderConversation:
-        return GraderConversation(messages_of(row), partial(take, row), lambda: None)
-
-    return begin
+    return lambda row: GraderConversation(messages_of(row), partial(take, row))
 
 
 async def _awaited(awaitable: Awaitable[Any]) -> Any:
@@ -205,8 +198,7 @@ def _verdict(result: Any) -> ToolResult:
         if not (keys := [key for key in ("score", "reward") if key in entries]):
             raise ProtocolError(f"the grader's mapping has no score and no reward, only {', '.join(map(str, entries))}")
         result = entries.pop(keys[0])
-    number = _number(result)
-    if number is None:
+    if (number := _number(result)) is None:
         raise ProtocolError(NO_REWARD)
     # verl's functions give texts as well.
     return ToolResult("", number, finished=True, metrics=metrics_of(entries))

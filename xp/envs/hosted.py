@@ -6,16 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
-from xp.envs.base import (
-    EnvFault,
-    EnvUnavailable,
-    Message,
-    ResponseLost,
-    SessionLost,
-    Task,
-    ToolResult,
-    ToolSpec,
-)
+from xp.envs.base import EnvFault, EnvUnavailable, Message, ResponseLost, SessionLost, Task, ToolResult, ToolSpec
 from xp.envs.child_process import Child, ChildProcess
 from xp.envs.config import EnvConfig
 from xp.envs.indexed import IndexedProvider

@@ -19,17 +19,13 @@ def load_provider(config: EnvConfig, environ: Mapping[str, str]) -> Provider:
         XpError: there is no such provider.
     """
     providers = BUILT_IN[Kind.PROVIDER]
+    where, known = f"environment {config.name}: provider {config.provider}", ", ".join(providers)
     if ":" not in config.provider and config.provider not in providers:
-        known = ", ".join(providers)
-        raise XpError(
-            f"environment {config.name}: provider {config.provider!r} is none of {known}, and no module:Class"
-        )
+        raise XpError(f"{where} is none of {known}, and no module:Class")
     try:
         factory = load_object(providers.get(config.provider, config.provider))
     except (ImportError, AttributeError) as error:
         more = fix(error.name if isinstance(error, ModuleNotFoundError) else None)
-        raise XpError(
-            f"environment {config.name}: provider {config.provider} cannot be loaded: {error}{more}"
-        ) from error
+        raise XpError(f"{where} cannot be loaded: {error}{more}") from error
     provider: Provider = factory(config, environ)
     return provider

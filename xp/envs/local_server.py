@@ -114,10 +114,7 @@ class LocalServer:
             tried = " and ".join(self._pythons)
             lacks = report.get("lacks")
             more = f"\nserved by {tried}; env.python=/path/to/bin/python names one that has it{fix(lacks)}"
-            raise XpError(
-                f"cannot serve {self.serve}: {reason}{more if lacks else ''}",
-                ExitCode.ENVIRONMENT,
-            )
+            raise XpError(f"cannot serve {self.serve}: {reason}{more if lacks else ''}", ExitCode.ENVIRONMENT)
         self.url, self.pid = f"http://127.0.0.1:{report['port']}", int(report["pid"])
 
     def stop(self) -> None:

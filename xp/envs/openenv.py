@@ -253,7 +253,7 @@ class OpenEnvCore(ServerCore):
 
     def __init__(self, target: Target, config: EnvConfig) -> None:
         super().__init__(target, config)
-        self._target = target
+        self._where = origin(target.url)
         self._schema: Any = None
         self._mcp_tools: tuple[ToolSpec, ...] | None = None
         self._client: Any = None
@@ -287,7 +287,7 @@ class OpenEnvCore(ServerCore):
     def _is_beyond(self, most: Any) -> bool:
         """Lowers the limit to the server's; returns whether more sessions than that are open or being opened here."""
         if isinstance(most, int) and 0 < most < self.slots.limit:
-            what = f"{origin(self._target.url)} holds {counted(most, 'session')} at a time"
+            what = f"{self._where} holds {counted(most, 'session')} at a time"
             _log.warning("%s; xp opens no more (env.limits.max_sessions)", what)
             self.slots.limit = most
         return self.slots.num_taken > self.slots.limit
@@ -295,14 +295,14 @@ class OpenEnvCore(ServerCore):
     async def _open_once(self, reset: Mapping[str, Any], deadline: float, show: Show) -> tuple[Socket, list[Message]]:
         self.transport.check_open()
         if self._client is None:
-            self._client = client_of(self._target)
-        socket = await connect(self._client, self._target, deadline)
+            self._client = client_of(self.transport.target)
+        socket = await connect(self._client, self.transport.target, deadline)
         try:
             kind, data = await socket.ask("reset", reset, deadline)
             # The reward of a reset counts for nothing, so a NaN there is no fault.
             seen = self._result((kind, {**data, "reward": None} if isinstance(data, Mapping) else data), "reset")
             if seen.is_call_error:
-                raise ProtocolError(f"reset on {origin(self._target.url)}: {seen.text}")
+                raise ProtocolError(f"reset on {self._where}: {seen.text}")
             prompt = show(data)
         except BaseException:
             await socket.close()
@@ -320,7 +320,7 @@ class OpenEnvCore(ServerCore):
             question = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
             kind, data = await socket.ask("mcp", question, deadline)
             if kind != "mcp" or not isinstance(data, Mapping):
-                raise ProtocolError(f"tools/list on {origin(self._target.url)}: an answer of type {kind!r}")
+                raise ProtocolError(f"tools/list on {self._where}: an answer of type {kind!r}")
             self._mcp_tools = mcp_tools(data, "tools/list")
         return self._mcp_tools
 
@@ -347,7 +347,7 @@ class OpenEnvCore(ServerCore):
 
     def _result(self, answer: tuple[str, Any], what: str) -> ToolResult:
         kind, data = answer
-        what = f"{what} on {origin(self._target.url)}"
+        what = f"{what} on {self._where}"
         if kind == "error":
             return refusal(data, what)
         if kind != "observation" or not isinstance(data, Mapping):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from xp.evaluation.records import task_of
 from xp.evaluation.tables import Result, latex, markdown
 from xp.lib.atomic import replacing, write_atomically
 
@@ -48,7 +49,7 @@ def _row(result: Result, record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "evaluation": result["id"],
         "model": result["model"]["name"],
-        "task": f"{record['env']}/{record['split']}/{record['index']}",
+        "task": task_of(record),
         **{name: record[name] for name in ("env", "split", "index", "sample")},
         "status": outcome["status"],
         "reward": reward,
@@ -71,7 +72,7 @@ STATUS: Final = {"finished": "success", "stopped": "cancelled"}
 def inspect_log(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
     """The log as JSON, for `inspect view` and `inspect_ai.log.read_eval_log`."""
     summary, model = result["summary"], result["model"]["name"]
-    tasks = sorted({_task(record) for record in records})
+    tasks = sorted({task_of(record) for record in records})
     log = {
         "version": VERSION,
         "status": STATUS[result["status"]],
@@ -121,7 +122,7 @@ def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
     turns = [place for place, one in enumerate(messages) if one["role"] == "assistant"]
     played = turns[len(turns) - outcome["num_turns"] :]  # The prompt may have earlier turns.
     sample: dict[str, Any] = {
-        "id": _task(record),
+        "id": task_of(record),
         "epoch": record["sample"] + 1,
         "input": messages[: played[0] if played else len(messages)],
         "target": "",
@@ -148,10 +149,6 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     if message["role"] == "tool":
         entry |= {"function": message.get("name"), "tool_call_id": message.get("tool_call_id")}
     return entry
-
-
-def _task(record: Mapping[str, Any]) -> str:
-    return f"{record['env']}/{record['split']}/{record['index']}"
 
 
 def _time(seconds: float | None) -> str:

@@ -119,8 +119,7 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
         return
     job, exists = stages[0].job, (outputs / place).exists()
     # The manifest of a hub's model has no digests: the hub's client has compared them.
-    manifest = outputs / place / MANIFEST
-    fault = damaged(manifest) if exists and spec.model.path == PLACE else None
+    fault = damaged(outputs / place / MANIFEST) if exists and spec.model.path == PLACE else None
     if exists and fault is None:
         return
     if exists:

@@ -142,10 +142,8 @@ class EvaluationRun:
                 return Dialect.ACTION if dialect is Dialect.ACTION else Dialect.HERMES
             return detect(model.chat.tokenizer, model.chat.arguments) if dialect is Dialect.AUTO else dialect
 
-        members = {
-            name: one.model_copy(update={"dialect": fitting(one.dialect)}) for name, one in config.members.items()
-        }
-        return EpisodeConfig(members)
+        members = config.members.items()
+        return EpisodeConfig({name: one.model_copy(update={"dialect": fitting(one.dialect)}) for name, one in members})
 
     def _play(self, place: Path, model: LocalModel | None, rules: EpisodeConfig, todo: Todo) -> str | None:
         """Plays missing episodes; returns the reason of an early stop, else None."""

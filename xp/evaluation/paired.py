@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Final
 
 from xp.episode.clusters import is_rounding, reward_limits
 from xp.errors import ExitCode, XpError
-from xp.evaluation.statistics import CONFIDENCE, Rewards
+from xp.evaluation.statistics import CONFIDENCE, Rewards, student
 from xp.lib.text import counted, first_of
 
 POWER: Final = 0.8
@@ -72,13 +72,7 @@ class PairedComparison:
 
 
 def compare(
-    names: tuple[str, str],
-    first: Rewards,
-    second: Rewards,
-    pass_threshold: float,
-    margin: float,
-    *,
-    unit: str = "task",
+    names: tuple[str, str], first: Rewards, second: Rewards, pass_threshold: float, margin: float, *, unit: str = "task"
 ) -> PairedComparison:
     """Compares two evaluations task by task, or two settings seed by seed; `p_holm` is for a single comparison.
 
@@ -91,9 +85,10 @@ def compare(
     if not pairs:
         raise XpError(f"{names[0]} and {names[1]}: no task has a scored episode of both", ExitCode.PLAN)
     means = [(fmean(one), fmean(other)) for one, other in pairs.values()]
-    differences = _without_rounding([other - one for one, other in means], _rewards(pairs.values()))
+    rewards = [reward for pair in pairs.values() for side in pair for reward in side]
+    differences, reach = _without_rounding([other - one for one, other in means], rewards), _reach(rewards)
     low, high, p_value = _interval(differences)
-    if low is not None and high is not None and None not in reward_limits(_rewards(pairs.values())):
+    if low is not None and high is not None and None not in reward_limits(rewards):
         low, high = max(low, -1.0), min(high, 1.0)
     spread = stdev(differences) if len(differences) > 1 else 0.0
     result = PairedComparison(
@@ -112,8 +107,8 @@ def compare(
         passes=_passes(list(pairs.values()), pass_threshold),
         smallest=_smallest(len(differences), spread),
         margin=margin,
-        p_equivalent=_equivalence(differences, margin, _reach(list(pairs.values()))),
-        enough_tasks=_enough(differences, margin, _reach(list(pairs.values()))),
+        p_equivalent=_equivalence(differences, margin, reach),
+        enough_tasks=_enough(differences, margin, reach),
         verdict="",
         unit=unit,
     )
@@ -134,14 +129,11 @@ def holm(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
 
 def verdict(result: PairedComparison) -> str:
     """Result as a sentence: better, worse, equivalent within the margin, or not enough tasks."""
-    size = f"by {abs(result.difference):.3f} (p {p_text(result.p_holm)})"
+    p_value = f"p {p_text(result.p_holm)}"
     if result.low is not None and result.high is not None:
-        size = f"by {abs(result.difference):.3f} (95 % interval {result.low:+.3f} to {result.high:+.3f}"
-        size += (
-            f", p {p_text(result.p_holm)} after Holm)"
-            if result.p_holm != result.p_value
-            else f", p {p_text(result.p_value)})"
-        )
+        after = " after Holm" if result.p_holm != result.p_value else ""
+        p_value = f"95 % interval {result.low:+.3f} to {result.high:+.3f}, {p_value}{after}"
+    size = f"by {abs(result.difference):.3f} ({p_value})"
     samples = counted(result.num_tasks, result.unit)
     is_equivalent = result.p_equivalent is not None and result.p_equivalent < 1 - CONFIDENCE
     if result.p_holm is not None and result.p_holm < 1 - CONFIDENCE:
@@ -188,10 +180,6 @@ def _scored(rewards: Sequence[float | None]) -> list[float]:
     return [one for one in rewards if one is not None]
 
 
-def _rewards(pairs: Iterable[tuple[Sequence[float], Sequence[float]]]) -> list[float]:
-    return [reward for pair in pairs for side in pair for reward in side]
-
-
 def _without_rounding(differences: Sequence[float], rewards: Sequence[float]) -> list[float]:
     """The differences; equal ones if they are equal but for rounding, zeros if they are rounding alone."""
     if not is_rounding(max(differences) - min(differences), rewards):
@@ -206,10 +194,10 @@ def _interval(differences: Sequence[float]) -> tuple[float | None, float | None,
         return None, None, None
     if max(differences) == min(differences):
         return None, None, 1.0 if differences[0] == 0 else 0.5 ** (len(differences) - 1)
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtr
 
     center, error, degrees = fmean(differences), stdev(differences) / len(differences) ** 0.5, len(differences) - 1
-    reach = float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) * error
+    reach = student(degrees) * error
     return center - reach, center + reach, 2 * float(stdtr(degrees, -abs(center) / error))
 
 
@@ -242,9 +230,8 @@ def _equivalence(differences: Sequence[float], margin: float, reach: float) -> f
     return max(float(stdtr(degrees, -(center + margin) / error)), float(stdtr(degrees, (center - margin) / error)))
 
 
-def _reach(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+def _reach(rewards: Sequence[float]) -> float:
     """Range of the observed rewards; 1 if all are equal."""
-    rewards = _rewards(pairs)
     reach = max(rewards) - min(rewards)
     return 1.0 if is_rounding(reach, rewards) else reach
 
@@ -252,12 +239,10 @@ def _reach(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
 def _smallest(num_tasks: int, spread: float) -> float | None:
     if spread == 0:
         return None
-    from scipy.special import nctdtrinc, stdtrit
+    from scipy.special import nctdtrinc
 
-    degrees = num_tasks - 1
-    limit = float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
-    shift = float(nctdtrinc(degrees, 1 - POWER, limit))
-    return float(shift / math.sqrt(num_tasks) * spread)
+    shift = float(nctdtrinc(num_tasks - 1, 1 - POWER, student(num_tasks - 1)))
+    return shift / math.sqrt(num_tasks) * spread
 
 
 def _enough(differences: Sequence[float], margin: float, reach: float) -> int | None:
@@ -265,11 +250,7 @@ def _enough(differences: Sequence[float], margin: float, reach: float) -> int | 
         return None
     if max(differences) == min(differences):
         return _enough_alike(differences[0], margin, reach)
-    return _enough_tasks(stdev(differences), margin)
-
-
-def _enough_tasks(spread: float, margin: float) -> int:
-    few, many = 2, 4
+    spread, few, many = stdev(differences), 2, 4
     while (shown := _smallest(many, spread)) is not None and shown > margin:
         few, many = many, 2 * many
     while many - few > 1:
@@ -288,6 +269,4 @@ def _enough_alike(difference: float, margin: float, reach: float) -> int:
 
 def p_text(value: float | None) -> str:
     """Text of a p value, such as `p = 0.03`."""
-    if value is None:
-        return "-"
-    return "< 0.001" if value < 0.001 else f"= {value:.3f}"
+    return "-" if value is None else "< 0.001" if value < 0.001 else f"= {value:.3f}"

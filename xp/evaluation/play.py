@@ -192,15 +192,9 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
 
 def record(episode: Episode, tools: str, usage: Usage, *, run: str, sample: int) -> Trajectory:
     """The trajectory of a settled episode."""
+    extra = {"usage": usage.on_record()}
     return trajectory(
-        episode,
-        run=run,
-        phase="eval",
-        step=0,
-        sample=sample,
-        tools=tools,
-        tokens=usage.tokens(),
-        extra={"usage": usage.on_record()},
+        episode, run=run, phase="eval", step=0, sample=sample, tools=tools, tokens=usage.tokens(), extra=extra
     )
 
 

@@ -96,9 +96,8 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     except XpError as error:
         return f"{means}, without further statistics: {str(error).splitlines()[0]}"
     p_value = pairs[0].p_holm
-    text = (
-        f"{best.label} is highest with {best.mean:.3f}" if p_value is not None and p_value < 1 - CONFIDENCE else means
-    )
+    is_shown = p_value is not None and p_value < 1 - CONFIDENCE
+    text = f"{best.label} is highest with {best.mean:.3f}" if is_shown else means
     is_adjusted = len(best.seeds) > 1 and all(row.before is not None for row in scored)
     return f"{text}{', adjusted by the values before training' * is_adjusted}. {verdict(pairs[0])}"
 

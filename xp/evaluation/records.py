@@ -118,11 +118,15 @@ def played(place: Path) -> dict[Number, Mapping[str, Any]]:
     records: dict[Number, Mapping[str, Any]] = {}
     try:
         for record in read_trajectories(file):
-            task = f"{record['env']}/{record['split']}/{record['index']}"
-            records.setdefault((task, int(record["sample"])), record)
+            records.setdefault((task_of(record), int(record["sample"])), record)
     except (KeyError, TypeError, ValueError) as error:
         raise XpError(f"{file} is not a record of episodes: {error}", ExitCode.RUN_DIR) from None
     return records
+
+
+def task_of(record: Mapping[str, Any]) -> str:
+    """Id of a recorded episode's task."""
+    return f"{record['env']}/{record['split']}/{record['index']}"
 
 
 def recorded_usage(record: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,8 +11,8 @@ from xp.episode.clusters import Limits, reward_limits
 from xp.episode.evaluation import evaluation_record
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult
-from xp.evaluation.records import EvaluationIdentity, Number, recorded_usage
-from xp.evaluation.statistics import CONFIDENCE, Estimate, Summary, bounded, mix_of, summarize
+from xp.evaluation.records import EvaluationIdentity, Number, recorded_usage, task_of
+from xp.evaluation.statistics import CONFIDENCE, Estimate, Rewards, Summary, bounded, mix_of, summarize
 from xp.lib.codec import from_value
 from xp.planning.episode import episode_config
 from xp.run_records.held_out import limits_of
@@ -60,11 +60,10 @@ def summary_of(
 
 def _played(record: Mapping[str, Any]) -> EpisodeFacts:
     """An episode of its record."""
-    task, tokens = f"{record['env']}/{record['split']}/{record['index']}", record["tokens"] or {}
+    tokens, outcome = record["tokens"] or {}, from_value(EpisodeResult, record["outcome"])
     read = tokens.get("prompt", 0) + tokens.get("observed", 0)
     times = record["started_at"], record["elapsed_s"]
-    outcome = from_value(EpisodeResult, record["outcome"])
-    return EpisodeFacts(record["env"], task, outcome, tokens.get("generated", 0), read, *times)
+    return EpisodeFacts(record["env"], task_of(record), outcome, tokens.get("generated", 0), read, *times)
 
 
 def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str, Any]:
@@ -75,15 +74,14 @@ def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str,
     """
     threshold, rules = record["playing"]["pass_threshold"], record["scoring"]
     rewards = {task: one["rewards"] for task, one in record["tasks"].items()}
-    envs = {
-        name: _figures(
-            own,
+    envs = {}
+    for name, own in record["environments"].items():
+        summary = summarize(
             {task: one for task, one in rewards.items() if task.split("/")[0] == name},
             threshold,
             limits_of(rules[name]),
         )
-        for name, own in record["environments"].items()
-    }
+        envs[name] = {**own, **_as_json(summary), "bootstrap_differs": summary.bootstrap_differs}
     whole = next(iter(envs.values()))
     if len(envs) > 1:
         limits = {limits_of(one) for one in rules.values()}
@@ -104,17 +102,9 @@ def usage(records: Sequence[Mapping[str, Any]], prices: tuple[float | None, floa
     return {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
 
 
-def _figures(
-    own: Mapping[str, Any], rewards: Mapping[str, Sequence[float | None]], threshold: float, limits: Limits
-) -> dict[str, Any]:
-    """The figures with their intervals."""
-    summary = summarize(rewards, threshold, limits)
-    return {**own, **_as_json(summary), "bootstrap_differs": summary.bootstrap_differs}
-
-
 def _mix(
     own: Mapping[str, Any],
-    rewards: Mapping[str, Sequence[float | None]],
+    rewards: Rewards,
     threshold: float,
     envs: Mapping[str, Mapping[str, Any]],
     limits_of_all: Limits = (None, None),

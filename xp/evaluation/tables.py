@@ -49,13 +49,13 @@ def notes(result: Result) -> Iterator[str]:
     if result["model"]["name"].endswith(f"@{BEST}") and playing.get("tasks") == Tasks.HELD_OUT:
         yield f"{name}: this checkpoint was chosen by its reward on held-out tasks; other tasks show less, as a rule"
     for env, figures in result["environments"].items():
-        yield from (
-            f"{name}: {line}" if len(result["environments"]) == 1 else f"{env}: {line}" for line in _notes(figures)
-        )
-    cost = result["usage"]["cost_usd"]
-    if cost is not None:
-        yield f"{name}: {_tokens(result)} for {cost:.4f} US dollars"
-    if judges := result["usage"].get("judges"):
+        where = name if len(result["environments"]) == 1 else env
+        yield from (f"{where}: {line}" for line in _notes(figures))
+    used = result["usage"]
+    if used["cost_usd"] is not None:
+        tokens = f"{used['prompt_tokens']:,} tokens read and {used['completion_tokens']:,} written"
+        yield f"{name}: {tokens} for {used['cost_usd']:.4f} US dollars"
+    if judges := used.get("judges"):
         price = f" for {judges['cost_usd']:.4f} US dollars" if "cost_usd" in judges else ", price unknown"
         read, written = judges["prompt_tokens"], judges["completion_tokens"]
         yield f"{name}: judges: {read:,.0f} tokens read and {written:,.0f} written{price}"
@@ -103,11 +103,6 @@ def _row(env: str, model: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
         "-" if passes is None else f"{passes['value']:.1%}",
         str(figures["num_void"]),
     )
-
-
-def _tokens(result: Result) -> str:
-    used = result["usage"]
-    return f"{used['prompt_tokens']:,} tokens read and {used['completion_tokens']:,} written"
 
 
 def _escaped(text: str) -> str:

@@ -87,14 +87,13 @@ def _verdict(run: Path, record: RunRecord, history: History, observed: Sequence[
         paired = before_and_after(run, default_margin())
     except XpError as error:
         return RunVerdict.INCOMPLETE, str(error).splitlines()[0]
-    text = (
-        f"held-out reward {paired.mean_first:.3f} -> {paired.mean_second:.3f} over {counted(paired.num_tasks, 'task')}"
-    )
+    tasks = counted(paired.num_tasks, "task")
+    text = f"held-out reward {paired.mean_first:.3f} -> {paired.mean_second:.3f} over {tasks}"
     if paired.p_value is not None and paired.p_value < 1 - CONFIDENCE:
         return _by_reward(paired, observed, text)
-    broken = next((one for one in observed if one.severity is Severity.BROKEN), None)
-    if broken is not None:
-        return RunVerdict.BROKEN, f"{text}; {broken.rule}"
+    for one in observed:
+        if one.severity is Severity.BROKEN:
+            return RunVerdict.BROKEN, f"{text}; {one.rule}"
     return RunVerdict.FLAT, f"{text}: no difference was shown"
 
 

@@ -55,9 +55,8 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> EvalRequest:
     if not picked["model"] and not picked["run"]:
         raise XpError("which model? give model=... or run=...; see python -m xp eval --help")
     if strange := [word for word in overrides if word.startswith("backend.engine.name=")]:
-        raise XpError(
-            f"{strange[0]}: the engine of a trainer; an evaluation has eval.engine=transformers, vllm or sglang"
-        )
+        engines = "transformers, vllm or sglang"
+        raise XpError(f"{strange[0]}: the engine of a trainer; an evaluation has eval.engine={engines}")
     return EvalRequest(
         models=tuple(dict.fromkeys(picked["model"])),
         runs=tuple(dict.fromkeys(picked["run"])),

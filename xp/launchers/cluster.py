@@ -136,11 +136,7 @@ def inherited(context: Context, *more: str) -> tuple[dict[str, str], dict[str, s
 
 
 def ask(
-    argv: Sequence[str],
-    *,
-    timeout_s: float,
-    environ: Mapping[str, str] | None = None,
-    codes: Collection[int] = (0,),
+    argv: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None, codes: Collection[int] = (0,)
 ) -> str:
     """Runs a cluster's own program and returns its output.
 

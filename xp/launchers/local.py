@@ -130,9 +130,8 @@ class LocalLauncher:
             except BlockingIOError:
                 if time.monotonic() >= end:
                     os.close(hold)
-                    raise XpError(
-                        f"{context.run_id}: processes of an earlier attempt are still running", ExitCode.RUN_DIR
-                    ) from None
+                    reason = "processes of an earlier attempt are still running"
+                    raise XpError(f"{context.run_id}: {reason}", ExitCode.RUN_DIR) from None
                 time.sleep(0.1)
 
     def _environment(self, stage: Stage, context: Context) -> dict[str, str]:
@@ -155,10 +154,5 @@ class LocalLauncher:
 def _screen() -> Mapping[str, str]:
     """Variables that make libraries draw progress bars as on a terminal, although the job's output is a pipe."""
     size = os.get_terminal_size(sys.stdout.fileno()) if sys.stdout.isatty() else os.terminal_size((80, 24))
-    return {
-        "COLUMNS": str(size.columns),
-        "LINES": str(size.lines),
-        "FORCE_COLOR": "1",
-        "TTY_COMPATIBLE": "1",
-        "TTY_INTERACTIVE": "1",
-    }
+    flags = dict.fromkeys(("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"), "1")
+    return {"COLUMNS": str(size.columns), "LINES": str(size.lines), **flags}

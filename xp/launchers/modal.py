@@ -55,8 +55,7 @@ class ModalLauncher(ServiceLauncher):
         """Checks Modal's client, and whether Modal supports the stages' needs, without network requests."""
         if _program() is None:
             raise XpError(
-                f"launcher=modal needs Modal's client: {install_command('modal')}, then modal setup",
-                ExitCode.RUNTIME,
+                f"launcher=modal needs Modal's client: {install_command('modal')}, then modal setup", ExitCode.RUNTIME
             )
         check_limits(self._spec, stages)
         for stage in stages:

@@ -152,8 +152,7 @@ def accelerator_limit(resources: Resources) -> str | None:
     """One sentence for accelerators that Modal lacks, or too many of them; else None."""
     if resources.accelerator == "cpu" or not resources.num_accelerators:
         return None
-    gpu = GPUS.get(resources.accelerator)
-    if gpu is None:
+    if (gpu := GPUS.get(resources.accelerator)) is None:
         return f"hardware.accelerator={resources.accelerator}: launcher=modal has {', '.join(GPUS)}"
     if resources.num_accelerators > (most := MAX_GPUS.get(gpu, 8)):
         return f"hardware: Modal gives a container at most {most} {gpu}, not {resources.num_accelerators}"
@@ -173,7 +172,8 @@ def function_name(stage: str) -> str:
 
 
 def _function(one: SubmittedStage, spec: LauncherSpec) -> str:
-    job, resources = one.stage.job, one.stage.job.resources
+    job, resources, keys = one.stage.job, one.stage.job.resources, list(one.secrets)
+    secret = f"modal.Secret.from_name({spec.secret_name!a}, required_keys={keys!r})" if keys else ""
     return FUNCTION.format(
         image=image_text(job, spec, one.directory / LOCKS),
         local_code=str(one.code),
@@ -188,11 +188,7 @@ def _function(one: SubmittedStage, spec: LauncherSpec) -> str:
         # the run begins a new attempt instead.
         retries=spec.max_restarts if spec.detach else 0,
         mount=MOUNT,
-        secrets=(
-            f"[modal.Secret.from_name({spec.secret_name!a}, required_keys={list(one.secrets)!r})]"
-            if one.secrets
-            else "[]"
-        ),
+        secrets=f"[{secret}]",
         function=function_name(one.stage.name),
         stage=one.stage.name,
     )

@@ -64,11 +64,8 @@ LOST_S = 300.0
 
 def limit(spec: LauncherSpec, stage: Stage) -> str | None:
     """See xp.launchers.base.LauncherModule."""
-    return (
-        needs_one_node(stage, "launcher.start_head=true starts a cluster of this machine alone")
-        if spec.start_head
-        else None
-    )
+    reason = "launcher.start_head=true starts a cluster of this machine alone"
+    return needs_one_node(stage, reason) if spec.start_head else None
 
 
 class RayLauncher(ClusterLauncher):
@@ -132,9 +129,8 @@ class RayLauncher(ClusterLauncher):
     def _previewed(self, stages: Sequence[tuple[Stage, Context]]) -> str:
         stage, context = stages[0]
         specs = [its.outputs / its.directory / one.name / JOB_SPEC for one, its in stages]
-        file = self._spec.secrets_file or (
-            str(secrets_files.file_of(context, stage.name)) if stage.job.secrets else None
-        )
+        written = str(secrets_files.file_of(context, stage.name)) if stage.job.secrets else None
+        file = self._spec.secrets_file or written
         jobs = [one.job for one, _ in stages]
         return json.dumps(self._request(identity(stage, context), jobs, specs, file, context), indent=2) + "\n"
 
@@ -166,16 +162,11 @@ class RayLauncher(ClusterLauncher):
             extra = hidden if is_loopback(self._address) else {}
             # A reservation for the whole Ray job would keep the GPUs from a program that requests them itself.
             is_shared = any(manages_own_gpus(one.job) for one, _ in stages)
-            spreads = [
-                None
-                if manages_own_gpus(one.job)
-                else spread_of(one.job, "ray", is_apart=is_shared and one.job.resources.num_accelerators > 0)
-                for one, _ in stages
-            ]
-            specs = [
-                place_job_spec(one, its, self._spec, extra=extra, prints=True, spread=spread)
-                for (one, its), spread in zip(stages, spreads, strict=True)
-            ]
+            specs = []
+            for one, its in stages:
+                is_apart = is_shared and one.job.resources.num_accelerators > 0
+                spread = None if manages_own_gpus(one.job) else spread_of(one.job, "ray", is_apart=is_apart)
+                specs.append(place_job_spec(one, its, self._spec, extra=extra, prints=True, spread=spread))
             self._hand_in(client, native_id, [one.job for one, _ in stages], specs, context)
         launches = launches_of(self.name, native_id, stages)
         write_launches(directory, launches)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from xp.errors import ExitCode, XpError
 from xp.lib import private_directory, private_ray, processes
@@ -71,11 +72,8 @@ class RayHead:
 
         from xp.lib.exchange import direct_opener
 
-        request = urllib.request.Request(
-            f"{self.address}/nodes?view=summary", headers={"Authorization": f"Bearer {self.token}"}
-        )
-        try:
-            with direct_opener().open(request, timeout=5) as answer:
-                return b'"raylet"' in answer.read() and answer.status == 200
-        except OSError:
-            return False
+        headers = {"Authorization": f"Bearer {self.token}"}
+        request = urllib.request.Request(f"{self.address}/nodes?view=summary", headers=headers)
+        with suppress(OSError), direct_opener().open(request, timeout=5) as answer:
+            return b'"raylet"' in answer.read() and answer.status == 200
+        return False

@@ -11,6 +11,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
@@ -255,11 +256,8 @@ def _find(name: str, times: int = 1) -> str | None:
     for turn in range(times):
         if turn:
             time.sleep(1.0)
-        try:
-            argv = ["squeue", "--noheader", "--states=all", f"--name={name}", f"--user={os.getuid()}", "--format=%i"]
-            ids = ask(argv, timeout_s=ANSWER_S).split()
-        except XpError:
-            continue
-        if ids:
-            return max(ids, key=int)
+        argv = ["squeue", "--noheader", "--states=all", f"--name={name}", f"--user={os.getuid()}", "--format=%i"]
+        with suppress(XpError):
+            if ids := ask(argv, timeout_s=ANSWER_S).split():
+                return max(ids, key=int)
     return None

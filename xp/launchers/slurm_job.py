@@ -41,8 +41,8 @@ export PYTHONPATH={code}${{PYTHONPATH:+:$PYTHONPATH}}
 {python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" {job_spec} &
 """ + _RUN.replace("JOB", "$SLURM_JOB_ID")
 
-ARRAY = (
-    """\
+# The id of an array is one of its tasks' ids, too.
+ARRAY = """\
 #!/bin/bash
 # The runs of a sweep, a task each, as xp submitted them: {submitted}
 # NUMBER.txt beside this file: the parent of the run's copy of xp, then the job specs of its stages in their order.
@@ -52,10 +52,7 @@ mapfile -t words <"$list"
 {setup}\
 export PYTHONPATH="${{words[0]}}${{PYTHONPATH:+:$PYTHONPATH}}"
 {python} -m xp.launchers.node.on_node "$SLURM_JOB_ID" "${{words[@]:1}}" &
-"""
-    # The id of an array is one of its tasks' ids, too.
-    + _RUN.replace("JOB", "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID")
-)
+""" + _RUN.replace("JOB", "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID")
 
 
 def options(spec: LauncherSpec, resources: Resources) -> list[str]:
@@ -81,10 +78,7 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
     if taken := sorted(name for name in further if xp_options.get(name) is not None):
         raise XpError(f"launcher.sbatch: xp sets {', '.join(taken)} itself, from the spec")
     values = {name: value for name, value in {**xp_options, **further}.items() if value is not None}
-    return [
-        *(f"--{name}={value}" for name, value in values.items()),
-        "--requeue" if spec.requeue else "--no-requeue",
-    ]
+    return [*(f"--{name}={value}" for name, value in values.items()), "--requeue" if spec.requeue else "--no-requeue"]
 
 
 MAIN_NODE = "MAIN_NODE:PORT"

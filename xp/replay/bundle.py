@@ -70,22 +70,18 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
     left_out += _on_this_machine(spec)
     left_out += _without_copy(lock, attempt / "code")
     record = read_record(run)
-    files[ABOUT] = _json(
-        {
-            "format": 1,
-            "run": run.name,
-            "xp": __version__,
-            "commit": record.attempts[lock.attempt - 1].provenance.commit,
-            "secrets": list(record.secrets),
-            "data": {
-                str(place): f"{attempt.name}/code/{shipped_name(place)}"
-                for place in data_places(spec)
-                if (attempt / "code" / shipped_name(place)).exists()
-            },
-            "figures": figures_of(run),
-            "left_out": left_out,
-        }
-    )
+    data = {str(place): attempt / "code" / shipped_name(place) for place in data_places(spec)}
+    about = {
+        "format": 1,
+        "run": run.name,
+        "xp": __version__,
+        "commit": record.attempts[lock.attempt - 1].provenance.commit,
+        "secrets": list(record.secrets),
+        "data": {place: str(copy.relative_to(run)) for place, copy in data.items() if copy.exists()},
+        "figures": figures_of(run),
+        "left_out": left_out,
+    }
+    files[ABOUT] = json.dumps(about, indent=2) + "\n"
     refuse_secrets(files, record.secrets)
     with resource_errors(target), replacing(target) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in sorted(files):
@@ -171,11 +167,8 @@ def figures_of(run: Path) -> dict[str, Any]:
     figures = {}
     for name in evaluation_files(run):
         result = of_run(run, run.name, name)
-        summary = summarize(result.rewards, result.pass_threshold)
-        figures[name] = {
-            key: None if one is None else asdict(one)
-            for key, one in (("reward", summary.reward), ("passes", summary.passes))
-        }
+        summary = asdict(summarize(result.rewards, result.pass_threshold))
+        figures[name] = {key: summary[key] for key in ("reward", "passes")}
     return figures
 
 
@@ -192,7 +185,3 @@ def refuse_secrets(files: Mapping[str, Path | str], names: tuple[str, ...]) -> N
                 " (env.secrets), and make a new run",
                 ExitCode.SECRET,
             )
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2) + "\n"

@@ -51,9 +51,8 @@ def model_files(run: Path) -> dict[str, Path | str]:
     if not any(model.glob("*.safetensors")):
         raise XpError(f"{run.name} has no model at {model}: only a finished training has one", ExitCode.RUN_DIR)
     if (fault := damaged(model / DIGESTS)) is not None:
-        raise XpError(
-            f"the model at {model} is damaged: {fault}; resume the run, which makes it again", ExitCode.RUN_DIR
-        )
+        fix = "resume the run, which makes it again"
+        raise XpError(f"the model at {model} is damaged: {fault}; {fix}", ExitCode.RUN_DIR)
     found = {str(file.relative_to(model)): file for file in _below(model)}
     # The hub has digests of its own.
     files: dict[str, Path | str] = {name: file for name, file in found.items() if name not in (DIGESTS, VERIFIED)}
@@ -92,12 +91,8 @@ def episode_files(run: Path) -> dict[str, Path | str]:
         "tags": ["xp", "reinforcement-learning"],
         "configs": [{"config_name": phase, "data_files": f"*/*/{phase}.jsonl"} for phase in phases],
     }
-    files: dict[str, Path | str] = {
-        **episodes,
-        CARD: _card(
-            head, f"# Episodes of {run.name}\n\nOne episode in each line: messages, calls, reward and its parts.\n"
-        ),
-    }
+    text = f"# Episodes of {run.name}\n\nOne episode in each line: messages, calls, reward and its parts.\n"
+    files: dict[str, Path | str] = {**episodes, CARD: _card(head, text)}
     refuse_secrets(files, read_record(run).secrets)
     return files
 
@@ -120,9 +115,8 @@ def card(run: Path, spec: RunSpec) -> str:
         f"| {name} training | {_estimate(one['reward'])} | {_estimate(one['passes'])} |"
         for name, one in figures_of(run).items()
     )
-    versions = "\n".join(
-        f"| {name.partition('.')[2]} | `{facts[name]}` |" for name in sorted(facts) if name.startswith("versions.")
-    )
+    names = sorted(name for name in facts if name.startswith("versions."))
+    versions = "\n".join(f"| {name.partition('.')[2]} | `{facts[name]}` |" for name in names)
     start = f"[{base}](https://huggingface.co/{base})" if base else f"`{spec.model.name}`"
     start += f" at commit `{spec.model.revision}`" if spec.model.revision else ""
     dtype = stored_dtype(run / "model")
@@ -226,10 +220,8 @@ def _upload(part: str, files: Files, hub_id: str) -> str:
         place = api.create_repo(name, repo_type=kind, private=True, exist_ok=True)
         api.create_commit(name, operations, commit_message=f"Publish with xp {__version__}", repo_type=kind)
     except (HfHubHTTPError, OSError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise XpError(
-            f"the hub refused {kind} {name}: {reason}; log in with `hf auth login`", ExitCode.RUNTIME
-        ) from error
+        fault = f"the hub refused {kind} {name}: {' '.join(str(error).split())[:300]}"
+        raise XpError(f"{fault}; log in with `hf auth login`", ExitCode.RUNTIME) from error
     return str(place)
 
 

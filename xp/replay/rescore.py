@@ -122,18 +122,15 @@ def steps(episodes: Sequence[RescoredEpisode], spec: RunSpec) -> Iterator[Rescor
         groups[one.row.phase, one.row.step].append(one)
     size, threshold = spec.training.group_size, spec.evaluation.pass_threshold
     for (phase, step), members in sorted(groups.items(), key=lambda item: (_rank(item[0][0]), item[0][1])):
-        rows = [(one.row.env, one.row.task) for one in members]
-        recorded, rescored = (
-            episode_metrics(
-                [EpisodeFacts(*row, outcome, 0) for row, outcome in zip(rows, outcomes, strict=True)], size, threshold
-            )
-            for outcomes in ([one.recorded for one in members], [one.outcome for one in members])
+        both = (
+            [EpisodeFacts(one.row.env, one.row.task, one.recorded, 0) for one in members],
+            [EpisodeFacts(one.row.env, one.row.task, one.outcome, 0) for one in members],
         )
-        signal = [1 - metrics[FLAT] if phase == TRAIN and FLAT in metrics else None for metrics in (recorded, rescored)]
+        metrics = [episode_metrics(facts, size, threshold) for facts in both]
+        means = [one.get(MEAN) for one in metrics]
+        signal = [1 - one[FLAT] if phase == TRAIN and FLAT in one else None for one in metrics]
         num_void = sum(one.outcome.status is EpisodeStatus.VOID for one in members)
-        yield RescoredStep(
-            phase, step, len(members), recorded.get(MEAN), rescored.get(MEAN), signal[0], signal[1], num_void
-        )
+        yield RescoredStep(phase, step, len(members), means[0], means[1], signal[0], signal[1], num_void)
 
 
 def compared(
@@ -224,7 +221,8 @@ class _Member:
         provider = None if config.group_score_weight is None else self._provider
         source = None
         if config.judge is not None:
-            judge = Judge(config.judge, {**os.environ, **_judge_key(config)}, self._description, log, config.dialect)
+            keys = resolve(filter(None, [config.judge.model.key_variable]))
+            judge = Judge(config.judge, {**os.environ, **keys}, self._description, log, config.dialect)
             stack.callback(judge.close)
             source = GroupSource("judge", config.judge.weight, judge.score)
         self.rewards = reward_steps(config, provider, self._description, source)
@@ -246,11 +244,6 @@ class _Member:
             except EnvFault as fault:
                 raise XpError(f"a description of {task.id} is wanted: {fault}", ExitCode.ENVIRONMENT) from None
         return self._known[task]
-
-
-def _judge_key(config: EnvConfig) -> dict[str, str]:
-    key = None if config.judge is None else config.judge.model.key_variable
-    return {} if key is None else resolve([key])
 
 
 def _task(row: EpisodeRow) -> Task:

@@ -74,11 +74,7 @@ def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping
     rows = [
         ("rollout steps", _text(record.num_steps or training.get("num_steps")), str(len(train.get("step", [])))),
         ("episodes a step", episodes, _mean(values, "episodes/num")),
-        (
-            "tokens written in an episode",
-            written,
-            _mean(values, "episodes/tokens"),
-        ),
+        ("tokens written in an episode", written, _mean(values, "episodes/tokens")),
         ("turns of an episode", turns or "-", _mean(values, "environment/turns")),
         ("seconds of a step", "not planned", _mean(values, "time/step_s")),
     ]

@@ -25,11 +25,8 @@ def comparison(runs: Sequence[Path], specs: Sequence[Mapping[str, Any]]) -> dict
     if len(runs) < 2:
         return None
     flat_specs = [flat({key: value for key, value in spec.items() if key not in UNIMPORTANT}) for spec in specs]
-    keys = [
-        key
-        for key in dict.fromkeys(key for one in flat_specs for key in one)
-        if len({one.get(key) for one in flat_specs}) > 1
-    ]
+    all_keys = dict.fromkeys(key for one in flat_specs for key in one)
+    keys = [key for key in all_keys if len({one.get(key) for one in flat_specs}) > 1]
     pairs, reasons = _pairs(runs)
     return {
         "keys": keys,

@@ -94,13 +94,12 @@ class RunPage:
 
     def _columns(self, rows_from: int, chunk_of: Mapping[int, int] | None) -> dict[str, Any]:
         rows = self.index.rows[rows_from:]
-        columns = {
-            name: self._column(name, [row[place] for row in rows]) for place, name in enumerate(EpisodeRow._fields)
-        }
+        names = enumerate(EpisodeRow._fields)
+        columns = {name: self._column(name, [row[place] for row in rows]) for place, name in names}
         if chunk_of is not None:
             columns["chunk"] = [chunk_of.get(number, -1) for number in range(rows_from, len(self.index.rows))]
-        names = {name: [page_name(one) for one in found] for name, found in self._names.items()}
-        return {"from": rows_from, "columns": columns, "names": names}
+        known = {name: [page_name(one) for one in found] for name, found in self._names.items()}
+        return {"from": rows_from, "columns": columns, "names": known}
 
     def _column(self, name: str, values: Sequence[Any]) -> list[Any]:
         if name in self._names:

@@ -26,9 +26,8 @@ def results(run: Path) -> dict[str, Any]:
         by_model = held_out(run)
     except XpError as error:
         return {"problem": page_name(error)}
-    return {
-        name: asdict(one) | dict(zip(("low", "high"), interval_of(one), strict=True)) for name, one in by_model.items()
-    }
+    pairs = {name: interval_of(one) for name, one in by_model.items()}
+    return {name: {**asdict(by_model[name]), "low": low, "high": high} for name, (low, high) in pairs.items()}
 
 
 def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:

@@ -35,11 +35,7 @@ def chosen(rows: Sequence[EpisodeRow], extent: Extent) -> dict[Group, list[int]]
     if extent is Extent.NONE:
         return {}
     pairs = set(_pairs(rows))
-    by_group = {}
-    for group, numbers in groups.items():
-        picked = _of_step(rows, numbers) | (pairs & set(numbers))
-        by_group[group] = sorted(picked)
-    return by_group
+    return {group: sorted(_of_step(rows, numbers) | (pairs & {*numbers})) for group, numbers in groups.items()}
 
 
 def ranked(rows: Sequence[EpisodeRow], numbers: Iterable[int]) -> list[int]:

@@ -60,10 +60,8 @@ class View:
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        answers = {"run": self.one_run, "episode": self.episode, "tokens": self.tokens, "search": self.search}
-        answers["task"] = self.task
-        routes = {"/": self.front, "/open": self.open, "/api/list": self.all_runs}
-        routes |= {f"/api/{name}": answer for name, answer in answers.items()}
+        routes = {"/": self.front, "/open": self.open, "/api/list": self.all_runs, "/api/run": self.one_run}
+        routes |= {f"/api/{one.__name__}": one for one in (self.episode, self.tokens, self.search, self.task)}
         return Starlette(routes=[Route(path, self._guarded(answer)) for path, answer in routes.items()])
 
     def front(self, request: Request) -> Response:
@@ -167,10 +165,9 @@ class View:
         def guarded(request: Request) -> Response:
             cookie, port = f"{COOKIE}_{request.url.port}", request.scope["server"][1]
             hosts, headers = [f"{HOST}:{port}", f"localhost:{port}"], request.headers
+            response: Response
             if headers.get("host", "").lower() not in hosts:
-                response: Response = PlainTextResponse(
-                    "the Host header must be this server's own address and port\n", 421
-                )
+                response = PlainTextResponse("the Host header must be this server's own address and port\n", 421)
             elif headers.get("origin", "").lower() not in ("", *(f"http://{host}" for host in hosts)):
                 response = PlainTextResponse("this server answers no page of another origin\n", 403)
             elif self._is_token(request.query_params.get("token", "")) and request.url.path == "/":
@@ -183,9 +180,8 @@ class View:
                     response = answer(request)
                 except XpError as error:
                     response = PlainTextResponse(str(error), 400)
-            response.headers.update(
-                HEADERS | {"Content-Security-Policy": f"{policy(is_live=True)}; frame-ancestors 'none'"}
-            )
+            rules = f"{policy(is_live=True)}; frame-ancestors 'none'"
+            response.headers.update(HEADERS | {"Content-Security-Policy": rules})
             return response
 
         return guarded

@@ -61,10 +61,11 @@ class TokenReader:
             return no_tokens(page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}").text)
         num_trained = sum(own for _, own in pieces)
         counted = record.get("tokens") or {}
+        written, prompt, observed = (counted.get(name, "?") for name in ("generated", "prompt", "observed"))
         note = (
             f"Tokenized again from the text, since the ids are not on record: {num_trained} trained on,"
-            f" {len(pieces) - num_trained} masked. Counted while it was played: {counted.get('generated', '?')} written"
-            f", {counted.get('prompt', '?')} of the prompt, {counted.get('observed', '?')} of the environment."
+            f" {len(pieces) - num_trained} masked. Counted while it was played: {written} written, {prompt} of the"
+            f" prompt, {observed} of the environment."
         )
         return {"ids": [one for one, _ in pieces], "stretches": _stretches(pieces), "note": note}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,8 +34,8 @@ LOCK_WAIT_S = 600.0
 """Seconds that another command may hold a run while it asks the cluster for its jobs."""
 ENDED = (RunStatus.SUCCEEDED, RunStatus.CACHED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
-STOPPED = {128 + signal.SIGINT: RunStatus.INTERRUPTED, 128 + signal.SIGTERM: RunStatus.INTERRUPTED}
-"""Exit code of a stage that was stopped by a signal -> status."""
+STOPPED = (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+"""Exit codes of a stage that was stopped by a signal."""
 
 
 def current(run: Path) -> RunRecord:
@@ -125,9 +124,9 @@ def fetch_results(run: Path, record: RunRecord, *, with_checkpoints: bool) -> li
 def stop(run: Path, record: RunRecord) -> list[str]:
     """Cancels a run's jobs on the cluster, the last ones first; returns their ids."""
     launcher, launches = detachable(run, record), live(run, record)
-    assert launcher is not None or not launches
-    for launch in reversed(launches):
-        launcher.cancel(launch)  # type: ignore[union-attr]
+    if launcher is not None:
+        for launch in reversed(launches):
+            launcher.cancel(launch)
     return list(dict.fromkeys(launch.native_id for launch in launches))
 
 
@@ -170,7 +169,7 @@ def _poll(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
         if code is None:
             has_begun = not launcher.is_here or (run.parent.parent / str(stage.log)).with_name(CLAIM).exists()
             return update_stage(record, stage.name, status=RunStatus.RUNNING if has_begun else RunStatus.PENDING)
-        status = STOPPED.get(code, RunStatus.FAILED) if code else RunStatus.SUCCEEDED
+        status = RunStatus.INTERRUPTED if code in STOPPED else RunStatus.FAILED if code else RunStatus.SUCCEEDED
         result = read_result((run.parent.parent / str(stage.log)).parent) if launcher.is_here else None
         ended = now() if result is None else result.ended
         record = update_stage(record, stage.name, status=status, exit_code=code, ended=ended)

@@ -228,9 +228,9 @@ def evaluation_files(run: Path) -> dict[str, Path]:
     """Model (`before`, `after`) -> its newest record in a run; raises XpError(RUN_DIR) if a link leads out of it."""
     files = {}
     for name in NAMES:
-        of_model = list(run.glob(f"attempt_*/evaluate/{name}/{RECORD}"))
-        for file in of_model:
+        for file in sorted(
+            run.glob(f"attempt_*/evaluate/{name}/{RECORD}"), key=lambda file: number_of(file.parents[2])
+        ):
             check_below(file, run, ExitCode.RUN_DIR)
-        if of_model:
-            files[name] = max(of_model, key=lambda file: number_of(file.parents[2]))
+            files[name] = file
     return files

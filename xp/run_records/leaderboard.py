@@ -86,10 +86,8 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
     for group in groups.values():
         differs = differing([spec for spec, _ in group])
         basis, reason = _basis([row for _, row in group])
-        rows = [
-            replace(row, differs=values, ranked_by=basis, incomparable=reason)
-            for (_, row), values in zip(group, differs, strict=True)
-        ]
+        pairs = zip([row for _, row in group], differs, strict=True)
+        rows = [replace(row, differs=values, ranked_by=basis, incomparable=reason) for row, values in pairs]
         lines += sorted(rows, key=_place)
     return lines + broken
 

@@ -72,9 +72,8 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
     """Checks names, paths, secrets, trackers, modules and the machine; raises XpError for the first fault."""
     for name in (plan.run_id, *(stage.name for stage in plan.stages)):
         if not is_name(name):
-            raise XpError(
-                f"{name!r} cannot name a directory: letters, digits, `_`, `-` and single dots", ExitCode.RUN_DIR
-            )
+            legal = "letters, digits, `_`, `-` and single dots"
+            raise XpError(f"{name!r} cannot name a directory: {legal}", ExitCode.RUN_DIR)
     for stage in plan.stages:
         for path in (*stage.job.files, *stage.promised):
             inside(outputs, path)
@@ -82,14 +81,13 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
     check_run_directory(directory, plan.attempt)
     check_writable(outputs)
     tells = launcher.tells if isinstance(launcher, TrackingLauncher) else ()
-    job_trackers = tuple(str(name) for name in plan.spec.tracking if name in tells)
     here = [str(name) for name in plan.spec.tracking if name not in tells]
     ready = Ready(
         secrets=resolve(source for stage in plan.stages for source in stage.job.secrets.values()),
         tracker_keys=check_trackers(here),
         modules=tuple({one.name: one for one in (*_loaded_before(directory), *locate_modules(modules))}.values()),
         data=locate_data(plan.spec),
-        job_trackers=job_trackers,
+        job_trackers=tuple(str(name) for name in plan.spec.tracking if name in tells),
     )
     if here and (plan.spec.launcher.detach or (isinstance(launcher, TrackingLauncher) and not launcher.brings_metrics)):
         reason = "launcher.detach=true leaves" if plan.spec.launcher.detach else "the metrics stay elsewhere"

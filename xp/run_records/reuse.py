@@ -62,21 +62,15 @@ def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
     run = outputs / "runs" / plan.run_id
     record = read_record(run)
     to_do = {stage.name for stage in plan.stages if not stage.is_shared}
-    if (
-        record.status is not RunStatus.SUCCEEDED
-        or not to_do
-        or set(reusable_stages(plan, record, outputs, is_here=is_here)) != to_do
-    ):
+    is_over = record.status is RunStatus.SUCCEEDED and bool(to_do)
+    if not is_over or set(reusable_stages(plan, record, outputs, is_here=is_here)) != to_do:
         return None
     total = plan.spec.training.num_steps or record.num_steps  # epochs: as many as the training found
     recipe = f"its command, for a new run: {xp_command(f'runs recipe {plan.run_id}', outputs)}"
     if "train" not in {stage.name for stage in plan.stages}:
         return f"{plan.run_id} is finished; {recipe}"
-    return (
-        f"{plan.run_id} is finished ({_last_step(run)} of {total} steps);"
-        f" to continue: {xp_command(f'resume={plan.run_id} training.num_steps=N', outputs)};"
-        f" {recipe}"
-    )
+    longer = xp_command(f"resume={plan.run_id} training.num_steps=N", outputs)
+    return f"{plan.run_id} is finished ({_last_step(run)} of {total} steps); to continue: {longer}; {recipe}"
 
 
 def is_whole(stage: Stage, outputs: Path, warn: Callable[[str], None]) -> bool:
@@ -144,17 +138,13 @@ def _without_attempt(value: Any) -> Any:
         return [_without_attempt(one) for one in value]
     if not isinstance(value, str):
         return value
-    if value.startswith("{"):  # a file of the program
+    if value.startswith("{"):  # a file of the program: of its spec, the keys count on which the result depends
         with suppress(ValueError):
-            return _without_attempt(_deciding(json.loads(value)))
+            config = json.loads(value)
+            if "spec" in config:
+                config["spec"] = deciding(config.get("stage", "prepare"), config["spec"])
+            return _without_attempt(config)
     return "/".join("attempt" if _is_attempt(part) else part for part in value.split("/"))
-
-
-def _deciding(config: Any) -> Any:
-    """A stage's input with those keys of the spec alone on which its result depends."""
-    if isinstance(config, Mapping) and "spec" in config:
-        return {**config, "spec": deciding(config.get("stage", "prepare"), config["spec"])}
-    return config
 
 
 def _is_attempt(directory: str) -> bool:
@@ -163,10 +153,8 @@ def _is_attempt(directory: str) -> bool:
 
 
 def _last_step(run: Path) -> int:
-    from xp.episode.metrics_file import read_metrics
+    from xp.episode.metrics_file import last_step
 
-    try:
-        lines = read_metrics(run / "metrics.jsonl", "train")
-    except XpError:
-        return 0
-    return int(lines[-1]["step"]) if lines else 0
+    with suppress(XpError):
+        return last_step(run / "metrics.jsonl") or 0
+    return 0

@@ -93,14 +93,7 @@ class _Attempt:
     """One attempt at all stages of a plan."""
 
     def __init__(
-        self,
-        plan: Plan,
-        launcher: Launcher,
-        outputs: Path,
-        ready: Ready,
-        echo: Echo,
-        signals: Signals,
-        resume: str,
+        self, plan: Plan, launcher: Launcher, outputs: Path, ready: Ready, echo: Echo, signals: Signals, resume: str
     ) -> None:
         self._plan, self._launcher, self._outputs, self._ready = plan, launcher, outputs, ready
         self._echo, self._signals = echo, signals
@@ -160,9 +153,8 @@ class _Attempt:
                     self._update(stage, **_on_record(launch))
                     accepted.append(launch)
         for launch in {one.native_id: one for one in reversed(accepted)}.values():
-            self._echo(
-                f"xp: {launch.launcher} job {launch.native_id} is cancelled, since not all stages were accepted\n"
-            )
+            job = f"{launch.launcher} job {launch.native_id}"
+            self._echo(f"xp: {job} is cancelled, since not all stages were accepted\n")
             with suppress(XpError, OSError):
                 launcher.cancel(launch)
 

@@ -101,16 +101,9 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
 
 def ledger(outputs: Path) -> dict[str, SweepEntry]:
     """Digest of a spec -> the state of its runs below the outputs root; if there are several, of the furthest one."""
-    known: dict[str, SweepEntry] = {}
     order = list(RunState)
-    for file in sorted((outputs / "runs").glob("*/spec.yaml")):
-        pair = _read(file)
-        if pair is None:
-            continue
-        digest, entry = pair
-        if digest not in known or order.index(entry.standing) >= order.index(known[digest].standing):
-            known[digest] = entry
-    return known
+    entries = filter(None, map(_read, sorted((outputs / "runs").glob("*/spec.yaml"))))
+    return dict(sorted(entries, key=lambda one: order.index(one[1].standing)))
 
 
 def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[OpenPoint], list[SweepEntry]]:
@@ -144,11 +137,9 @@ def held_out_reward(spec: RunSpec) -> float:
             "the run is not finished, so it has no held-out reward yet; a search needs a launcher that waits",
             ExitCode.STAGE_FAILED,
         )
-    reward = leaderboard(outputs, [entry.run_id])[0].after
-    if reward is None:
-        raise XpError(
-            f"{entry.run_id} has no evaluation after training: its held-out reward is unknown", ExitCode.STAGE_FAILED
-        )
+    if (reward := leaderboard(outputs, [entry.run_id])[0].after) is None:
+        reason = "has no evaluation after training: its held-out reward is unknown"
+        raise XpError(f"{entry.run_id} {reason}", ExitCode.STAGE_FAILED)
     return reward
 
 

@@ -24,6 +24,10 @@ from xp.tasks.selection import Block
 from xp.tasks.shards import ShardEntry, WorkDirectory
 
 MOST_LISTED = 20
+ALL_HELD_OUT = (
+    "every one of them is held out as well, by its prompt\nhold out other tasks (env.held_out.split), none"
+    " (env.held_out=null), or set env.held_out.overlap=allowed"
+)
 
 
 @dataclass
@@ -79,10 +83,10 @@ class _HeldOutNames:
         if block.purpose is not Purpose.TRAIN:
             return False
         names = self._names(block, entry)
-        if self._excluded.isdisjoint(names):
+        is_held_out = not self._excluded.isdisjoint(names)
+        if not is_held_out:
             self.trained.update(names)
-            return False
-        return True
+        return is_held_out
 
 
 def merge(
@@ -110,12 +114,7 @@ def merge(
             tally.tasks, failed[env, purpose], tally.overlapping, tally.prompt_characters, len(tally.prompts)
         )
         if not tally.tasks:
-            why = "every one of them failed"
-            if tally.overlapping:
-                why = (
-                    "every one of them is held out as well, by its prompt\nhold out other tasks (env.held_out.split),"
-                    " none (env.held_out=null), or set env.held_out.overlap=allowed"
-                )
+            why = ALL_HELD_OUT if tally.overlapping else "every one of them failed"
             raise XpError(f"env {env}: no task is left for {purpose}: {why}", ExitCode.TASKS)
     manifest = Manifest(
         key=request_key(config),
@@ -187,8 +186,7 @@ def _rows(
         tally = tallies[block.env, block.purpose]
         entries = work.read(block)
         for index in block.indices:
-            entry = entries.get(index)
-            if entry is None:
+            if (entry := entries.get(index)) is None:
                 continue
             if overlap.is_left_out(block, entry):
                 tally.overlapping += 1

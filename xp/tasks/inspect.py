@@ -71,7 +71,7 @@ def find_set(store: Path, key: str) -> Path:
     names = [listed.path.name for listed in list_sets(store) if listed.state in ("whole", "damaged")]
     matching = [name for name in names if name.startswith(key)]
     if len(matching) != 1:
-        what = "no task set" if not matching else f"{len(matching)} task sets"
+        what = f"{len(matching)} task sets" if matching else "no task set"
         legal = ", ".join(matching or names) or "none"
         raise XpError(f"{store} holds {what} whose key begins with {key!r}; there are: {legal}", ExitCode.TASKS)
     return store / matching[0]

@@ -75,11 +75,8 @@ def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max
     shortest = str(min(lengths.values()))
     purpose = "training" if rows[0].purpose is Purpose.TRAIN else "held-out"
     sizes = longest if shortest == longest else f"{shortest} to {longest}"
-    print(
-        f"{len(fitting)} of {len(rows)} {purpose} tasks; prompts of {sizes} tokens,"
-        f" {len(rows) - len(fitting)} left out as longer than {max_tokens}",
-        flush=True,
-    )
+    left_out = f"{len(rows) - len(fitting)} left out as longer than {max_tokens}"
+    print(f"{len(fitting)} of {len(rows)} {purpose} tasks; prompts of {sizes} tokens, {left_out}", flush=True)
     return fitting
 
 

@@ -77,11 +77,11 @@ class Manifest:
 
     def missing_fraction(self) -> float:
         """Largest share of failed tasks over the environments."""
-        shares = [0.0]
-        for purposes in self.counts.values():
-            failed = sum(count.failed for count in purposes.values())
-            shares.append(failed / max(1, failed + sum(count.tasks for count in purposes.values())))
-        return max(shares)
+        counts = [purposes.values() for purposes in self.counts.values()]
+        shares = (
+            sum(one.failed for one in part) / max(1, sum(one.failed + one.tasks for one in part)) for part in counts
+        )
+        return max(shares, default=0.0)
 
 
 def read_manifest(directory: Path) -> Manifest:

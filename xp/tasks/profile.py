@@ -41,10 +41,8 @@ class Profile:
 
     def counts(self, bounds: tuple[float, float]) -> tuple[int, int, int]:
         """Numbers of tasks below, within and above the bounds."""
-        below, above = (
-            sum(sign * rate < sign * bound for rate in self.rates.values())
-            for sign, bound in zip((1, -1), bounds, strict=True)
-        )
+        below = sum(rate < bounds[0] for rate in self.rates.values())
+        above = sum(rate > bounds[1] for rate in self.rates.values())
         return below, len(self.rates) - below - above, above
 
 
@@ -129,11 +127,12 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
 
 def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) -> str:
     """Name of this environment in the evaluation."""
+    store = outputs / "tasks"
     try:
-        members = read_manifest(outputs / "tasks" / Path(key).name).request["members"]
+        members = read_manifest(store / Path(key).name).request["members"]
     except (OSError, ValueError):
         raise XpError(
-            f"{place} was played on task set {key}, which is not in {outputs / 'tasks'}: profile the tasks again"
+            f"{place} was played on task set {key}, which is not in {store}: profile the tasks again"
         ) from None
     for name, other in members.items():
         if all(other.get(field) == request.get(field) for field in IDENTITY):

@@ -73,15 +73,11 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     chat = ChatTokens(tokenizer, reader.spec.model)
     try:
         lengths = count_tokens(
-            task_set.path,
-            rows,
-            chat.digest(),
-            lambda row: chat.prompt_length(row.messages, row.tools, longest),
+            task_set.path, rows, chat.digest(), lambda row: chat.prompt_length(row.messages, row.tools, longest)
         )
     except Exception as error:  # A chat template may raise anything; training reports its fault.
-        return PromptLengths(
-            {}, f"the chat template of {reader.place} renders no prompt ({type(error).__name__}): {later}"
-        )
+        fault = f"the chat template of {reader.place} renders no prompt ({type(error).__name__})"
+        return PromptLengths({}, f"{fault}: {later}")
     which = "" if len(rows) == total else f", of {len(rows)} of {total} tasks, evenly taken"
     note = f"prompt tokens by the tokenizer of {reader.place}{which}; training leaves out prompts over {limit}"
     groups: dict[tuple[str, Purpose], list[int | None]] = {}

@@ -127,10 +127,8 @@ def identities(config: PrepareConfig) -> dict[str, str]:
 
 def with_sources(config: PrepareConfig) -> PrepareConfig:
     """The config with each member's `source`; the only step from spec to key that reads files."""
-    return replace(
-        config,
-        members={name: replace(member, source=source_digest(member.env)) for name, member in config.members.items()},
-    )
+    members = {name: replace(member, source=source_digest(member.env)) for name, member in config.members.items()}
+    return replace(config, members=members)
 
 
 def source_digest(env: EnvConfig) -> str | None:
@@ -163,10 +161,8 @@ def scoring(config: EpisodeConfig) -> dict[str, dict[str, Any]]:
 
 def _scoring(env: EnvConfig) -> dict[str, Any]:
     functions = {one.fn: one.weight for one in env.reward_fn or ()}
-    named = [
-        one for one in (env.serve, env.grader, env.provider, env.group_reward_fn, *functions) if one and ":" in one
-    ]
-    code = {f"code of {one}": code_digest(one) for one in named if is_found(one)}
+    named = (env.serve, env.grader, env.provider, env.group_reward_fn, *functions)
+    code = {f"code of {one}": code_digest(one) for one in named if one and ":" in one and is_found(one)}
     if env.provider in ("harbor", "harness", "inspect", "verifiers"):
         code[f"code of {env.target or env.provider}"] = source_digest(env) or ""
     keys: dict[str, Any] = {"serve": env.serve, "env_class": env.env_class, "reward_fn": functions or None}

@@ -48,9 +48,8 @@ def schema() -> Any:
     import pyarrow as pa
 
     message = pa.struct([pa.field(key, pa.string(), key not in MESSAGE_KEYS[:2]) for key in MESSAGE_KEYS])
-    text = ("task_id", "env", "purpose", "split", "index", "task_hash", "messages", "tools", "weight")
     kinds = {"index": pa.int64(), "weight": pa.float64(), "messages": pa.list_(pa.field("item", message, False))}
-    return pa.schema([pa.field(name, kinds.get(name, pa.string()), False) for name in text])
+    return pa.schema([pa.field(one.name, kinds.get(one.name, pa.string()), False) for one in fields(TaskRow)])
 
 
 _canonical = json.JSONEncoder(sort_keys=True).encode
@@ -89,11 +88,8 @@ def _groups(rows: Iterable[TaskRow]) -> Iterator[list[TaskRow]]:
 
 def _stored(message: Message) -> dict[str, str]:
     """A message as texts."""
-    return {
-        key: value if isinstance(value, str) else _canonical(value)
-        for key, value in message.items()
-        if value is not None
-    }
+    known = {key: value for key, value in message.items() if value is not None}
+    return {key: value if isinstance(value, str) else _canonical(value) for key, value in known.items()}
 
 
 def _message(texts: Mapping[str, str | None]) -> Message:

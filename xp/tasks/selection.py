@@ -140,11 +140,7 @@ class _Selector:
         places = self._places(names)
         held_out = {place for place in held_out if place[0] in names}
         named_for_training = set(self._train.indices or ())
-        both = sorted(
-            (place for place in held_out if place[1] in named_for_training),
-            key=lambda place: (names.index(place[0]), place[1]),
-        )
-        if both:
+        if both := [place for place in places if place in held_out and place[1] in named_for_training]:
             raise XpError(
                 f"env {self._env}: tasks {[index for _, index in both][:5]} of {named(names)} are named for training,"
                 f" and are held out as well\n{_fixes('other train.indices')}"
@@ -172,10 +168,8 @@ class _Selector:
 
     def _check(self, split: str, purpose: str) -> None:
         if split not in self._names:
-            legal = ", ".join(self._names) or "none"
-            raise XpError(
-                f"env {self._env}: there is no split {split!r} for {purpose}.split; the environment has: {legal}"
-            )
+            what = f"there is no split {split!r} for {purpose}.split"
+            raise XpError(f"env {self._env}: {what}; the environment has: {', '.join(self._names) or 'none'}")
 
 
 def _fixes(fewer: str) -> str:

@@ -16,10 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.base import Message
+from xp.envs.base import Message, ToolSpec
 from xp.envs.messages import call_id
 from xp.episode.auto_dialect import detect
 from xp.episode.json_schema import properties
+from xp.episode.prompt import tool_schemas
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.errors import ExitCode, XpError
 from xp.lib.codec import decode
@@ -27,28 +28,13 @@ from xp.models.clock import CLOCK
 from xp.spec.dialect import Dialect
 from xp.spec.model import Model, ToolsPrompt
 
-PROBE_TOOLS: Final = [
-    {
-        "type": "function",
-        "function": {
-            "name": "look_around",
-            "description": "Look at a room.",
-            "parameters": {
-                "type": "object",
-                "properties": {"which_room": {"type": "string", "description": "Its name."}},
-                "required": ["which_room"],
-            },
-        },
-    },
-    {
-        "type": "function",
-        "function": {
-            "name": "list_rooms",
-            "description": "List the rooms.",
-            "parameters": {"type": "object", "properties": {}},
-        },
-    },
-]
+_ROOM: Final = {"which_room": {"type": "string", "description": "Its name."}}
+PROBE_TOOLS: Final = tool_schemas(
+    (
+        ToolSpec("look_around", "Look at a room.", {"type": "object", "properties": _ROOM, "required": [*_ROOM]}),
+        ToolSpec("list_rooms", "List the rooms.", {"type": "object", "properties": {}}),
+    )
+)
 """Tools of the probe if the environment's are not known yet; one tool has no arguments."""
 MAX_TOOL_SETS: Final = 64
 """Largest number of different sets of tools, and of different sequences of earlier calls, that are checked."""
@@ -77,16 +63,12 @@ class TemplateReport:
 
     def on_record(self) -> str:
         """One line about the rendering, for the stage's log and the doctor."""
-        cut = [
-            what
-            for what, is_kept in (("thinking", self.keeps_thoughts), ("tool calls", self.keeps_calls))
-            if not is_kept
-        ]
-        if cut:
-            return f"the template cuts {' and '.join(cut)} of earlier turns; episodes keep every turn as it was written"
-        if not self.only_appends:
-            return "the template rewrites earlier turns; episodes keep every turn as it was written"
-        return "the template keeps earlier turns as they were written"
+        parts = (("thinking", self.keeps_thoughts), ("tool calls", self.keeps_calls))
+        cut = " and ".join(name for name, is_kept in parts if not is_kept)
+        if not cut and self.only_appends:
+            return "the template keeps earlier turns as they were written"
+        what = f"cuts {cut} of" if cut else "rewrites"
+        return f"the template {what} earlier turns; episodes keep every turn as it was written"
 
 
 def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> None:
@@ -185,8 +167,7 @@ def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_
         takes_system = _SYSTEM["content"] in text
         if not takes_system:
             fix = "set env.system_prompt=null, where it is not the environment's own, or choose another model"
-            if is_ours:
-                fix = "model.tools_prompt=system needs one: choose another model"
+            fix = "model.tools_prompt=system needs one: choose another model" if is_ours else fix
             yield f"the chat template supports no system message{_reason(text)}; {fix}"
     if not tools or not takes_system:
         return

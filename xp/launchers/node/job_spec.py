@@ -22,6 +22,7 @@ JOB_SPEC = "job.json"
 CLAIM = "claim.json"
 """File with the id of the cluster's job that runs the job spec; a second job does not run it."""
 RESULT = "result.json"
+SHARED = "outputs=DIR must be a directory that every node sees"
 
 
 @dataclass(frozen=True)
@@ -202,12 +203,8 @@ def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: 
         run: directory of the run, relative to the root. Outputs that runs share (a task set, a built model) are named
             by content and may have existed before.
     """
-    now = states(root, names)
-    return [
-        name
-        for name, state in now.items()
-        if state is None or (state == before.get(name) and name.startswith(f"{run}/"))
-    ]
+    now = states(root, names).items()
+    return [one for one, state in now if state is None or (state == before.get(one) and one.startswith(f"{run}/"))]
 
 
 def _state(path: Path) -> State:

@@ -117,9 +117,8 @@ class LogStream:
         if end == "\r" or _REDRAW.search(body):
             self._progress = text if text.strip() else self._progress
             if self._progress and self._clock() >= self._next_progress:
-                in_file = self._progress
-                self._line(in_file)
-                self._in_file = in_file
+                self._in_file = self._progress
+                self._line(self._in_file)
             return
         line = text if text.strip() or not self._progress else self._progress
         if not line or line != self._in_file:

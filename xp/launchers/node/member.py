@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xp.errors import ExitCode, XpError
-from xp.launchers.node.job_spec import JobSpec
+from xp.launchers.node.job_spec import SHARED, JobSpec
 from xp.launchers.node.log import LogStream, drain
 from xp.launchers.node.program import SignalHandler, exit_code, redactor_of, start
 from xp.launchers.node.ray_cluster import run_in_ray
@@ -42,10 +42,7 @@ def _run(spec: JobSpec, main_node: str, number: int, ending: SignalHandler) -> i
     spread = spec.spread
     assert spread is not None
     if not Path(spec.root).is_dir():
-        raise XpError(
-            f"{spec.root} is not to be seen there: outputs=DIR must be a directory that every node sees",
-            ExitCode.RUNTIME,
-        )
+        raise XpError(f"{spec.root} is not on this node: {SHARED}", ExitCode.RUNTIME)
     if spread.is_contained:
         os.environ.update(spec.runtime.image_checkouts)
     address, _, port = main_node.rpartition(":")

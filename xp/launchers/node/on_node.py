@@ -22,7 +22,7 @@ from typing import BinaryIO
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.launchers.files import write_files
-from xp.launchers.node.job_spec import CLAIM, RESULT, JobSpec, Result, claim, missing, read_result, states
+from xp.launchers.node.job_spec import CLAIM, RESULT, SHARED, JobSpec, Result, claim, missing, read_result, states
 from xp.launchers.node.log import LogStream, drain
 from xp.launchers.node.program import SignalHandler, exit_code, redactor_of, start
 from xp.launchers.node.spread import SIGNALS, first_failure, start_all
@@ -59,9 +59,7 @@ def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
     """
     root = Path(spec.root)
     if not root.is_dir():
-        raise XpError(
-            f"{root} is not on this node: outputs=DIR must be a directory that every node sees", ExitCode.RUNTIME
-        )
+        raise XpError(f"{root} is not on this node: {SHARED}", ExitCode.RUNTIME)
     directory = root / spec.directory
     directory.mkdir(parents=True, exist_ok=True)
     before = claim(directory / CLAIM, job, states(root, spec.outputs))
@@ -69,10 +67,8 @@ def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
         return ExitCode.OK  # the same job was started again after its end
     write_files(spec.files, root)
     with (directory / "log.txt").open("ab") as file:
-        is_done = (
-            spec.done is not None and all(states(root, spec.outputs).values()) and damaged(root / spec.done) is None
-        )
-        if is_done:
+        is_there = spec.done is not None and all(states(root, spec.outputs).values())
+        if is_done := is_there and damaged(root / str(spec.done)) is None:
             file.write(b"xp: done before, skipped\n")
             code = 0
         else:

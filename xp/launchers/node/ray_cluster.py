@@ -134,9 +134,8 @@ def _wait_for_head(nodes: Nodes, check: Callable[[], bool]) -> None:
     end = time.monotonic() + START_S
     while not _answers(nodes) and check():
         if time.monotonic() > end:
-            raise XpError(
-                f"Ray's head at {nodes.address}:{nodes.port} was not reached within {START_S:g} s", ExitCode.RUNTIME
-            )
+            head = f"{nodes.address}:{nodes.port}"
+            raise XpError(f"Ray's head at {head} was not reached within {START_S:g} s", ExitCode.RUNTIME)
         time.sleep(0.3)
 
 
