@@ -57,16 +57,6 @@ def test_a_whole_run_says_what_was_held_out(
 
 
 @pytest.mark.slow
-def test_an_environment_that_trains_nothing_is_evaluated_and_not_trained(tmp_path: Path) -> None:
-    few = ("env.held_out.num_tasks=4",)
-    code, text = run(tmp_path, ("eval", "model=tiny"), "gsm1k", "answers:GSM1K", *few)
-    assert code == 0, text
-    code, text = run(tmp_path, (), "gsm1k", "answers:GSM1K", *few)
-    assert code == 3, text
-    assert "nothing to train on" in text
-
-
-@pytest.mark.slow
 def test_a_run_with_nothing_held_out_ends_with_its_training(tmp_path: Path) -> None:
     code, text = run(tmp_path, (), "whodunit", "whodunit:WhoDunit", "env.held_out=null", "evaluation.num_tasks=null")
     assert code == 0, text

@@ -1,4 +1,4 @@
-"""Servers of the shapes that the catalog's pages give: every option that names one is prepared, its tools are played.
+"""Servers of the shapes that the catalog's pages give: every option that names one is prepared.
 
 The look-alikes are xp's own (tests/envs_under_test/catalog); the server and the client are openreward's and xp's.
 """
@@ -6,19 +6,13 @@ The look-alikes are xp's own (tests/envs_under_test/catalog); the server and the
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.cases import few
 from xp.composition import ROOT, compose
-from xp.envs.base import Task
-from xp.envs.openreward import OpenRewardProvider
 from xp.errors import ExitCode, XpError
-from xp.planning.episode import episode_config
 from xp.planning.stages import prepare_config
 from xp.spec import HeldOutSpec, RunSpec
 from xp.tasks.config import Purpose
@@ -46,10 +40,7 @@ OPTIONS = {
     "endless_terminals": (Rule.SHARE, 64, {"train": 3255}),
 }
 """Option -> its rule, its training tasks (None: all that are not held out), and the sizes of its splits."""
-FEW = {
-    "gsm8k": ("env.train.num_tasks=40", "env.held_out.num_tasks=40"),
-    "gsm1k": ("env.held_out.num_tasks=40",),
-}
+FEW = {"gsm8k": ("env.train.num_tasks=40", "env.held_out.num_tasks=40"), "gsm1k": ("env.held_out.num_tasks=40",)}
 MIXED = "whodunit-gsm8k-slime"
 """A recipe with two environments; the others are for `make test-slow`."""
 RECIPES = [MIXED, *sorted({path.stem for path in (ROOT / "recipes").glob("*.yaml")} - {MIXED})]
@@ -58,14 +49,11 @@ RECIPES = [MIXED, *sorted({path.stem for path in (ROOT / "recipes").glob("*.yaml
 def on_look_alikes(overrides: tuple[str, ...]) -> RunSpec:
     """The spec with every environment of the catalog replaced by its look-alike."""
     spec = compose(overrides)
-    members = {
-        name: member.model_copy(
-            update={"target": None, "serve": f"tests.envs_under_test.catalog.{LOOK_ALIKES[member.target]}"}
-        )
-        if member.target in LOOK_ALIKES
-        else member
-        for name, member in spec.env.members.items()
-    }
+    members = dict(spec.env.members)
+    for name, member in members.items():
+        if member.target in LOOK_ALIKES:
+            serve = f"tests.envs_under_test.catalog.{LOOK_ALIKES[member.target]}"
+            members[name] = member.model_copy(update={"target": None, "serve": serve})
     return spec.model_copy(update={"env": spec.env.model_copy(update={"members": members})})
 
 
@@ -94,14 +82,8 @@ def test_an_option_of_the_catalog_is_prepared_as_its_page_says(option: str, tmp_
 
 
 def test_a_large_split_is_only_counted_and_the_share_is_by_index(tmp_path: Path) -> None:
-    found = prepared(
-        tmp_path,
-        "env=openreward",
-        "env.serve=tests.envs_under_test.catalog.answers:Unsplit",
-        "env.train.num_tasks=50",
-        "env.held_out.num_tasks=20",
-    )
-    one = record(found)
+    serve = "env.serve=tests.envs_under_test.catalog.answers:Unsplit"
+    one = record(prepared(tmp_path, "env=openreward", serve, "env.train.num_tasks=50", "env.held_out.num_tasks=20"))
     assert (one.identity, one.num_train, one.num_held_out) == (Identity.INDEX, 50, 20)
 
 
@@ -132,61 +114,13 @@ def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, store: Pa
     spec = on_look_alikes((f"recipes={recipe}",))
     if any(str(member.rows).endswith(":hub") for member in spec.env.members.values()):
         pytest.skip("its rows are on the Hugging Face hub, which tests do not reach")
-    few = {
-        name: member.model_copy(
-            update={
-                "train": member.train.model_copy(update={"num_tasks": 64}),
-                "held_out": HeldOutSpec.model_validate({**member.held_out.model_dump(), "num_tasks": 16}, strict=False),
-            }
-        )
-        if member.held_out is not None and "GSM8K" in (member.serve or "")
-        else member
-        for name, member in spec.env.members.items()
-    }
+    few = dict(spec.env.members)
+    for name, member in few.items():
+        if member.held_out is not None and "GSM8K" in (member.serve or ""):
+            held_out = HeldOutSpec.model_validate({**member.held_out.model_dump(), "num_tasks": 16}, strict=False)
+            train = member.train.model_copy(update={"num_tasks": 64})
+            few[name] = member.model_copy(update={"train": train, "held_out": held_out})
     spec = spec.model_copy(update={"env": spec.env.model_copy(update={"members": few})})
     found = prepare(prepare_config(spec, trains=True), os.environ, store)
     assert found.num_tasks(Purpose.TRAIN) > 0
     assert found.num_tasks(Purpose.HELD_OUT) > 0
-
-
-PLAYS: Mapping[str, tuple[str, str, list[tuple[str, dict[str, Any], float | None]]]] = {
-    "two of three": ("whodunit:WhoDunit", "train", [("submit_answer", {"wrong": ("location",)}, 2 / 3)]),
-    "three of four": ("whodunit:WhoDunit", "motive", [("submit_answer", {"wrong": ("motive",)}, 3 / 4)]),
-    "all, in capitals": ("whodunit:WhoDunit", "train", [("submit_answer", {"upper": True}, 1.0)]),
-}
-
-
-@pytest.mark.parametrize("play", PLAYS)
-def test_a_mystery_is_rewarded_by_its_components(play: str) -> None:
-    look_alike, kind, ((tool, how, reward),) = PLAYS[play]
-    provider = opened(look_alike)
-    index = 95 if kind == "motive" else 0
-    (task,) = provider.tasks("train", [index])
-    answer = {part: "nobody" if part in how.get("wrong", ()) else name for part, name in task.spec["solution"].items()}
-    if how.get("upper"):
-        answer = {part: name.upper() for part, name in answer.items()}
-    session = provider.open(task)
-    result = session.call(tool, answer)
-    session.close()
-    assert (result.reward, result.finished) == (pytest.approx(reward), True)
-
-
-def test_the_seven_tools_of_a_mystery_are_played() -> None:
-    provider = opened("whodunit:WhoDunit")
-    session = provider.open(Task("m", "train", 3, provider.tasks("train", [3])[0].spec))
-    bare = [tool.name for tool in session.tools() if not tool.parameters.get("properties")]
-    assert sorted(bare) == [
-        f"list_{what}" for what in ("clues", "locations", "motives", "statements", "suspects", "weapons")
-    ]
-    assert {tool.name for tool in session.tools()} - set(bare) == {"submit_answer"}
-    for name in bare:
-        result = session.call(name, {})
-        assert (bool(result.text), result.finished, result.is_call_error) == (True, False, False)
-    session.close()
-
-
-@cache
-def opened(look_alike: str) -> OpenRewardProvider:
-    spec = compose(("env=openreward", f"env.serve=tests.envs_under_test.catalog.{look_alike}"))
-    (config,) = episode_config(spec).members.values()
-    return OpenRewardProvider(config, os.environ)

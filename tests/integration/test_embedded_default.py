@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -271,13 +269,6 @@ def test_a_failing_environment_after_training_costs_its_evaluation_alone(outputs
     assert not (run / "attempt_2/evaluate/trajectories/before.jsonl").exists()
 
 
-@pytest.mark.slow
-def test_a_failing_environment_before_training_stops_the_run_without_a_step(tmp_path: Path) -> None:
-    run = failing(tmp_path, "after-*")
-    assert not (run / "metrics.jsonl").exists()
-    assert not (run / "model").exists()
-
-
 def failing(directory: Path, pattern: str) -> Path:
     """A run whose reward function fails while a path of this pattern exists; it ends with too many void episodes."""
     (directory / "failing.py").write_text(FAILING)
@@ -286,65 +277,6 @@ def failing(directory: Path, pattern: str) -> Path:
     done = xp(directory, "name=after", *SMALL[1:], "env.reward_fn=failing:reward")
     assert done.returncode == ExitCode.UNHEALTHY, done.stderr[-3000:]
     return the_run(directory, "after")
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_the_whole_tree_and_the_run_can_go_on(outputs: Path) -> None:
-    import psutil
-
-    process = psutil.Popen(
-        [sys.executable, "-m", "xp", "name=stopped", *SMALL, "training.num_steps=200"],
-        cwd=outputs, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    deadline = time.monotonic() + 500
-    while time.monotonic() < deadline:
-        found = list((outputs / "outputs/runs").glob("stopped-*/metrics.jsonl"))
-        if found and metrics(found[0].parent, "train"):
-            break
-        time.sleep(0.5)
-    tree = process.children(recursive=True)
-    assert tree
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=300) == 130
-    _, alive = psutil.wait_procs(tree, timeout=100)
-    assert not alive
-    assert json.loads((the_run(outputs, "stopped") / "run.json").read_text())["status"] == "interrupted"
-
-
-@pytest.mark.slow
-def test_training_refuses_a_task_set_that_was_damaged_behind_its_back(outputs: Path) -> None:
-    done = xp(outputs, "prepare", "name=prepared", *SMALL, "env.train.num_tasks=15")
-    assert done.returncode == 0, done.stderr
-    newest = max((outputs / "outputs/tasks").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime).parent
-    assert set(stages(the_run(outputs, "prepared"))) == {"prepare"}
-    table = newest / "tasks.parquet"
-    table.write_bytes(table.read_bytes()[:-1] + b"x")
-    plan = json.loads(xp(outputs, "plan", "--json", *SMALL, "env.train.num_tasks=15").stdout)
-    train = next(stage for stage in plan["stages"] if stage["name"] == "train")
-    for path, text in train["job"]["files"].items():
-        file = outputs / "outputs" / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    done = subprocess.run(
-        [sys.executable, *train["job"]["argv"][1:]],
-        cwd=outputs / "outputs",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 6
-    assert "damaged" in done.stderr
-
-
-def test_an_unreachable_environment_stops_the_run_with_its_code(outputs: Path, tmp_path: Path) -> None:
-    (tmp_path / "conf" / "env").mkdir(parents=True)
-    (tmp_path / "conf" / "env" / "gone.yaml").write_text(
-        "defaults: [_base, _self_]\ntarget: http://127.0.0.1:9\nlimits: {create_timeout_s: 2.0}\n"
-    )
-    done = xp(tmp_path, "--config-dir", "conf", "env=gone")
-    assert done.returncode == 7, done.stderr
-    assert "Traceback" not in done.stderr
-    assert outputs.is_dir()
 
 
 @pytest.mark.slow

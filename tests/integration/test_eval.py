@@ -22,6 +22,7 @@ from tests.stubs.chat_server import ChatServer, serving
 from xp.__main__ import main
 from xp.composition import compose
 from xp.envs import server_events
+from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
 from xp.lib import loaded_code
@@ -53,16 +54,7 @@ def result_in(outputs: Path) -> dict[str, Any]:
 
 def episodes_in(outputs: Path) -> list[tuple[str, int, int]]:
     (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
-    records = [json.loads(line) for line in file.read_text().splitlines() if line.strip() and whole_line(line)]
-    return [(one["split"], one["index"], one["sample"]) for one in records]
-
-
-def whole_line(line: str) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
+    return [(one["split"], one["index"], one["sample"]) for one in read_trajectories(file)]
 
 
 @pytest.fixture(scope="module")
@@ -155,9 +147,8 @@ def test_many_models_make_one_table(outputs: Path, capsys: pytest.CaptureFixture
     assert [line.split("|")[2].strip() for line in lines] == ["model", "---", "one", "two"]
     assert {one["model"] for one in server.requests} == {"one", "two"}
     results = [json.loads(file.read_text()) for file in (outputs / "evaluations").glob("*/eval.json")]
-    assert (
-        min(one["summary"]["seconds_mean"] for one in results) >= 0.02
-    )  # the model's own time is part of an episode's
+    # The model's own time is part of an episode's.
+    assert min(one["summary"]["seconds_mean"] for one in results) >= 0.02
 
 
 def test_as_many_episodes_are_in_flight_as_asked_for(outputs: Path) -> None:
@@ -189,20 +180,31 @@ def test_a_budget_ends_it_cleanly_and_a_larger_one_goes_on(outputs: Path, capsys
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "code", "told"),
     [
-        (["--budget-usd", "3"], "needs the prices"),
-        (["--budget-usd", "-3"], "is not a number above 0"),
-        (["--max-tokens-total", "0"], "is not a whole number from 1 on"),
+        (["--budget-usd", "3"], ExitCode.CONFIG, "needs the prices"),
+        (["--budget-usd", "-3"], ExitCode.CONFIG, "is not a number above 0"),
+        (["--max-tokens-total", "0"], ExitCode.CONFIG, "is not a whole number from 1 on"),
+        (["model.key=XP_NO_SUCH_KEY"], ExitCode.SECRET, "XP_NO_SUCH_KEY"),
+        (["model.key=XP_ODD_KEY"], ExitCode.SECRET, "XP_ODD_KEY"),
     ],
 )
-def test_a_limit_that_cannot_be_kept_is_refused_before_anything_is_played(
-    outputs: Path, capsys: pytest.CaptureFixture[str], more: list[str], told: str
+def test_what_cannot_be_kept_or_used_is_refused_before_anything_is_made(
+    more: list[str],
+    code: ExitCode,
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("XP_ODD_KEY", "a\tb")
     with serving(ChatServer()) as server:
-        assert main(words(server, outputs, *more)) == ExitCode.CONFIG
-    assert told in capsys.readouterr().err
+        assert main(words(server, tmp_path / "outputs", *more)) == code
+    error = capsys.readouterr().err
+    assert told in error
+    assert "on record" not in error
     assert server.requests == []
+    assert not (tmp_path / "outputs").exists()
 
 
 def test_a_dead_endpoint_leaves_what_was_played(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,19 +220,6 @@ def test_a_dead_endpoint_leaves_what_was_played(outputs: Path, capsys: pytest.Ca
     assert len(first) == 7
     assert sorted(episodes_in(outputs)) == sorted(set(episodes_in(outputs)))
     assert result_in(outputs)["num_played"] == 20
-
-
-@pytest.mark.parametrize("key", ["XP_NO_SUCH_KEY", "XP_ODD_KEY"])
-def test_an_unusable_key_stops_the_command_before_anything_is_made(
-    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XP_ODD_KEY", "a\tb")
-    with serving(ChatServer()) as server:
-        assert main(words(server, tmp_path / "outputs", f"model.key={key}")) == ExitCode.SECRET
-    told = capsys.readouterr().err
-    assert key in told
-    assert "on record" not in told
-    assert not (tmp_path / "outputs").exists()
 
 
 def test_the_key_is_sent_and_stands_in_no_file_and_no_output(
@@ -269,12 +258,8 @@ def test_killed_at_random_points_each_episode_counts_once(
     draw = random.Random(22)
     whole = tmp_path_factory.mktemp("whole")
     (whole / "tasks").symlink_to(prepared / "tasks")
-    more = (
-        "evaluation.num_tasks=120",
-        "evaluation.samples_per_task=2",
-        "eval.concurrency=4",
-        "evaluation.temperature=0.0",
-    )
+    sizes = ("evaluation.num_tasks=120", "evaluation.samples_per_task=2")
+    more = (*sizes, "eval.concurrency=4", "evaluation.temperature=0.0")
     with serving(ChatServer(write=knows_some, latency_s=0.002)) as server:
         with subprocess.Popen(
             [sys.executable, "-c", CHILDREN], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -113,20 +113,3 @@ def test_a_run_is_compared_with_its_own_beginning_task_by_task(
     assert "0.200 -> 0.800: +0.600" in shown
     assert "both 2, only R@0 0, only R 6, neither 2" in shown
     assert "R is better than R@0 by 0.600" in shown
-
-
-def test_names_may_be_prefixes_and_patterns_and_missing_ones_are_named(
-    outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = f"outputs={outputs}"
-    assert main(["runs", "compare", "multiply-R-0-", "multiply-R-5-", "--paired", root]) == 0
-    assert "multiply-R-5-" in capsys.readouterr().out
-    assert main(["runs", "compare", "multiply-R-[05]-*", "--paired", root]) == 0
-    for words, told in (
-        (["multiply-R", "R"], "multiply-R is the beginning of 4 names: multiply-R-0-"),
-        (["R", "nothing"], "no such run or evaluation: nothing"),
-        (["multiply-R-0-"], "is one evaluation; name another one"),
-        (["R", "--csv"], "compare --paired is shown as text or with --json"),
-    ):
-        assert main(["runs", "compare", *words, "--paired", root]) != 0
-        assert told in capsys.readouterr().err

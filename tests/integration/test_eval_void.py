@@ -6,14 +6,13 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.test_eval import knows_some, result_in, words
-from tests.stubs.chat_server import ChatServer, Reply, serving
+from tests.stubs.chat_server import ChatServer, serving
 from xp.__main__ import main
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
@@ -52,16 +51,6 @@ def test_a_dropped_connection_makes_one_episode_void_and_others_count(outputs: P
     assert all("it answers other dialogues" in one["void_reason"] for one in void)
 
 
-@pytest.mark.parametrize("reply", [(400, {}, {"error": {"code": "content_filter"}}), (200, {}, {"choices": []})])
-def test_a_dialogue_that_the_endpoint_filters_is_a_void_episode(reply: Reply, tmp_path: Path) -> None:
-    server = replace(breaks_off_at(10**9), before=lambda number: reply if number == 1 else None)
-    with serving(server):
-        command = words(server, tmp_path, "evaluation.num_tasks=20", "training.max_void_fraction=0.9")
-        assert main(command) == 0
-    result = result_in(tmp_path)
-    assert (result["status"], result["summary"]["num_void"], result["summary"]["num_episodes"]) == ("finished", 1, 20)
-
-
 def test_too_many_void_episodes_stop_it_early_with_a_code(
     tmp_path: Path, outputs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,15 +65,6 @@ def test_too_many_void_episodes_stop_it_early_with_a_code(
         assert len(server.requests) == asked  # the limit is passed: nothing more is played
     told = capsys.readouterr()
     assert "more than training.max_void_fraction=0.1" in told.out + told.err
-
-
-def test_a_task_that_does_not_fit_the_context_is_void(tmp_path: Path) -> None:
-    too_long = (400, {}, {"error": {"message": "This model's maximum context length is 8192 tokens."}})
-    server = replace(breaks_off_at(10**9), before=lambda number: too_long if number == 1 else None)
-    with serving(server):
-        command = words(server, tmp_path, "evaluation.num_tasks=20", "training.max_void_fraction=0.9")
-        assert main(command) == 0
-    assert result_in(tmp_path)["summary"]["num_void"] == 1
 
 
 def repeats(body: Mapping[str, Any]) -> dict[str, Any]:

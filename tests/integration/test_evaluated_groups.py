@@ -23,10 +23,7 @@ def compared(episodes):
 
 @pytest.mark.parametrize(
     ("num_tasks", "layout"),
-    [
-        (2, ()),
-        (7, ("hardware.accelerators_per_node=2", "training.micro_batch_size=2")),
-    ],
+    [(2, ()), (7, ("hardware.accelerators_per_node=2", "training.micro_batch_size=2"))],
     ids=["one process", "two processes"],
 )
 def test_the_tasks_of_every_evaluation_are_groups(

@@ -48,41 +48,46 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **texts: str) -> P
     return place
 
 
-def refused(launcher: Launcher, outputs: Path, spec: Any) -> XpError:
-    """Run one stage, which fails before it starts."""
-    with pytest.raises(XpError) as caught:
-        dispatch(plan(stage("a", "pass")).by(spec), launcher, outputs, echo=lambda _: None)  # type: ignore[arg-type]
-    return caught.value
-
-
 TESTS_ONLY = 'case "$1" in --test-only) exit 0;; esac'
+INVALID = "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1"
+REFUSALS: list[tuple[type[Launcher], dict[str, Any], str | None, tuple[str, ...]]] = [
+    (SlurmLauncher, {}, INVALID, ("Invalid account",)),
+    (SlurmLauncher, {}, f"{TESTS_ONLY}\necho 'slurmctld: connection refused' >&2; exit 1", ("connection refused",)),
+    (SlurmLauncher, {}, f"{TESTS_ONLY}\necho '<html>welcome</html>'", ("welcome",)),
+    (SlurmLauncher, {}, f"{TESTS_ONLY}\nexit 0", ("answered ''",)),
+    (SlurmLauncher, {}, None, ("sbatch is not on this machine's PATH",)),
+    (SlurmLauncher, {"sbatch": {"mem": "1G"}}, "exit 0", ("xp sets mem itself",)),
+    (ModalLauncher, {}, "exit", ("Token missing",)),
+    (ModalLauncher, {}, "garbage", ("printed no app",)),
+    (RayLauncher, {}, None, ("no Ray cluster answers", "launcher.start_head=true")),
+]
+"""Launcher, its options, the program that it calls (of Modal's stub: its fault; None: none), and words of the error."""
 
 
-@pytest.mark.parametrize(
-    ("sbatch", "said"),
-    [
-        ("echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1", "Invalid account"),
-        (f"{TESTS_ONLY}\necho 'slurmctld: connection refused' >&2; exit 1", "connection refused"),
-        (f"{TESTS_ONLY}\necho '<html>welcome</html>'", "welcome"),
-        (f"{TESTS_ONLY}\nexit 0", "answered ''"),
-    ],
-)
-def test_what_sbatch_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sbatch: str, said: str) -> None:
-    programs(tmp_path, monkeypatch, sbatch=sbatch, squeue="exit 0", scontrol="exit 1", scancel="exit 0")
+@pytest.mark.parametrize(("kind", "options", "program", "words"), REFUSALS)
+def test_what_a_cluster_or_its_absence_says_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Any,
+    options: dict[str, Any],
+    program: str | None,
+    words: tuple[str, ...],
+) -> None:
+    outputs = tmp_path / "outputs"
     monkeypatch.setattr(slurm, "LOOKUPS", 1)
-    spec = launcher_spec("slurm")
-    error = refused(SlurmLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
-    assert said in str(error)
-    assert error.code == ExitCode.RUNTIME
-
-
-def test_a_missing_sbatch_is_told_before_anything_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    spec = launcher_spec("slurm")
-    error = refused(SlurmLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
-    assert "sbatch is not on this machine's PATH" in str(error)
-    assert error.code == ExitCode.RUNTIME
-    assert not (tmp_path / "outputs").exists()
+    if kind is ModalLauncher:
+        with_modal(tmp_path, monkeypatch, str(program))
+    elif program is None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        options = {"address": f"http://127.0.0.1:{free_ports(1)[0]}"} if kind is RayLauncher else options
+    else:
+        programs(tmp_path, monkeypatch, sbatch=program, squeue="exit 0", scontrol="exit 1", scancel="exit 0")
+    spec: Any = launcher_spec(kind.name, **options)
+    with pytest.raises(XpError) as caught:
+        dispatch(plan(stage("a", "pass")).by(spec), kind(spec, outputs), outputs, echo=lambda _: None)
+    assert all(word in str(caught.value) for word in words)
+    assert caught.value.code == (ExitCode.CONFIG if options.get("sbatch") else ExitCode.RUNTIME)
+    assert program is not None or not outputs.exists()
 
 
 def test_a_job_that_slurm_took_silently_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,23 +123,6 @@ LISTS = (
 """A scontrol that knows whether scancel was called."""
 
 
-def test_a_chain_that_slurm_refuses_in_its_middle_leaves_no_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sbatch = f"""{TESTS_ONLY}
-test -f $here/first && {{ echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1; }}
-touch $here/first; echo 101"""
-    place = programs(tmp_path, monkeypatch, sbatch=sbatch, scontrol=LISTS, scancel='echo "$@" >> $here/cancelled')
-    spec, outputs = launcher_spec("slurm", detach=True), tmp_path / "outputs"
-    chain = plan(stage("a", "pass"), stage("b", "pass")).by(spec)
-    with pytest.raises(XpError, match="QOSMaxSubmitJobPerUserLimit"):
-        dispatch(chain, SlurmLauncher(spec, outputs), outputs, echo=lambda _: None)  # type: ignore[arg-type]
-    eventually(lambda: (place / "cancelled").exists() and (place / "cancelled").read_text() == "101\n")
-    record = read_record(outputs / "runs/run")
-    assert record.status is RunStatus.FAILED
-    assert [one.native_id for one in record.attempts[-1].stages] == ["101", None]
-
-
 def test_a_run_that_another_command_asks_about_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = programs(
         tmp_path, monkeypatch, sbatch=f"{TESTS_ONLY}\necho 101", scontrol=LISTS, scancel="touch $here/cancelled"
@@ -156,14 +144,6 @@ def test_a_run_that_another_command_asks_about_is_cancelled(tmp_path: Path, monk
     finally:
         asking.join()
     assert read_record(outputs / "runs/run").status is RunStatus.INTERRUPTED
-
-
-def test_what_xp_sets_itself_cannot_be_set_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs(tmp_path, monkeypatch, sbatch="exit 0")
-    spec = launcher_spec("slurm", sbatch={"mem": "1G"})
-    error = refused(SlurmLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
-    assert "xp sets mem itself" in str(error)
-    assert error.code == ExitCode.CONFIG
 
 
 def test_further_sbatch_options_reach_it_and_cpu_processes_are_no_gpus(
@@ -212,15 +192,6 @@ def test_a_node_skips_a_stage_that_an_earlier_one_made(tmp_path: Path) -> None:
     assert ended.exit_code == 0
 
 
-@pytest.mark.parametrize(("fault", "said"), [("exit", "Token missing"), ("garbage", "printed no app")])
-def test_what_modal_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, said: str) -> None:
-    with_modal(tmp_path, monkeypatch, fault)
-    spec = launcher_spec("modal")
-    error = refused(ModalLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
-    assert said in str(error)
-    assert error.code == ExitCode.RUNTIME
-
-
 def test_an_app_that_modal_took_silently_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cloud = with_modal(tmp_path, monkeypatch, "accepts")
     monkeypatch.setattr(modal, "ask", lambda argv, **how: _asked(argv, cloud, **how))
@@ -253,15 +224,6 @@ def with_modal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> P
     programs(tmp_path, monkeypatch, modal=f'exec "{sys.executable}" "{stub}" "{cloud}" "$@"')
     monkeypatch.setattr(ModalLauncher, "ask_s", 0.2)
     return cloud
-
-
-def test_a_silent_ray_cluster_is_told_before_anything_is_made(tmp_path: Path) -> None:
-    spec = launcher_spec("ray", address=f"http://127.0.0.1:{free_ports(1)[0]}")
-    error = refused(RayLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", spec)
-    assert "no Ray cluster answers" in str(error)
-    assert "launcher.start_head=true" in str(error)
-    assert error.code == ExitCode.RUNTIME
-    assert not (tmp_path / "outputs").exists()
 
 
 def test_secrets_for_a_ray_cluster_elsewhere_need_a_file_that_is_there(

@@ -30,21 +30,6 @@ with open("runs/run/metrics.jsonl", "a") as file:
 """
 
 
-def test_stages_run_one_after_the_other_and_see_what_earlier_ones_wrote(tmp_path: Path) -> None:
-    first = stage("a", "import time; time.sleep(0.2); open('x', 'w').write('from a')", outputs=("x",))
-    second = stage("b", "open('y', 'w').write(open('x').read() + ' and b')", outputs=("y",))
-    assert run(plan(first, second), tmp_path).status is RunStatus.SUCCEEDED
-    assert (tmp_path / "y").read_text() == "from a and b"
-
-
-def test_a_cached_stage_is_not_run(tmp_path: Path) -> None:
-    make = stage("model", "open('count', 'a').write('x'); open('manifest', 'w').write('{}')", done="manifest")
-    run(plan(make, run_id="one"), tmp_path)
-    record = run(plan(make, run_id="two"), tmp_path)
-    assert (tmp_path / "count").read_text() == "x"
-    assert record.attempts[0].stages[0].status is RunStatus.CACHED
-
-
 MAKE = """
 import hashlib, json, os
 os.makedirs("made", exist_ok=True)
@@ -72,26 +57,6 @@ def test_a_damaged_result_is_made_again_with_one_warning(tmp_path: Path, monkeyp
         assert "".join(screen).count("xp: model: made is damaged (weights does not match its sha256)") == 1
         assert weights.read_text() == "w" * 1000
     assert (tmp_path / "count").read_text() == "xxx"
-
-
-def test_a_restart_resumes_where_the_program_left_off(tmp_path: Path) -> None:
-    code = (
-        "import os, signal\nopen('steps', 'a').write(os.environ['XP_ATTEMPT'])\n"
-        "if os.environ['XP_ATTEMPT'] == '1': os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    record = run(plan(stage("train", code), max_restarts=1), tmp_path)
-    assert (tmp_path / "steps").read_text() == "12"
-    assert [attempt.status for attempt in record.attempts] == [RunStatus.FAILED, RunStatus.SUCCEEDED]
-    assert record.attempts[0].stages[0].exit_code == 128 + 9
-    assert (tmp_path / "runs/run/attempt_1/train/log.txt").exists()
-    assert (tmp_path / "runs/run/attempt_2/train/log.txt").exists()
-
-
-def test_a_later_change_of_source_does_not_reach_a_run(tmp_path: Path) -> None:
-    code = "import xp.errors, sys; print(xp.errors.__file__)"
-    run(plan(stage("a", code)), tmp_path)
-    log = (tmp_path / "runs/run/attempt_1/a/log.txt").read_text().strip()
-    assert log == str(tmp_path / "runs/run/attempt_1/code/xp/errors.py")
 
 
 def test_a_canary_is_in_no_byte_no_argv_and_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,14 +89,6 @@ raise RuntimeError("cannot log in with " + key)
     assert "cannot log in with" in str(caught.value)
     assert "MY_KEY" in (tmp_path / "runs/run/run.json").read_text()
     assert not (tmp_path / "pwned").exists()
-
-
-def test_a_stage_does_not_see_the_secrets_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MY_KEY", "XPCANARY_mine")
-    look = "import os, sys; sys.exit(any('XPCANARY' in value for value in os.environ.values()))"
-    has = "import os, sys; sys.exit(os.environ['KEY'] != 'XPCANARY_mine' or 'MY_KEY' in os.environ)"
-    record = run(plan(stage("has", has, secrets={"KEY": "MY_KEY"}), stage("looks", look)), tmp_path)
-    assert record.status is RunStatus.SUCCEEDED
 
 
 def test_two_supervisors_cannot_run_the_same_run(tmp_path: Path) -> None:
@@ -175,16 +132,6 @@ def test_a_full_disk_under_the_log_ends_the_run_with_its_code(tmp_path: Path) ->
     assert "log.txt" in ended.stdout
     assert "Traceback" not in ended.stderr
     assert statuses(tmp_path) == {"s0": "failed"}
-
-
-def test_metrics_reach_tensorboard_while_the_run_goes_on(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run(plan(stage("train", METRICS), tracking=("tensorboard",)), tmp_path)
-    events = EventAccumulator(str(tmp_path / "runs/run/tensorboard/attempt_1"))
-    events.Reload()
-    assert [event.value for event in events.Scalars("loss")] == [0.0, 1.0, 2.0]
 
 
 def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(

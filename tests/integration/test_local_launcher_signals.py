@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import DEADLINE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
-from xp.errors import ExitCode, XpError
+from xp.errors import ExitCode
 from xp.lib import processes
-from xp.run_records.run_directory import cancel
 
 pytestmark = pytest.mark.integration
 
@@ -31,8 +30,7 @@ while True:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGHUP, ExitCode.TERMINATED)],
+    ("number", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGHUP, ExitCode.TERMINATED)]
 )
 def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path, number: int, code: ExitCode) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE, "open('never', 'w')"], grace_s=1.0)
@@ -169,14 +167,3 @@ def test_a_supervisor_that_is_killed_leaves_no_orphans(tmp_path: Path) -> None:
     ended, output = Supervisor(tmp_path, ["print('again')"], attempt=2).end()
     assert (ended, "again" in output) == (0, True)
     assert statuses(tmp_path) == {"s0": "succeeded"}
-
-
-def test_a_run_can_be_cancelled_from_another_process(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path, [POLITE], grace_s=600.0)
-    eventually(lambda: (tmp_path / "up").exists())
-    assert cancel(tmp_path / "runs/run") == supervisor.process.pid
-    ended, output = supervisor.end()
-    assert ended == ExitCode.TERMINATED
-    assert "tidied up" in output
-    with pytest.raises(XpError, match=r"not running.*interrupted"):
-        cancel(tmp_path / "runs/run")

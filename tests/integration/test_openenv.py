@@ -166,11 +166,7 @@ def bundled(name: str) -> OpenEnvProvider:
     """One server for all tests of an environment; it ends with the process."""
     module = f"openenv_{name}"
     return OpenEnvProvider(
-        rules(
-            provider="openenv",
-            serve=f"xp.builtin.{module}:{CLASSES[name]}",
-            rows=f"xp.builtin:{name}.jsonl",
-        ),
+        rules(provider="openenv", serve=f"xp.builtin.{module}:{CLASSES[name]}", rows=f"xp.builtin:{name}.jsonl"),
         os.environ,
     )
 

@@ -39,10 +39,7 @@ def test_it_serves_within_its_context_and_not_after() -> None:
 
 @pytest.mark.parametrize(
     ("serve", "reason"),
-    [
-        ("no_such_module:Env", "ModuleNotFoundError"),
-        ("tests.support.ors_server:Running", "TypeError"),
-    ],
+    [("no_such_module:Env", "ModuleNotFoundError"), ("tests.support.ors_server:Running", "TypeError")],
 )
 def test_what_cannot_be_served_is_said_in_one_message(serve: str, reason: str) -> None:
     with pytest.raises(XpError, match=reason) as caught:
@@ -86,9 +83,7 @@ def test_it_has_the_memory_limit_and_more_is_a_fault() -> None:
     provider.close()
 
 
-def test_a_killed_server_is_replaced_and_costs_only_open_episodes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_killed_server_is_replaced_and_costs_only_open_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_server, "PING_S", 0.2)
     provider = OpenRewardProvider(rules(serve=COUNTER, create_timeout_s=600.0), os.environ)
     task = provider.tasks("train", [1])[0]

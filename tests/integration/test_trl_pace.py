@@ -155,11 +155,7 @@ def test_a_signal_that_interrupts_no_wait_still_ends_the_play() -> None:
 def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path) -> None:
     graders = "tests.graders_under_test.graders"
     task = ("env=graded", f"env.grader={graders}:waits_for_others", f"env.rows={graders}:held_out_rows")
-    sizes = (
-        "env.limits.retries_per_episode=0",
-        "training.max_tokens_per_turn=4",
-        "hardware=cpu",
-    )
+    sizes = ("env.limits.retries_per_episode=0", "training.max_tokens_per_turn=4", "hardware=cpu")
     words = ["eval", "model=tiny", *task, *sizes, "env.held_out.split=test", "eval.concurrency=2"]
     assert main([*words, f"outputs={tmp_path}"]) == ExitCode.OK
     (file,) = tmp_path.glob("evaluations/*/eval.json")

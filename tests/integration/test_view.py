@@ -226,8 +226,7 @@ def test_a_run_that_goes_on_is_followed(server: Server, browser: Any) -> None:
     watched = Watched(browser)
     page = watched.open(f"http://127.0.0.1:{server.port}/?token={server.token}")
     write_episodes(
-        server.run / "attempt_1/train/trajectories/train.jsonl",
-        [episode("train", 8, 3, 0, 1.0, said="I came later.")],
+        server.run / "attempt_1/train/trajectories/train.jsonl", [episode("train", 8, 3, 0, 1.0, said="I came later.")]
     )
     page.wait_for_selector(".figure:has-text('episodes') .value:text-is('73')")
     page.evaluate("XP.go({phase: 'train', step: 9})")

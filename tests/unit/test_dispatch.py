@@ -416,11 +416,7 @@ def test_results_of_a_run_elsewhere_are_fetched_by_name(tmp_path: Path, monkeypa
     ],
 )
 def test_a_detached_run_is_brought_up_to_date_by_who_reads_it(
-    codes: dict[str, int],
-    expected: tuple[str, str],
-    status: RunStatus,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    codes: dict[str, int], expected: tuple[str, str], status: RunStatus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = FakeCluster()
     go(detached(stage("a", ""), stage("b", "")), tmp_path, launcher)

@@ -18,14 +18,7 @@ from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context
 from xp.run_records.leaderboard import as_csv, as_markdown, leaderboard
-from xp.run_records.record import (
-    Provenance,
-    RunRecord,
-    RunStatus,
-    begin_attempt,
-    close_attempt,
-    write_record,
-)
+from xp.run_records.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
 from xp.run_records.run_directory import hold
 from xp.run_records.sweep import RunState, held_out_reward, ledger, open_points, spec_digest
 from xp.spec import RunSpec

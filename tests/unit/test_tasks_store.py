@@ -42,10 +42,7 @@ def test_rows_are_read_by_purpose_in_the_order_of_the_selection() -> None:
     train, held_out = list(task_set.rows("train")), list(task_set.rows(Purpose.HELD_OUT))
     assert [row.index for row in train] == list(range(70))
     assert [row.task_id for row in held_out] == [f"fake/test/{index}" for index in range(5)]
-    assert train[3].messages == (
-        {"role": "system", "content": "Think."},
-        {"role": "user", "content": "Solve: train 3"},
-    )
+    assert train[3].messages == ({"role": "system", "content": "Think."}, {"role": "user", "content": "Solve: train 3"})
     assert (task_set.num_tasks("train"), task_set.num_tasks("held_out")) == (70, 5)
 
 

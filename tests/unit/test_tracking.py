@@ -174,9 +174,7 @@ def test_wandb_gets_the_steps_of_an_earlier_attempt_once(tmp_path: Path, monkeyp
     assert sent == [(2, 1), (2, 2), (3, 3)]
 
 
-def test_a_missing_tracker_is_refused_with_the_way_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_tracker_is_refused_with_the_way_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xp.tracking.base.find_spec", lambda _: None)
     with pytest.raises(XpError, match="pip install tensorboard") as caught:
         check_trackers(["tensorboard"])
