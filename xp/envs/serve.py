@@ -64,15 +64,13 @@ def main(kind: str, serve: str, report_fd: int, port: int, memory_gb: float | No
 
 
 def _app(kind: str, serve: str, calls: WatchedCalls) -> App:
-    if kind == "openenv":
-        import_openenv()
-    else:
-        import_openreward()
+    is_openenv = kind == "openenv"
+    (import_openenv if is_openenv else import_openreward)()
     target = load_object(serve)
     for name in BASES:
         if (base := getattr(sys.modules.get(name), "Environment", None)) is not None:
             calls.watch(target, base)
-    app: App = (openenv_app if kind == "openenv" else ors_app)(target)
+    app: App = (openenv_app if is_openenv else ors_app)(target)
     return app
 
 
@@ -170,9 +168,8 @@ def _models(environment: type) -> tuple[type, type]:
     action, observation = hints.get("action"), hints.get("return")
     if inspect.isclass(action) and inspect.isclass(observation):
         return action, observation
-    raise TypeError(
-        f"{environment.__name__} names no models: derive it from Environment[YourAction, YourObservation, State]"
-    )
+    fix = "derive it from Environment[YourAction, YourObservation, State]"
+    raise TypeError(f"{environment.__name__} names no models: {fix}")
 
 
 if __name__ == "__main__":

@@ -52,22 +52,18 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     is_url = "://" in name
     api_url, session_url = _catalog_urls(environ)
     url = name.rstrip("/") if is_url else session_url
-    is_allowed = _is_allowed(url, config, {origin(api_url), origin(session_url)})
+    # A loopback port may belong to any user of the machine, so its origin must be listed, that of a catalog too.
+    is_catalog = origin(url) in (origin(api_url), origin(session_url)) and url.startswith("https://")
+    is_allowed = is_catalog or origin(url) in map(origin, config.allowed_origins)
     secrets = _secret_values(config, environ)
     if secrets and not is_allowed:
-        raise XpError(
-            f"environment {config.name}: its secrets would go to {origin(url)}, which is not allowed.\n"
-            f"Add it to allowed_origins of the environment if you trust that server."
-        )
+        raise _not_allowed(f"environment {config.name}: its secrets", url)
     headers = {} if is_url else {"X-Deployment": name}
     key = environ.get(API_KEY)
     if key and is_allowed:
         headers["X-API-Key"] = _header(key, API_KEY)
     elif key and not is_url:
-        raise XpError(
-            f"environment {config.name}: {API_KEY} would go to {origin(url)}, which is not allowed.\n"
-            "Add it to allowed_origins of the environment if you trust that server."
-        )
+        raise _not_allowed(f"environment {config.name}: {API_KEY}", url)
     elif not is_url:
         raise XpError(f"environment {config.name} is in the OpenReward catalog and needs {API_KEY}", ExitCode.SECRET)
     if is_url:
@@ -84,16 +80,12 @@ def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     """
     url = (config.target or "").rstrip("/")
     values = _secret_values(config, environ)
+    where = f"environment {config.name}"
     if strange := sorted(set(values) - {HOST_TOKEN}):
-        raise XpError(
-            f"environment {config.name}: an OpenEnv server accepts no secrets except {HOST_TOKEN}, not {strange}"
-        )
-    is_allowed = origin(url) in {origin(allowed) for allowed in config.allowed_origins}
+        raise XpError(f"{where}: an OpenEnv server accepts no secrets except {HOST_TOKEN}, not {strange}")
+    is_allowed = origin(url) in map(origin, config.allowed_origins)
     if values and not (is_allowed and (url.startswith("https://") or is_loopback(url))):
-        raise XpError(
-            f"environment {config.name}: {HOST_TOKEN} would go to {origin(url)}, which is not allowed.\n"
-            "Add it to allowed_origins of the environment if you trust that server; https only."
-        )
+        raise _not_allowed(f"{where}: {HOST_TOKEN}", url, "; https only")
     headers = {"Authorization": f"Bearer {_header(values[HOST_TOKEN], HOST_TOKEN)}"} if values else {}
     return Target(url, None, headers, {})
 
@@ -117,15 +109,10 @@ def api_target(
     if not key:
         raise XpError(f"{what} needs {API_KEY}", ExitCode.SECRET)
     if not url.startswith("https://"):
-        place = origin(url)
         if not is_loopback(url):
-            raise XpError(f"{what}: {API_KEY} would go to {place} in the clear; use https")
-        if place not in {origin(allowed) for allowed in allowed_origins}:
-            raise XpError(
-                f"{what}: {API_KEY} would go to {place}, which is not allowed: a port of this"
-                " machine may belong to any of its users.\n"
-                "Add it to allowed_origins of the environment if you trust that server."
-            )
+            raise XpError(f"{what}: {API_KEY} would go to {origin(url)} in the clear; use https")
+        if origin(url) not in map(origin, allowed_origins):
+            raise _not_allowed(f"{what}: {API_KEY}", url, "; a port of this machine may belong to any of its users")
     return Target(url, None, {"X-API-Key": _header(key, API_KEY)}, {})
 
 
@@ -159,12 +146,11 @@ def _header(value: str, name: str) -> str:
     return value
 
 
-def _is_allowed(url: str, config: EnvConfig, catalog: set[str]) -> bool:
-    # A loopback port may belong to any user of the machine, so its origin must be listed too.
-    place = origin(url)
-    if place in {origin(allowed) for allowed in config.allowed_origins}:
-        return True
-    return place in catalog and place.startswith("https://")
+def _not_allowed(what: str, url: str, more: str = "") -> XpError:
+    return XpError(
+        f"{what} would go to {origin(url)}, which is not allowed.\n"
+        f"Add it to allowed_origins of the environment if you trust that server{more}."
+    )
 
 
 def _catalog_urls(environ: Mapping[str, str]) -> tuple[str, str]:
@@ -212,11 +198,9 @@ def _catalog_secrets(values: Mapping[str, str], key: str, session_url: str, api_
     spec = importlib.util.spec_from_file_location("_xp_openreward_secrets", path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    sdk = module
-    unknown = [name for name in values if name not in sdk.WELL_KNOWN_SECRETS]
-    if unknown:
+    sdk = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sdk)
+    if unknown := [name for name in values if name not in sdk.WELL_KNOWN_SECRETS]:
         raise XpError(
             f"the OpenReward catalog does not know where the secret {unknown[0]} may go.\n"
             f"Known names: {', '.join(sorted(sdk.WELL_KNOWN_SECRETS))}",

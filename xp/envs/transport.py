@@ -87,8 +87,7 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        fault = _fault(error, what)
-        if fault is None:
+        if (fault := _fault(error, what)) is None:
             raise
         raise fault from None
 

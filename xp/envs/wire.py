@@ -88,8 +88,7 @@ def messages(value: Any, what: str) -> list[Message]:
         for block in blocks:
             match mapping(block, what):
                 case {"type": "tool_call"}:
-                    call = {"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input")}
-                    calls.append(call)
+                    calls.append({"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input")})
                 case {"type": "tool_result"}:
                     text = block_text(block.get("blocks"), what)
                     results.append({"role": "tool", "content": text, "tool_call_id": block.get("tool_call_id")})
@@ -178,9 +177,8 @@ def tool_specs(items: Any, what: str, schema_keys: tuple[str, ...]) -> tuple[Too
     for item in items:
         tool = mapping(item, what)
         schema: Any = next((value for key in schema_keys if (value := tool.get(key))), {})
-        specs.append(
-            ToolSpec(string(tool.get("name"), what), str(tool.get("description") or ""), mapping(schema, what))
-        )
+        name, description = string(tool.get("name"), what), str(tool.get("description") or "")
+        specs.append(ToolSpec(name, description, mapping(schema, what)))
     if len({spec.name for spec in specs}) < len(specs):
         raise ProtocolError(f"{what}: two tools have the same name")
     return tuple(specs)

@@ -84,11 +84,8 @@ class RayLauncher(ClusterLauncher):
         try:
             import ray.job_submission  # noqa: F401
         except ImportError:
-            raise XpError(
-                # Its client is in Ray's extra.
-                f"launcher=ray needs Ray's client: {install_command('ray').replace('ray==', 'ray[default]==')}",
-                ExitCode.RUNTIME,
-            ) from None
+            install = install_command("ray").replace("ray==", "ray[default]==")  # its client is in Ray's extra
+            raise XpError(f"launcher=ray needs Ray's client: {install}", ExitCode.RUNTIME) from None
         if is_loopback(self._address):
             check_machine(stages)
         else:

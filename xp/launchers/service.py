@@ -124,9 +124,8 @@ class ServiceLauncher:
     def _place(self, stage: Stage, context: Context) -> None:
         """Writes the files that the machine gets: the job spec, and the lock's files."""
         write_files(stage.job.files, context.outputs)  # so that the run's directory is complete on this machine too
-        job_spec = make_job_spec(
-            stage, context, root=MOUNT, grace_s=self._spec.grace_s, prints=True, files=stage.job.files
-        )
+        files, grace_s = stage.job.files, self._spec.grace_s
+        job_spec = make_job_spec(stage, context, root=MOUNT, grace_s=grace_s, prints=True, files=files)
         path = job_spec.write(context.outputs)
         if (lock := lock_of(stage.job)) is not None:
             for file in lock.files:

@@ -77,15 +77,9 @@ def _progress(run: Path, lines: Sequence[Mapping[str, Any]], total: int | None, 
         curves = [("reward", _points(lines, REWARD), "step"), ("held-out", held_out, "evaluation")]
     last = lines[-1] if lines else {"step": 0}
     times = [value for _, value in _points(lines[-RECENT:], seconds)]
-    at = last.get("time")
-    return RunProgress(
-        is_tuning,
-        last["step"],
-        total,
-        tuple(one for one in curves if one[1]),
-        fmean(times) if times else None,
-        float(at) if at is not None and is_finite(at) else 0.0,
-    )
+    known, step_s = tuple(one for one in curves if one[1]), fmean(times) if times else None
+    at = float(last["time"]) if is_finite(last.get("time")) else 0.0
+    return RunProgress(is_tuning, last["step"], total, known, step_s, at)
 
 
 def _points(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
