@@ -66,6 +66,19 @@ class Together(dict[str, Any]):
     """Values of a field and of its neighbours, that are legal together only."""
 
 
+OTHERS: Mapping[str, Any] = {
+    "backend.engine.quantized_model": Together({"quantization": "fp8", "quantized_model": "Org/Model-FP8"}),
+    "algorithm.loss_length": Together({"loss_aggregation": "constant", "loss_length": 7}),
+    "algorithm.distill": {
+        **dict.fromkeys(("revision", "url", "key")),
+        "teacher": "Org/Other", "coef": 0.5, "beside_reward": True,
+    },
+    "algorithm.distill.url": "http://127.0.0.1:9/v1",
+    "algorithm.distill.revision": "0" * 40,
+}
+"""Field -> the other value that is tried, whatever it is now."""
+
+
 def others(now: Any, path: str) -> list[Any]:
     if path in ("algorithm.estimator", "algorithm.advantage_fn", "algorithm.critic"):
         variants = [now[:-1]] if path == "algorithm.advantage_fn" and now else []
@@ -74,17 +87,8 @@ def others(now: Any, path: str) -> list[Any]:
         sapo = {"temperature_positive": 0.5, "temperature_negative": 2.0}
         losses = ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})
         return [Together(one) for one in losses if one[path.rpartition(".")[2]] != now]
-    if path == "backend.engine.quantized_model":
-        return [Together({"quantization": "fp8", "quantized_model": "Org/Model-FP8"})]
-    if path == "algorithm.loss_length":
-        return [Together({"loss_aggregation": "constant", "loss_length": 7})]
-    if path == "algorithm.distill":
-        unset = dict.fromkeys(("revision", "url", "key"))
-        return [{"teacher": "Org/Other", **unset, "coef": 0.5, "beside_reward": True}]
-    if path == "algorithm.distill.url":
-        return ["http://127.0.0.1:9/v1"]
-    if path == "algorithm.distill.revision":
-        return ["0" * 40]
+    if path in OTHERS:
+        return [OTHERS[path]]
     if path in LENGTHS and now is None:
         other = next(one for one in LENGTHS if one != path).rpartition(".")[2]
         return [Together({path.rpartition(".")[2]: 7, other: None})]

@@ -56,21 +56,24 @@ class LauncherSuite:
         copy_package(made.outputs / made.code)
         return made
 
+    @staticmethod
+    def ended(launcher: Launcher, one: Stage, context: Context) -> tuple[int, str]:
+        """Exit code and log of a stage."""
+        launch = launcher.submit(one, context)
+        return launcher.wait(launch, lambda _: None), (context.outputs / launch.log).read_text()
+
     def test_the_exit_code_is_the_jobs(self, launcher: Launcher, context: Context) -> None:
-        codes = {}
         for code in (0, 1, 7, 74):
-            launch = launcher.submit(stage(f"exit{code}", f"raise SystemExit({code})"), context)
-            codes[code] = launcher.wait(launch, lambda _: None)
-        assert codes == {code: code for code in codes}
+            assert self.ended(launcher, stage(f"exit{code}", f"raise SystemExit({code})"), context)[0] == code
 
     def test_a_job_that_dies_of_a_signal_says_which(self, launcher: Launcher, context: Context) -> None:
-        launch = launcher.submit(stage("dies", "import os; os.kill(os.getpid(), 9)"), context)
-        assert launcher.wait(launch, lambda _: None) == 128 + 9
+        assert self.ended(launcher, stage("dies", "import os; os.kill(os.getpid(), 9)"), context)[0] == 128 + 9
 
     def test_a_program_that_does_not_exist_is_no_success(self, launcher: Launcher, context: Context) -> None:
-        launch = launcher.submit(Stage("absent", Job(("/no/such/program",), {}, (), CPU)), context)
-        assert launcher.wait(launch, lambda _: None) == ExitCode.RUNTIME
-        assert "/no/such/program" in (context.outputs / launch.log).read_text()
+        absent = Stage("absent", Job(("/no/such/program",), {}, (), CPU))
+        code, log = self.ended(launcher, absent, context)
+        assert code == ExitCode.RUNTIME
+        assert "/no/such/program" in log
 
     def test_the_log_is_followed_while_the_job_runs(self, launcher: Launcher, context: Context) -> None:
         wait = "while not os.path.exists('go'): time.sleep(0.02)"
@@ -89,17 +92,16 @@ class LauncherSuite:
         assert (context.outputs / launch.log).read_text() == "first\nlast\n"
 
     def test_standard_error_is_in_the_log_too(self, launcher: Launcher, context: Context) -> None:
-        launch = launcher.submit(stage("errs", "import sys; print('out'); print('err', file=sys.stderr)"), context)
-        launcher.wait(launch, lambda _: None)
-        assert sorted((context.outputs / launch.log).read_text().split()) == ["err", "out"]
+        errs = stage("errs", "import sys; print('out'); print('err', file=sys.stderr)")
+        assert sorted(self.ended(launcher, errs, context)[1].split()) == ["err", "out"]
 
     def test_files_are_there_and_the_working_directory_is_the_outputs_root(
         self, launcher: Launcher, context: Context
     ) -> None:
         text = "a: 1\n  odd ${x} 'quotes' → ü\r\nend"
         code = "import shutil; shutil.copy('runs/run/attempt_1/copy/in.txt', 'out.txt')"
-        launch = launcher.submit(stage("copy", code, files={"runs/run/attempt_1/copy/in.txt": text}), context)
-        assert launcher.wait(launch, lambda _: None) == 0
+        copy = stage("copy", code, files={"runs/run/attempt_1/copy/in.txt": text})
+        assert self.ended(launcher, copy, context)[0] == 0
         assert (self.root(context) / "out.txt").read_bytes().decode() == text
 
     def test_files_that_lead_out_of_the_outputs_are_refused(self, launcher: Launcher, context: Context) -> None:
@@ -124,8 +126,7 @@ class LauncherSuite:
         secrets = {f"SECRET_{name}": value for name, value in AWKWARD.items()}
         self.provide(secrets)
         job = stage("echoes", code, *AWKWARD.values(), env=AWKWARD, secrets={name: name for name in secrets})
-        launch = launcher.submit(job, replace(context, secrets=secrets))
-        assert launcher.wait(launch, lambda _: None) == 0
+        assert self.ended(launcher, job, replace(context, secrets=secrets))[0] == 0
         environment, arguments = json.loads((self.root(context) / "seen.json").read_text())
         assert {name: environment.get(name) for name in AWKWARD} == AWKWARD
         assert {name: environment.get(name) for name in secrets} == secrets
@@ -160,10 +161,8 @@ class LauncherSuite:
         monkeypatch.setenv("LC_ORDINARY", "stays")  # of a kind that passes to every job here
         code = "import os; print(os.environ.get('OTHER_STAGES_KEY'), os.environ.get('LC_ORDINARY'))"
         withholding = replace(context, withheld=frozenset({"OTHER_STAGES_KEY"}))
-        launch = launcher.submit(stage("looks", code), withholding)
-        launcher.wait(launch, lambda _: None)
         expected = "None stays\n" if self.inherits else "None None\n"
-        assert (context.outputs / launch.log).read_text() == expected
+        assert self.ended(launcher, stage("looks", code), withholding)[1] == expected
 
     def test_a_stage_is_submitted_once_however_often_it_is_asked_for(
         self, launcher: Launcher, context: Context
@@ -189,12 +188,10 @@ class LauncherSuite:
         assert codes[0] != 0
 
     def test_the_copied_package_is_the_one_that_runs(self, launcher: Launcher, context: Context) -> None:
-        launch = launcher.submit(stage("imports", "import xp; print(xp.__file__)"), context)
-        launcher.wait(launch, lambda _: None)
+        imports = stage("imports", "import xp; print(xp.__file__)")
         expected = context.outputs / context.code / "xp/__init__.py"
-        assert (context.outputs / launch.log).read_text().strip() == str(expected)
+        assert self.ended(launcher, imports, context)[1].strip() == str(expected)
 
     def test_the_job_cannot_read_from_the_terminal(self, launcher: Launcher, context: Context) -> None:
-        launch = launcher.submit(stage("reads", "import sys; print(repr(sys.stdin.read()))"), context)
-        assert launcher.wait(launch, lambda _: None) == 0
-        assert (context.outputs / launch.log).read_text() == "''\n"
+        reads = stage("reads", "import sys; print(repr(sys.stdin.read()))")
+        assert self.ended(launcher, reads, context) == (0, "''\n")
