@@ -71,7 +71,9 @@ OTHERS: Mapping[str, Any] = {
     "algorithm.loss_length": Together({"loss_aggregation": "constant", "loss_length": 7}),
     "algorithm.distill": {
         **dict.fromkeys(("revision", "url", "key")),
-        "teacher": "Org/Other", "coef": 0.5, "beside_reward": True,
+        "teacher": "Org/Other",
+        "coef": 0.5,
+        "beside_reward": True,
     },
     "algorithm.distill.url": "http://127.0.0.1:9/v1",
     "algorithm.distill.revision": "0" * 40,
