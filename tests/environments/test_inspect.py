@@ -13,6 +13,7 @@ import pytest
 from tests.environments.python import ROOT, inspect_python, told
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.ors_server import rules
+from tests.support.small_training import check_finds_no_fault, two_steps_are_played
 from xp.__main__ import main
 from xp.envs.base import Provider, Task
 from xp.envs.config import EnvConfig
@@ -201,10 +202,7 @@ def words(outputs: Path, *more: str) -> list[str]:
 
 
 def test_env_check_finds_no_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code = main(["env", "check", *words(tmp_path), "--seconds", "250"])
-    shown = capsys.readouterr().out
-    assert code == 0, shown
-    assert "fault" not in shown
+    check_finds_no_fault([*words(tmp_path), "--seconds", "250"], capsys)
 
 
 def test_an_evaluation_of_every_sample_is_played(tmp_path: Path) -> None:
@@ -224,13 +222,4 @@ def test_an_evaluation_of_every_sample_is_played(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_training_steps_on_trl_and_the_evaluations_are_played(tmp_path: Path) -> None:
-    few = ["training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4", "evaluation.batch_size=8"]
-    few += ["training.micro_batch_size=8", "training.max_response_tokens=24", "env.max_turns=2"]
-    assert main(words(tmp_path, "env.train.split=all", *few)) == 0
-    (run,) = (tmp_path / "runs").iterdir()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if line["stage"] == "train"]
-    assert [line["episodes/num"] for line in steps] == [8.0, 8.0]
-    assert all(line.get("episodes/void", 0.0) == 0.0 for line in steps)
-    found = json.loads((run / "attempt_1/evaluate/after/eval.json").read_text())
-    assert found
+    two_steps_are_played(words(tmp_path, "env.train.split=all", "env.max_turns=2"), tmp_path)

@@ -14,7 +14,7 @@ import pytest
 from tests.environments.python import ROOT, python, told
 from tests.stubs.chat_server import ChatServer, serving
 from tests.support.ors_server import rules
-from xp.__main__ import main
+from tests.support.small_training import check_finds_no_fault, two_steps_are_played
 from xp.envs.base import ProtocolError, Provider, Task, ToolCrashed
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
@@ -217,20 +217,10 @@ def words(outputs: Path, *more: str) -> list[str]:
 
 
 def test_env_check_finds_no_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code = main(["env", "check", *words(tmp_path), "--seconds", "500"])
-    shown = capsys.readouterr().out
-    assert code == 0, shown
-    assert "fault" not in shown
+    check_finds_no_fault([*words(tmp_path), "--seconds", "500"], capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_two_training_steps_on_trl_and_the_evaluations_are_played(tmp_path: Path) -> None:
-    few = ["training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4", "evaluation.batch_size=8"]
-    few += ["training.micro_batch_size=8"]
-    assert main(words(tmp_path, *few, "training.max_response_tokens=24", "env.max_turns=2")) == 0
-    (run,) = (tmp_path / "runs").iterdir()
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if line["stage"] == "train"]
-    assert [line["episodes/num"] for line in steps] == [8.0, 8.0]
-    assert all(line.get("episodes/void", 0.0) == 0.0 for line in steps)
+    two_steps_are_played(words(tmp_path, "env.max_turns=2"), tmp_path)
