@@ -28,10 +28,8 @@ def hub() -> Mapping[str, Sequence[Row]]:
     try:
         return {split: list(map(_row, rows)) for split, rows in rows_of_hub(DATASET).items()}
     except XpError as error:
-        raise XpError(
-            f"{error}\nuse env=gsm8k_mini, a small generated set, or download it with a network connection",
-            ExitCode.ENVIRONMENT,
-        ) from error
+        fix = "use env=gsm8k_mini, a small generated set, or download it with a network connection"
+        raise XpError(f"{error}\n{fix}", ExitCode.ENVIRONMENT) from error
 
 
 def made() -> Mapping[str, Sequence[Row]]:

@@ -85,11 +85,11 @@ class History:
 
     def series(self, name: str) -> Points:
         """Steps and values of a metric, for the steps that have it."""
-        return _points(self.lines, name)
+        return points_of(self.lines, name)
 
     def held_out(self, name: str) -> Points:
         """Steps and values of a metric of the evaluations during training."""
-        return _points(self.evaluations, f"evaluation/during/{name}")
+        return points_of(self.evaluations, f"evaluation/during/{name}")
 
     def passes(self) -> Points:
         """Steps and shares of tasks with a passed episode, for any size of a group."""
@@ -125,5 +125,6 @@ def latest(points: Points, number: int = FEWEST) -> float | None:
     return fmean(value for _, value in points[-number:]) if len(points) >= number else None
 
 
-def _points(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
+def points_of(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
+    """Steps and values of a metric, for the lines that have it."""
     return [(line["step"], float(line[name])) for line in lines if is_finite(line.get(name))]

@@ -90,9 +90,8 @@ def _faults(rules: EnvConfig, measured: Measured) -> Sequence[str]:
     faults = [f"{len(measured.faults)} sessions failed: {measured.faults[0]}"] if measured.faults else []
     faults += [fault for fault in _tool_faults(measured) if not fault.endswith(NO_DESCRIPTION)]
     if rules.prompt is PromptSource.PREPARED and (differences := measured.prompt_differences):
-        faults.append(
-            f"a task's prompt is not the same again, so that its episodes would be void ({differences[0]}); {WAY_OUT}"
-        )
+        reason = f"a task's prompt is not the same again, so that its episodes would be void ({differences[0]})"
+        faults.append(f"{reason}; {WAY_OUT}")
     if measured.num_opened and not measured.tools and not measured.takes_answer:
         faults.append("there is neither a tool to call nor an answer to give")
     if void := [outcome for outcome in measured.random.outcomes if outcome.status is EpisodeStatus.VOID]:

@@ -154,11 +154,9 @@ class ImageServer:
             while not _is_healthy(self.url):
                 self._check_running()
                 if time.monotonic() > deadline:
-                    raise XpError(
-                        f"image {self._image} did not answer {self.url}/health in {self._start_s:g} s"
-                        f" (env.limits.create_timeout_s){self._log()}",
-                        ExitCode.ENVIRONMENT,
-                    )
+                    limit = f"{self._start_s:g} s (env.limits.create_timeout_s)"
+                    fault = f"image {self._image} did not answer {self.url}/health in {limit}"
+                    raise XpError(f"{fault}{self._log()}", ExitCode.ENVIRONMENT)
                 time.sleep(POLL_S)
         except BaseException:
             self.stop()

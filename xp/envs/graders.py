@@ -82,10 +82,8 @@ def _check_call(grader: Any, config: EnvConfig) -> None:
     marks = {"solution_str": GraderForm.VERL, "completions": GraderForm.TRL, "answer": GraderForm.XP}
     form = next((form for mark, form in marks.items() if mark in names), config.grader_form)
     if form is not config.grader_form:
-        raise XpError(
-            f"environment {config.name}: the parameters of grader {config.grader} are those of another form; set"
-            f" env.grader_form={form}"
-        )
+        reason = f"the parameters of grader {config.grader} are those of another form"
+        raise XpError(f"environment {config.name}: {reason}; set env.grader_form={form}")
 
 
 Grade = Callable[[str, Row], float | None]
@@ -272,10 +270,8 @@ def _registered(config: EnvConfig, row: Row) -> Any:
     try:
         import skyrl_gym
     except ImportError as error:
-        raise XpError(
-            f"environment {config.name}: env_class={config.env_class} needs the package skyrl-gym ({error})",
-            ExitCode.RUNTIME,
-        ) from error
+        what = f"env_class={config.env_class} needs the package skyrl-gym ({error})"
+        raise XpError(f"environment {config.name}: {what}", ExitCode.RUNTIME) from error
     return skyrl_gym.make(config.env_class, env_config={}, extras=_extras(config, row))
 
 

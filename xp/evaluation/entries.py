@@ -64,10 +64,8 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
                     raise XpError(f"evaluation.{name}: the chat API has no such setting; {fix}")
             engine, is_alone = request.settings.eval.engine, {*request.models} == {ENDPOINT} and not request.runs
             if engine is not EngineName.TRANSFORMERS and is_alone and spec.served_judge is None:
-                raise XpError(
-                    f"eval.engine={engine} plays models of this machine; an endpoint has an engine of its own: leave it"
-                    " out"
-                )
+                fix = "an endpoint has an engine of its own: leave it out"
+                raise XpError(f"eval.engine={engine} plays models of this machine; {fix}")
             url = request.settings.model.url
             for name in request.endpoint_names:
                 yield Entry(name, "+".join(spec.env.members), spec, {"kind": "endpoint", "name": name, "url": url})
@@ -104,9 +102,8 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
     else:
         raise XpError(f"run={name}: after @ write a rollout step, 0 for the model before training, {SFT} or {BEST}")
     place = _local(outputs, where)
-    if where.startswith(f"{places.run}/") and not any(
-        (Path(place) / file).is_file() for file in ("config.json", WEIGHTS[2])
-    ):
+    has_model = any((Path(place) / file).is_file() for file in ("config.json", WEIGHTS[2]))
+    if where.startswith(f"{places.run}/") and not has_model:
         raise XpError(f"run={name}: there is no model at {place}{_steps(directory)}", ExitCode.RUN_DIR)
     label = f"{directory.name}@{step}" if step else directory.name
     return Entry(label, "+".join(spec.env.members), spec, _identity(label, where, place), place, directory.name)
@@ -162,10 +159,8 @@ def env_words(env: str) -> list[str]:
 
 def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:
     if "/" not in model and not Path(model).is_dir():
-        raise XpError(
-            f"model={model}: no option of the group ({', '.join(options('model', config_dirs))}), no directory, and no"
-            " ORG/NAME"
-        )
+        known = ", ".join(options("model", config_dirs))
+        raise XpError(f"model={model}: no option of the group ({known}), no directory, and no ORG/NAME")
     return ["model=hf", f"model.path='{model}'"]
 
 

@@ -168,11 +168,8 @@ def lock_of(job: Job) -> RuntimeLock | None:
     key = job.runtime.lock
     lock = smallest_with(job.runtime.packages) if key is None else lock_with(key)
     if lock is None:
-        raise XpError(
-            f"no lock of xp's holds {', '.join(job.runtime.packages)}; name an image that does:"
-            " backend.runtime.image=...",
-            ExitCode.PLAN,
-        )
+        packages, fix = ", ".join(job.runtime.packages), "name an image that does: backend.runtime.image=..."
+        raise XpError(f"no lock of xp's holds {packages}; {fix}", ExitCode.PLAN)
     return lock
 
 

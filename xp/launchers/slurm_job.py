@@ -164,11 +164,9 @@ def check_container(spec: LauncherSpec, context: Context) -> None:
         if any(one in path for one in SEPARATORS):
             raise XpError(f"launcher.container: {path} cannot be mounted: it has a comma or a colon", ExitCode.RUNTIME)
     if spec.container is Container.PYXIS and "--container-image" not in ask(["srun", "--help"], timeout_s=60.0):
-        raise XpError(
-            "launcher.container=pyxis: this Slurm has no pyxis (its srun knows no --container-image); set"
-            " launcher.container=apptainer, or ask for the plugin",
-            ExitCode.RUNTIME,
-        )
+        reason = "this Slurm has no pyxis (its srun knows no --container-image)"
+        fix = "set launcher.container=apptainer, or ask for the plugin"
+        raise XpError(f"launcher.container=pyxis: {reason}; {fix}", ExitCode.RUNTIME)
 
 
 def is_in_image(job: Job, container: Container | None) -> bool:

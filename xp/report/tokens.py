@@ -36,10 +36,8 @@ class TokenReader:
 
     def __init__(self, run: Path) -> None:
         if not is_ours(run):
-            raise XpError(
-                f"{run.name} was begun elsewhere, so its tokenizer is not loaded; `runs trust` accepts it",
-                ExitCode.RUN_DIR,
-            )
+            reason = "was begun elsewhere, so its tokenizer is not loaded"
+            raise XpError(f"{run.name} {reason}; `runs trust` accepts it", ExitCode.RUN_DIR)
         self._chat = _chat(run)
         self._names: dict[int, str] = {}
 

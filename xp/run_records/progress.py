@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from xp.diagnosis.history import Points
+from xp.diagnosis.history import Points, points_of
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import is_count, is_finite, json_of
@@ -69,21 +69,17 @@ def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
 
 def _progress(run: Path, lines: Sequence[Mapping[str, Any]], total: int | None, *, is_tuning: bool) -> RunProgress:
     if is_tuning:
-        seconds, curves = "time/update_s", [("loss", _points(lines, "training/loss"), "update")]
+        seconds, curves = "time/update_s", [("loss", points_of(lines, "training/loss"), "update")]
     else:
         during = read_metrics(run / "metrics.jsonl", "evaluate_during")
-        held_out = _points(during, f"evaluation/during/{REWARD}")
+        held_out = points_of(during, f"evaluation/during/{REWARD}")
         seconds = "time/step_s"
-        curves = [("reward", _points(lines, REWARD), "step"), ("held-out", held_out, "evaluation")]
+        curves = [("reward", points_of(lines, REWARD), "step"), ("held-out", held_out, "evaluation")]
     last = lines[-1] if lines else {"step": 0}
-    times = [value for _, value in _points(lines[-RECENT:], seconds)]
+    times = [value for _, value in points_of(lines[-RECENT:], seconds)]
     known, step_s = tuple(one for one in curves if one[1]), fmean(times) if times else None
     at = float(last["time"]) if is_finite(last.get("time")) else 0.0
     return RunProgress(is_tuning, last["step"], total, known, step_s, at)
-
-
-def _points(lines: Sequence[Mapping[str, Any]], name: str) -> Points:
-    return [(line["step"], float(line[name])) for line in lines if is_finite(line.get(name))]
 
 
 def _planned_steps(run: Path, record: RunRecord) -> int | None:

@@ -27,11 +27,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 def check_run_directory(run: Path, attempt: int) -> None:
     if attempt == 1:
         if os.path.lexists(run) and not is_unborn(run):
-            raise XpError(
-                f"{run} exists and is not used again; resume it with `{resume_command(run.name, run.parent.parent)}`,"
-                " or start a new run",
-                ExitCode.RUN_DIR,
-            )
+            fix = f"resume it with `{resume_command(run.name, run.parent.parent)}`, or start a new run"
+            raise XpError(f"{run} exists and is not used again; {fix}", ExitCode.RUN_DIR)
         return
     check_ours(run)
     there = len(read_record(run).attempts)
@@ -50,10 +47,8 @@ def is_unborn(run: Path) -> bool:
 def check_writable(outputs: Path) -> None:
     place = next(path for path in (outputs, *outputs.parents) if path.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        raise XpError(
-            f"{outputs} cannot be written: {place} is not a writable directory; outputs=DIR names another",
-            ExitCode.RESOURCE,
-        )
+        reason = f"{place} is not a writable directory"
+        raise XpError(f"{outputs} cannot be written: {reason}; outputs=DIR names another", ExitCode.RESOURCE)
 
 
 @contextmanager
@@ -112,10 +107,8 @@ def cancel(run: Path) -> int:
         whose = f"process {attempt.supervisor} of {attempt.host}"
         raise XpError(f"{run.name} is run by {whose}: stop it there", ExitCode.RUN_DIR)
     if not _has_open(attempt.supervisor, run / LOCK):  # A starting supervisor holds the lock before it is on record.
-        raise XpError(
-            f"{run.name}: process {attempt.supervisor} of its record does not hold {run / LOCK}; try again",
-            ExitCode.RUN_DIR,
-        )
+        reason = f"process {attempt.supervisor} of its record does not hold {run / LOCK}"
+        raise XpError(f"{run.name}: {reason}; try again", ExitCode.RUN_DIR)
     os.kill(attempt.supervisor, signal.SIGTERM)
     return attempt.supervisor
 
@@ -138,11 +131,8 @@ def resource_errors(place: Path) -> Iterator[None]:
         yield
     except shutil.Error as error:  # copytree's: source, copy and reason of each file
         failed = error.args[0]
-        raise XpError(
-            f"{place}: {counted(len(failed), 'file')} could not be copied: {failed[0][2]}; make room there, or set"
-            " outputs=DIR",
-            ExitCode.RESOURCE,
-        ) from error
+        fault = f"{counted(len(failed), 'file')} could not be copied: {failed[0][2]}"
+        raise XpError(f"{place}: {fault}; make room there, or set outputs=DIR", ExitCode.RESOURCE) from error
     except OSError as error:
         raise XpError(f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE) from error
 
