@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,25 @@ from xp.errors import XpError
 
 
 @pytest.mark.parametrize(
-    ("answer", "reward"),
-    [(r"It is \boxed{42}.", 1.0), (r"\boxed{41}, no: \boxed{ 42 }", 1.0), ("42", 0.0), (r"\boxed{420}", 0.0)],
+    ("grade", "right", "rewards"),
+    [
+        (
+            Multiply().grade,
+            "42",
+            {r"It is \boxed{42}.": 1, r"\boxed{41}, no: \boxed{ 42 }": 1, "42": 0, r"\boxed{420}": 0},
+        ),
+        (gsm8k.grade, "18", {"6*3=18\n#### 18": 1, "#### 7\nNo. #### 18.": 1, r"\boxed{18}": 1, r"\boxed{\$18}": 1}),
+        (gsm8k.grade, "18", {r"#### \$18": 1, "#### **18**": 1, "#### $1,018.00": 0, "18": 0, "####": 0}),
+        (gsm8k.grade, "1,018", {"#### $1,018.0": 1}),
+        (
+            Sums().grade,
+            "19",
+            {"12 + 7 = 19": 1, "19": 1, "It is 19.": 1, "19 or 20": 0, "-19": 0, "nineteen": 0, "": 0},
+        ),
+    ],
 )
-def test_multiply_wants_the_product_in_the_last_box(answer: str, reward: float) -> None:
-    assert Multiply().grade(answer, {"answer": "42"}) == reward
+def test_an_answer_has_its_reward(grade: Any, right: str, rewards: dict[str, int]) -> None:
+    assert {answer: grade(answer, {"answer": right}) for answer in rewards} == rewards
 
 
 def test_the_answers_of_multiply_are_right_and_not_in_its_prompts() -> None:
@@ -31,28 +46,6 @@ def test_the_answers_of_multiply_are_right_and_not_in_its_prompts() -> None:
         one, other = map(int, row["prompt"][-1]["content"].split(" * "))
         assert row["answer"] == str(one * other)
         assert row["answer"] not in row["prompt"][-1]["content"].split() or 1 in (one, other)
-
-
-@pytest.mark.parametrize(
-    ("answer", "reward"),
-    [
-        ("6*3=18\n#### 18", 1.0),
-        ("#### $1,018.00", 0.0),
-        ("#### 7\nNo. #### 18.", 1.0),
-        (r"\boxed{18}", 1.0),
-        (r"\boxed{\$18}", 1.0),
-        (r"#### \$18", 1.0),
-        ("#### **18**", 1.0),
-        ("18", 0.0),
-        ("####", 0.0),
-    ],
-)
-def test_gsm8k_takes_the_number_after_the_last_mark(answer: str, reward: float) -> None:
-    assert gsm8k.grade(answer, {"answer": "18"}) == reward
-
-
-def test_gsm8k_compares_numbers_not_texts() -> None:
-    assert gsm8k.grade("#### $1,018.0", {"answer": "1,018"}) == 1.0
 
 
 def test_math_verify_takes_an_answer_however_it_is_written(caplog: pytest.LogCaptureFixture) -> None:
@@ -94,14 +87,6 @@ def test_the_public_set_without_a_network_says_what_to_do(monkeypatch: pytest.Mo
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(XpError, match="env=gsm8k_mini"):
         gsm8k.hub()
-
-
-@pytest.mark.parametrize(
-    ("answer", "reward"),
-    [("12 + 7 = 19", 1), ("19", 1), ("It is 19.", 1), ("19 or 20", 0), ("-19", 0), ("nineteen", 0), ("", 0)],
-)
-def test_sums_wants_the_sum_as_the_last_number(answer: str, reward: float) -> None:
-    assert Sums().grade(answer, {"answer": "19"}) == reward
 
 
 def test_no_sum_of_the_test_split_is_trained_on() -> None:
