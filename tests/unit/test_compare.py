@@ -175,16 +175,6 @@ def test_tasks_of_one_name_and_another_content_are_not_paired(
     assert not any("content" in line for line in lines)
 
 
-def test_with_several_seeds_it_is_the_seeds_that_decide(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for rate, rewards in (("1e-4", (0.2, 0.25, 0.21)), ("1e-3", (0.7, 0.8, 0.75))):
-        for seed, after in enumerate(rewards):
-            leave(tmp_path, f"{rate}-{seed}", after, f"{RATE}={rate}", f"seed={seed}")
-    verdict = shown(capsys, f"outputs={tmp_path}")[-1]
-    assert "is highest with 0.750, adjusted by the values before training. " in verdict
-    assert "is better than training.learning_rate=0.0001 by 0.530" in verdict
-    assert verdict.endswith("on 3 seeds.")
-
-
 def test_a_long_value_is_cut_in_a_table_and_whole_in_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prompt = "be brief " * 1000
     leave(tmp_path, "a", 0.9)

@@ -147,9 +147,6 @@ def test_the_numbers_of_a_mixture_are_sums(tmp_path: Path) -> None:
     assert num_tasks(spec) == NumTasks(50, 5)
 
 
-RATE = "at learning rate 0.0007"
-
-
 def test_the_evaluation_after_the_last_step_is_that_of_the_trained_model() -> None:
     words = ["env.held_out.num_tasks=10", "training.num_steps=8", "evaluation.every=2", "evaluation.num_tasks=6"]
     line = evaluation_line(compose(words))

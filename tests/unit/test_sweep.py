@@ -17,7 +17,6 @@ from xp.composition import compose, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context
-from xp.run_records.leaderboard import as_csv, as_markdown, leaderboard
 from xp.run_records.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
 from xp.run_records.run_directory import hold
 from xp.run_records.sweep import RunState, held_out_reward, ledger, open_points, spec_digest
@@ -84,21 +83,6 @@ def test_the_digest_follows_what_decides_the_result_and_nothing_else(
 ) -> None:
     digests = {spec_digest(spec(tmp_path, *more).model_dump(mode="json")) for more in ((), (override,))}
     assert (len(digests) == 1) == is_same
-
-
-def test_the_leaderboard_ranks_by_held_out_reward(tmp_path: Path) -> None:
-    leave_run(spec(tmp_path, "seed=1"), "poor", RunStatus.SUCCEEDED, after=0.5)
-    leave_run(spec(tmp_path, "seed=2"), "good", RunStatus.SUCCEEDED, after=0.9)
-    leave_run(spec(tmp_path, "seed=3"), "none", RunStatus.FAILED)
-    lines = leaderboard(tmp_path, [])
-    assert [line.run for line in lines] == ["good", "poor", "none"]
-    assert as_csv(lines).splitlines()[1].startswith("good,whodunit_mini,tiny,grpo,trl,2,12,0.4,0.9,,")
-    assert (
-        as_markdown(lines)
-        .splitlines()[2]
-        .startswith("| good | whodunit_mini | tiny | grpo | trl | 2 | 12 | 0.400 | 0.900")
-    )
-    assert [line.run for line in leaderboard(tmp_path, ["poor"])] == ["poor"]
 
 
 def test_a_search_reads_the_reward_of_a_finished_run(tmp_path: Path) -> None:

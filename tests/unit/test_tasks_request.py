@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from tests.stubs.chat_server import ChatServer
 from tests.support.fake_session import LIMITS, RULES
@@ -125,35 +124,6 @@ def test_the_key_is_the_same_whatever_the_speed_and_the_tolerance() -> None:
 def test_sets_whose_meaning_did_not_change_keep_the_key_that_they_had() -> None:
     assert key() == "cac9e44134fa7c89cf70"
     assert key(held_out=None) == "67cf3ede3af89341ad18"
-
-
-texts = st.text(max_size=20)
-selections = st.builds(
-    selection,
-    split=st.lists(texts, min_size=1, max_size=2).map(tuple),
-    num_tasks=st.none() | st.integers(1, 1000),
-    indices=st.none() | st.lists(st.integers(0, 99), max_size=4).map(tuple),
-    shuffle=st.booleans(),
-    seed=st.integers(0, 9),
-)
-rules = st.builds(
-    held_out_rule,
-    split=st.none() | texts,
-    num_tasks=st.none() | st.integers(1, 1000),
-    indices=st.none() | st.lists(st.integers(0, 99), max_size=4).map(tuple),
-    shuffle=st.booleans(),
-    seed=st.integers(0, 9),
-    fraction=st.floats(0.1, 0.9),
-    may_overlap=st.booleans(),
-)
-members = st.builds(
-    member_of,
-    env=st.builds(lambda text: replace(MEMBER.env, system_prompt=text), st.none() | texts),
-    train=selections,
-    held_out=st.none() | rules,
-    weight=st.floats(0.1, 10),
-    source=st.none() | texts,
-)
 
 
 def served(module: str) -> EnvConfig:
