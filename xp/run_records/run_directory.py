@@ -27,8 +27,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 def check_run_directory(run: Path, attempt: int) -> None:
     if attempt == 1:
         if os.path.lexists(run) and not is_unborn(run):
-            fix = f"resume it with `{resume_command(run.name, run.parent.parent)}`, or start a new run"
-            raise XpError(f"{run} exists and is not used again; {fix}", ExitCode.RUN_DIR)
+            command = resume_command(run.name, run.parent.parent)
+            fault = f"{run} exists and is not used again; resume it with `{command}`, or start a new run"
+            raise XpError(fault, ExitCode.RUN_DIR)
         return
     check_ours(run)
     there = len(read_record(run).attempts)
