@@ -269,4 +269,6 @@ def _enough_alike(difference: float, margin: float, reach: float) -> int:
 
 def p_text(value: float | None) -> str:
     """Text of a p value, such as `p = 0.03`."""
-    return "-" if value is None else "< 0.001" if value < 0.001 else f"= {value:.3f}"
+    if value is None:
+        return "-"
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"

@@ -67,8 +67,8 @@ def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
         return ExitCode.OK  # the same job was started again after its end
     write_files(spec.files, root)
     with (directory / "log.txt").open("ab") as file:
-        is_there = spec.done is not None and all(states(root, spec.outputs).values())
-        if is_done := is_there and damaged(root / str(spec.done)) is None:
+        done = root / spec.done if spec.done is not None and all(states(root, spec.outputs).values()) else None
+        if is_done := done is not None and damaged(done) is None:
             file.write(b"xp: done before, skipped\n")
             code = 0
         else:
