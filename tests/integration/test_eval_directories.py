@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_eval import TASKS, whole_line
+from tests.integration.test_eval import TASKS
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
+from xp.episode.trajectory import read_trajectories
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
 
@@ -54,8 +55,7 @@ def test_a_hugging_face_directory_is_played_again_after_a_cut(
     for name in ("eval.json", "episodes.parquet"):
         (file.parents[1] / name).unlink()
     assert main(command) == 0
-    again = [json.loads(line) for line in file.read_text().splitlines() if whole_line(line)]
-    assert messages(again) == messages(json.loads(line) for line in whole)
+    assert messages(read_trajectories(file)) == messages(json.loads(line) for line in whole)
     assert "untrained" in capsys.readouterr().out
 
 

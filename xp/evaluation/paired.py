@@ -250,7 +250,11 @@ def _enough(differences: Sequence[float], margin: float, reach: float) -> int | 
         return None
     if max(differences) == min(differences):
         return _enough_alike(differences[0], margin, reach)
-    spread, few, many = stdev(differences), 2, 4
+    return _enough_tasks(stdev(differences), margin)
+
+
+def _enough_tasks(spread: float, margin: float) -> int:
+    few, many = 2, 4
     while (shown := _smallest(many, spread)) is not None and shown > margin:
         few, many = many, 2 * many
     while many - few > 1:
