@@ -133,6 +133,7 @@ def test_a_program_plays_in_a_container_of_an_image_with_it(tmp_path: Path, cont
     outcome = episode.settle()
     provider.close()
     assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
+    eventually(lambda: "rm --force abc\n" in (container / "calls").read_text())
     lines = (container / "calls").read_text().splitlines()
     built = [line.split()[3] for line in lines if line.startswith("build ")]
     assert [name.partition(":")[0] for name in built] == ["xp-harbor", "xp-harness"]
