@@ -24,11 +24,12 @@ from tests.support.fake_session import RULES, FakeSession
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.trl.worker.process import quiet_trainer
-from xp.engines.conversation import OpenEngine, Opening
-from xp.engines.play import EpisodePlay, TurnAnswered
+from xp.engines.conversation import OpenEngine, Opening, RolloutTurn
+from xp.engines.play import EpisodePlay
 from xp.engines.transformers_engine import TransformersEngine
 from xp.envs.base import Message, Task, ToolResult
 from xp.episode.episode import Episode
+from xp.episode.outcome import Reply
 from xp.episode.tokens import ChatTokens
 from xp.spec import Sampling
 from xp.tasks.config import Purpose
@@ -81,7 +82,7 @@ class LockStepPlay(EpisodePlay):
     """Every episode of a wave waits for the slowest call of each turn, and a wave for its longest episode."""
 
     def __init__(self, *given: Any) -> None:
-        self._held: list[TurnAnswered] = []
+        self._held: list[tuple[RolloutTurn, Reply]] = []
         self._num_writing = 0
         self._num_ended = 0
         super().__init__(*given)
@@ -100,13 +101,13 @@ class LockStepPlay(EpisodePlay):
             self._take_all()
         return iter(())
 
-    def _continue_episode(self, answered: TurnAnswered) -> None:
-        self._held.append(answered)
+    def _continue_episode(self, turn: RolloutTurn, reply: Reply) -> None:
+        self._held.append((turn, reply))
         if len(self._held) == self._num_writing:
             held, self._held = self._held, []
-            self._num_writing = sum(not one.reply.is_done for one in held)
-            for one in held:
-                super()._continue_episode(one)
+            self._num_writing = sum(not reply.is_done for _, reply in held)
+            for turn, reply in held:
+                super()._continue_episode(turn, reply)
 
 
 def row(number: int) -> TaskRow:

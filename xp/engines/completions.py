@@ -61,23 +61,8 @@ class CompletionClient:
         return turn
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
-        sampling = self.sampling
-        return {
-            "model": MODEL,
-            "prompt": list(request.ids),
-            "max_tokens": request.max_tokens,
-            "seed": request.seed,
-            "n": 1,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k or 0,
-            "min_p": sampling.min_p,
-            "repetition_penalty": sampling.repetition_penalty,
-            "logprobs": 0,
-            "stop_token_ids": self.end_ids,
-            **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
-            "return_token_ids": True,
-        }
+        parameters = {**sampling_parameters(self.sampling, request), "stop_token_ids": self.end_ids}
+        return {"model": MODEL, "prompt": list(request.ids), **parameters, "return_token_ids": True}
 
     def _turn(self, answer: Any) -> GeneratedTurn:
         choice = answer["choices"][0]
@@ -99,6 +84,22 @@ class CompletionClient:
 
     def _fault(self, fault: str, code: ExitCode = ExitCode.ENGINE) -> XpError:
         return XpError(f"the {self.engine} server failed: {fault}; its log is {self._log}", code)
+
+
+def sampling_parameters(sampling: Sampling, request: GenerationRequest) -> dict[str, Any]:
+    """vLLM's parameters of a request, the same for a server and in the process."""
+    return {
+        "n": 1,
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or 0,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "logprobs": 0,
+        **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
+    }
 
 
 class ServerEngine(RequestEngine):

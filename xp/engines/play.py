@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from xp.engines.conversation import Conversation, EpisodeEngine, OpenEngine, Opening, RolloutTurn
 from xp.engines.rows import Rows, tokens_of
@@ -62,45 +62,15 @@ def sample_numbers(task_ids: Sequence[str]) -> list[int]:
     return numbers
 
 
-class EpisodeOpened(NamedTuple):
-    """Event: an episode with `prompt: live` is open, and its prompt read."""
-
-    number: int
-    prompt: Conversation | None
-    """With its token ids. None means that the episode is void."""
-
-
-class TurnAnswered(NamedTuple):
-    """Event: the environment has answered a turn."""
-
-    turn: RolloutTurn
-    reply: Reply
-
-
-class EpisodeClosed(NamedTuple):
-    """Event: an episode has ended, and its session is closed."""
-
-    number: int
-
-
-class EpisodeSettled(NamedTuple):
-    """Event: an episode has ended and is scored."""
-
-    number: int
-    outcome: EpisodeResult
-
-
-class GroupScored(NamedTuple):
-    """Event: all episodes of a group have the group's rewards."""
-
-    numbers: list[int]
+Event = Callable[[], None]
+"""What has happened in another thread, as a function for the thread that runs the engine."""
 
 
 class EpisodePlay:
     """Plays one episode for each row; yields them in this order, each when it and all earlier ones have ended.
 
     The thread that iterates runs the engine, and a pool's threads run the environments. One queue receives all events:
-    finished turns of an engine in another process, answers of environments, outcomes, and faults, which end the play.
+    finished turns of the engine, answers of environments, outcomes, and faults, which end the play.
 
     Args:
         open_engine: opens the engine, when the iteration begins.
@@ -130,9 +100,7 @@ class EpisodePlay:
         self._open_engine, self._chat, self._numbered, self._mix = open_engine, chat, numbered, mix
         most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
         self._num_places, self._group_size, self._in_order = min(most, len(numbered)), group_size, in_order
-        self._inbox: queue.SimpleQueue[
-            RolloutTurn | EpisodeOpened | TurnAnswered | EpisodeClosed | EpisodeSettled | GroupScored | BaseException
-        ] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
         self._episodes = {number: mix.episode(row) for number, (row, _) in enumerate(numbered)}
         for number, episode in self._episodes.items():
             episode.count_by(partial(self._tokens, number), overlong)
@@ -160,7 +128,7 @@ class EpisodePlay:
         names = [f"{row.task_id}/{sample}" for row, sample in self._numbered]
         ids = [prompts[row.task_id] for row, _ in self._numbered]
         with ThreadPoolExecutor(self._num_places) as self._pool:
-            self.engine = self._open_engine(Opening(ids, names, self._num_places, self._inbox.put))
+            self.engine = self._open_engine(Opening(ids, names, self._num_places, self._deliver))
             try:
                 yield from self._run()
             finally:
@@ -216,37 +184,43 @@ class EpisodePlay:
         while must_wait or not self._inbox.empty():
             event = self._next_event()
             must_wait = False
-            if isinstance(event, EpisodeClosed):
-                self._begin_next()
-            elif isinstance(event, EpisodeSettled):
-                self._settled(event)
-            elif isinstance(event, GroupScored):
-                self._outcomes |= {number: self._episodes[number].settle() for number in event.numbers}
-            elif isinstance(event, BaseException):
+            if isinstance(event, BaseException):
                 raise event
-            elif isinstance(event, RolloutTurn) and not self._starts[event.number].done():
-                # No thread waits for another one's session: where a server holds few, that one may need a thread first.
-                self._starts[event.number].add_done_callback(partial(self._put_again, event))
-            elif isinstance(event, RolloutTurn):
-                self._start(self._answer, event)
-            elif isinstance(event, EpisodeOpened) and event.prompt is None:
-                self._start(self._settle, event.number)
-            elif isinstance(event, EpisodeOpened):
-                self.engine.begin(event.number, event.prompt)
-            else:
-                self._continue_episode(event)
+            event()
 
-    def _settled(self, event: EpisodeSettled) -> None:
+    def _deliver(self, turn: RolloutTurn | BaseException) -> None:
+        """Receives a turn, or a fault, from any thread of the engine."""
+        self._inbox.put(turn if isinstance(turn, BaseException) else partial(self._turn_ended, turn))
+
+    def _turn_ended(self, turn: RolloutTurn) -> None:
+        start = self._starts[turn.number]
+        if start.done():
+            self._start(self._answer, turn)
+        else:
+            # No thread waits for another one's session: where a server holds few, that one may need a thread first.
+            start.add_done_callback(lambda _: self._deliver(turn))
+
+    def _opened(self, number: int, prompt: Conversation | None) -> None:
+        """Begins an episode whose session has its own prompt. None means that it is void."""
+        if prompt is None:
+            self._start(self._settle, number)
+        else:
+            self.engine.begin(number, prompt)
+
+    def _settled(self, number: int, outcome: EpisodeResult) -> None:
         """Has a group scored when its last episode is settled, while others are played."""
-        if self._group_size == 1 or not self._mix.scores_groups(self._numbered[event.number][0].env):
-            self._outcomes[event.number] = event.outcome
+        if self._group_size == 1 or not self._mix.scores_groups(self._numbered[number][0].env):
+            self._outcomes[number] = outcome
             return
-        numbers = self._ungrouped.setdefault(event.number // self._group_size, [])
-        numbers.append(event.number)
+        numbers = self._ungrouped.setdefault(number // self._group_size, [])
+        numbers.append(number)
         if len(numbers) == self._group_size:
             numbers.sort()
-            scoring = self._mix.score_group([self._episodes[number] for number in numbers])
-            self._report(scoring, lambda _: GroupScored(numbers))
+            scoring = self._mix.score_group([self._episodes[one] for one in numbers])
+            scoring.add_done_callback(partial(self._report, event=partial(self._group_scored, numbers)))
+
+    def _group_scored(self, numbers: Sequence[int]) -> None:
+        self._outcomes |= {number: self._episodes[number].settle() for number in numbers}
 
     def _next_event(self) -> Any:
         """Waits in parts: a signal that comes just before this thread waits would be handled at the wait's end."""
@@ -266,13 +240,12 @@ class EpisodePlay:
             self._starts[number] = self._pool.submit(self._episodes[number].start)
             self.engine.begin(number)
 
-    def _open(self, number: int) -> EpisodeOpened:
+    def _open(self, number: int) -> Event:
         episode, (row, _) = self._episodes[number], self._numbered[number]
         ids = live_prompt(episode, row.tools, self._chat, self.engine.sampling.max_prompt_tokens)
-        return EpisodeOpened(number, None if ids is None else Conversation(ids))
+        return partial(self._opened, number, None if ids is None else Conversation(ids))
 
-    def _continue_episode(self, answered: TurnAnswered) -> None:
-        turn, reply = answered
+    def _continue_episode(self, turn: RolloutTurn, reply: Reply) -> None:
         episode, rows = self._episodes[turn.number], self._rows_of(turn.number)
         rows.end_turn(len(turn.ids))
         if not reply.is_done and reply.follows is None:
@@ -288,34 +261,24 @@ class EpisodePlay:
         self.engine.end(turn.number)
         self._start(self._settle, turn.number)
 
-    def _put_again(self, turn: RolloutTurn, _: object) -> None:
-        self._inbox.put(turn)
-
-    def _answer(self, turn: RolloutTurn) -> TurnAnswered:
+    def _answer(self, turn: RolloutTurn) -> Event:
         self._starts[turn.number].result()
-        text = self._chat.text(turn.ids)
-        return TurnAnswered(turn, self._episodes[turn.number].step(text, is_cut=turn.is_cut))
+        reply = self._episodes[turn.number].step(self._chat.text(turn.ids), is_cut=turn.is_cut)
+        return partial(self._continue_episode, turn, reply)
 
-    def _settle(self, number: int) -> EpisodeSettled:
+    def _settle(self, number: int) -> Event:
         """Settles an episode, while the next one plays in its place: its reward may take long."""
         self._episodes[number].close()
-        self._inbox.put(EpisodeClosed(number))
-        return EpisodeSettled(number, self._episodes[number].settle())
+        self._inbox.put(self._begin_next)
+        return partial(self._settled, number, self._episodes[number].settle())
 
-    def _start(self, work: Callable[[Any], EpisodeOpened | TurnAnswered | EpisodeSettled], about: Any) -> Future[Any]:
-        """Runs work in another thread; its result or exception goes into the queue."""
-
+    def _start(self, work: Callable[[T], Event], about: T) -> Future[Event]:
+        """Runs work in another thread; its event or exception goes into the queue."""
         future = self._pool.submit(work, about)
-        self._report(future, lambda event: event)
+        future.add_done_callback(self._report)
         return future
 
-    def _report(
-        self, future: Future[T], event_of: Callable[[T], EpisodeOpened | TurnAnswered | EpisodeSettled | GroupScored]
-    ) -> None:
-        """Puts the event of a result, or the exception, into the queue."""
-
-        def ended(future: Future[T]) -> None:
-            if not future.cancelled():
-                self._inbox.put(future.exception() or event_of(future.result()))
-
-        future.add_done_callback(ended)
+    def _report(self, future: Future[Any], event: Event | None = None) -> None:
+        """Puts an event, or the result of the future, or its exception, into the queue."""
+        if not future.cancelled():
+            self._inbox.put(future.exception() or event or future.result())

@@ -8,9 +8,8 @@ void episodes and the spec's clipping and KL penalty.
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -41,17 +40,14 @@ class RolloutThread(Generic[S]):
 
     def __init__(self, play: Callable[[int, int], S], max_staleness: int, num_steps: int, ranks: Ranks) -> None:
         self._play, self._max_staleness, self._num_steps, self._ranks = play, max_staleness, num_steps, ranks
-        self._changed = threading.Condition()
-        self._ready: dict[int, S] = {}
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="xp-ahead")
+        self._steps: dict[int, Future[S]] = {}
+        """Steps that are played, or will be with the engine's weights, until they are taken."""
+        self._next = 0
+        """First step that is not among them."""
         self._policy: int | None = None
         """Number of steps that the engine's policy was trained for."""
-        self._next = 0
-        """First step that has not begun."""
-        self._last: int | None = None
-        """Last step that may begin for now. None means no limit."""
-        self._is_playing = self._is_closed = False
         self._fault: BaseException | None = None
-        self._thread: threading.Thread | None = None
 
     def take(self, step: int, update: Callable[[], None], meanwhile: Callable[[], None] | None = None) -> S:
         """Waits for the episodes of a step and returns them; raises the exception of the playing thread.
@@ -61,99 +57,63 @@ class RolloutThread(Generic[S]):
             update: sends the trainer's weights to the engine; called while no process plays.
             meanwhile: plays something else with these weights, before any process continues.
         """
-        if self._thread is None:
-            self._begin(step)
-        with self._up_to(step):
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_idle or (meanwhile is None and step in self._ready))
-                self._check(step)
-            if all(is_idle for (is_idle,) in self._ranks.gather([self._is_idle])):
-                update()
-                if meanwhile is not None:
-                    meanwhile()
-                self._policy = step  # only now may the thread begin
-        with self._changed:
-            self._changed.wait_for(lambda: step in self._ready or self._fault is not None)
-            self._check(step)
-            return self._ready.pop(step)
+        if self._policy is None:
+            self._next = max(self._steps, default=step - 1) + 1
+        self._hold_after(step)
+        wait([self._steps[step]] if step in self._steps and meanwhile is None else self._steps.values())
+        if step in self._steps:
+            self._steps[step].result()
+        is_idle = all(one.done() for one in self._steps.values())
+        if all(is_idle for (is_idle,) in self._ranks.gather([is_idle])):
+            update()
+            if meanwhile is not None:
+                meanwhile()
+            self._policy = step  # only now may the thread begin
+        self._begin()
+        return self._steps.pop(step).result()
 
     def all_played(self) -> list[S]:
         """All steps that were played ahead; waits for the next step's episodes."""
-        with self._up_to((self._policy or 0) + 1), self._changed:
-            self._changed.wait_for(lambda: self._is_idle)
-            return [self._ready[step] for step in sorted(self._ready)]
+        self._hold_after((self._policy or 0) + 1)
+        wait(self._steps.values())
+        played = [one.result() for _, one in sorted(self._steps.items()) if one.exception() is None]
+        self._begin()
+        return played
 
     def resume(self, played: Mapping[int, S]) -> None:
         """Sets these steps as played; must be called before the first `take`."""
-        self._ready = dict(played)
+        for step, samples in played.items():
+            self._steps[step] = Future()
+            self._steps[step].set_result(samples)
 
     def close(self) -> None:
         """Begins no further step, and waits for the current one."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        self._pool.shutdown(cancel_futures=True)
 
-    def _begin(self, step: int) -> None:
-        self._next = max(self._ready, default=step - 1) + 1
-        self._thread = threading.Thread(target=self._run, name="xp-ahead", daemon=True)
-        self._thread.start()
+    def _hold_after(self, last: int) -> None:
+        """Takes back the steps after `last` that have not begun."""
+        for step in sorted(self._steps, reverse=True):
+            if step > last and self._steps[step].cancel():
+                del self._steps[step]
+                self._next = step
 
-    @contextmanager
-    def _up_to(self, last: int) -> Iterator[None]:
-        """Context manager: no step after `last` begins."""
-        self._limit(last)
-        try:
-            yield
-        finally:
-            self._limit(None)
+    def _begin(self) -> None:
+        """Lets the thread play the next steps, within the limit of staleness."""
+        policy = self._policy
+        if policy is not None:
+            end = min(policy + self._max_staleness + 1, self._num_steps)
+            for step in range(self._next, end):
+                self._steps[step] = self._pool.submit(self._played, step, policy)
+            self._next = max(self._next, end)
 
-    def _limit(self, last: int | None) -> None:
-        with self._changed:
-            self._last = last
-            self._changed.notify_all()
-
-    def _check(self, step: int) -> None:
-        """Raises the exception that stopped the thread, unless this step was played before."""
-        if self._fault is not None and step not in self._ready:
+    def _played(self, step: int, policy: int) -> S:
+        if self._fault is not None:
             raise self._fault
-
-    @property
-    def _may_begin(self) -> bool:
-        """Returns whether the next step may begin: within the limits of staleness and `_up_to`."""
-        if self._policy is None or self._next >= self._num_steps:
-            return False
-        return self._next - self._policy <= self._max_staleness and (self._last is None or self._next <= self._last)
-
-    @property
-    def _is_idle(self) -> bool:
-        """Returns whether no step is being played or about to begin."""
-        return self._fault is not None or not (self._is_playing or self._may_begin)
-
-    def _run(self) -> None:
         try:
-            while self._next < self._num_steps and self._played_next():
-                pass
+            return self._play(step, policy)
         except BaseException as error:
-            with self._changed:
-                self._fault = error
-                self._changed.notify_all()
-
-    def _played_next(self) -> bool:
-        """Plays the next step when it may begin; returns False if there is none."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or self._may_begin)
-            if self._is_closed:
-                return False
-            self._is_playing, policy = True, self._policy
-            step, self._next = self._next, self._next + 1
-            assert policy is not None
-        played = self._play(step, policy)
-        with self._changed:
-            self._ready[step], self._is_playing = played, False
-            self._changed.notify_all()
-        return True
+            self._fault = error
+            raise
 
 
 class AsyncRollouts(Rollouts):

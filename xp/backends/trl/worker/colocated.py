@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from xp.engines.completions import sampling_parameters
 from xp.engines.conversation import Done, GeneratedTurn, GenerationRequest, Opening, RequestEngine
 from xp.lib.loopback import HOST, free_port
 from xp.spec import Sampling
@@ -83,22 +84,12 @@ class ColocatedEngine(RequestEngine):
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        sampling = self.sampling
         return SamplingParams(
-            n=1,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k or 0,
-            min_p=sampling.min_p,
-            repetition_penalty=sampling.repetition_penalty,
-            max_tokens=request.max_tokens,
-            seed=request.seed,
-            logprobs=0,
+            **sampling_parameters(self.sampling, request),
             stop_token_ids=sorted(self._end_ids),
             output_kind=RequestOutputKind.FINAL_ONLY,
             # The text is decoded from the ids at the end of the turn; vLLM's text is only for stop strings.
-            detokenize=bool(sampling.stop),
-            **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
+            detokenize=bool(self.sampling.stop),
         )
 
     def _gathered(self, value: Any) -> tuple[list[Any], int]:
