@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from xp.episode import harmony, llama_calls, tagged_calls, text_action
+from xp.episode import harmony, llama_calls, text_action
 from xp.episode.json_calls import JSON_SYNTAX
+from xp.episode.tagged_calls import TAGGED_SYNTAX
 from xp.episode.tool_calls import Syntax as Syntax
 from xp.episode.tool_calls import Tools as Tools
 from xp.errors import XpError
@@ -22,9 +23,7 @@ def _write_action(_: str, arguments: Mapping[str, Any]) -> str:
 SYNTAX: Final[Mapping[Dialect, Syntax]] = {
     **JSON_SYNTAX,
     Dialect.ACTION: Syntax(text_action.FORM, text_action.parse_action, _write_action),
-    Dialect.QWEN_XML: Syntax(tagged_calls.XML_FORM, tagged_calls.parse_xml, tagged_calls.write_xml),
-    Dialect.GLM: Syntax(tagged_calls.GLM_FORM, tagged_calls.parse_glm, tagged_calls.write_glm),
-    Dialect.MINIMAX: Syntax(tagged_calls.MINIMAX_FORM, tagged_calls.parse_minimax, tagged_calls.write_minimax),
+    **TAGGED_SYNTAX,
     Dialect.LLAMA_JSON: Syntax(llama_calls.JSON_FORM, llama_calls.parse_llama_json, llama_calls.write_llama_json),
     Dialect.PYTHONIC: Syntax(
         llama_calls.PYTHONIC_FORM,

@@ -1,4 +1,4 @@
-"""Tool calls with tagged arguments, of Qwen3.5 and GLM; the tool's schema has the arguments' types."""
+"""Tool calls with tagged arguments, of Qwen3.5, GLM and MiniMax; the tool's schema has the arguments' types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from xp.episode.call_data import Data, up_to
+from xp.episode.call_data import up_to
 from xp.episode.json_schema import Schema, allowed_types, allowed_values, allows, branches, properties, required
 from xp.episode.tool_calls import (
     CLOSE,
@@ -16,21 +16,15 @@ from xp.episode.tool_calls import (
     OPEN,
     MalformedCall,
     ParsedCall,
+    Syntax,
     Tools,
     bodies,
     checked_call,
     read_json,
     with_calls,
 )
+from xp.spec.dialect import Dialect
 
-XML_FORM: Final = (
-    "<tool_call>\n<function=<tool>>\n<parameter=<name>>\n<value>\n</parameter>\n...\n</function>\n</tool_call>"
-)
-GLM_FORM: Final = "<tool_call><tool>\n<arg_key><name></arg_key>\n<arg_value><value></arg_value>\n...\n</tool_call>"
-MINIMAX_FORM: Final = (
-    '<minimax:tool_call>\n<invoke name="<tool>">\n<parameter name="<name>"><value></parameter>\n...\n</invoke>\n'
-    "</minimax:tool_call>"
-)
 _PYTHON: Final[Mapping[str, Any]] = {"True": True, "False": False, "None": None}
 """Python's constants, which Qwen3.5's template writes."""
 
@@ -45,79 +39,79 @@ class _Form:
     argument: re.Pattern[str]
     end: re.Pattern[str]
     """The tag that ends a value: what follows it is no text, else it is a part of the value (models write code)."""
-    data: Data
 
 
-def _form(opening: str, closing: str, tool: str, argument: str, value: str, end: str, after: str) -> _Form:
-    last = re.compile(rf"{end}\s*(?={after}|\Z)")
-    return _Form(opening, closing, re.compile(tool), re.compile(argument), last, up_to(value, last))
+def _syntax(
+    call: str, parameter: str, *, opening: str, closing: str, tool: str, argument: str, value: str, end: str, after: str
+) -> Syntax:
+    """One dialect.
 
-
-_XML: Final = _form(
-    opening=rf"(?:{OPEN}\s*)?<function=|{OPEN}",
-    closing=rf"</function>(?:\s*{CLOSE})?|{CLOSE}",
-    tool=rf"(?:{OPEN}\s*)?<function=([^<>]+)>",
-    argument=r"<parameter=([^<>]+)>\n?",
-    value="<parameter=",
-    end=r"\n?</parameter>",
-    after=rf"<parameter=|</function>|{CLOSE}",
-)
-_GLM: Final = _form(
-    opening=OPEN,
-    closing=CLOSE,
-    tool=rf"{OPEN}\s*([^\s<>{{}}]+)",
-    argument=r"<arg_key>([^<>]+)</arg_key>\s*<arg_value>",
-    value="<arg_value>",
-    end="</arg_value>",
-    after=rf"<arg_key>|{CLOSE}",
-)
-_MINIMAX: Final = _form(
-    opening=r"(?:<minimax:tool_call>\s*)?<invoke name=|<minimax:tool_call>",
-    closing=r"</invoke>(?:\s*</minimax:tool_call>)?|</minimax:tool_call>",
-    tool=r'(?:<minimax:tool_call>\s*)?<invoke name="([^"<>]+)">',
-    argument='<parameter name="([^"<>]+)">',
-    value="<parameter name=",
-    end="</parameter>",
-    after="<parameter name=|</invoke>|</minimax:tool_call>",
-)
-
-
-def parse_xml(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
-    """The calls of one turn in Qwen3.5's format, which Qwen3-Coder and Nemotron 3 share; empty if there are none.
-
-    Qwen3-Coder leaves out `<tool_call>` at times.
+    Args:
+        call: template of a call, with `{name}` and `{arguments}`.
+        parameter: template of an argument, with `{key}` and `{value}`.
+        opening: regular expression of the tag that opens a call, like all that follow.
+        closing: tag that closes it.
+        tool: beginning of a call, with the tool as a group.
+        argument: beginning of an argument, with its name as a group.
+        value: beginning of a value.
+        end: tag that ends a value.
+        after: tags after a value.
     """
-    return _parse(text, tools, _XML)
+    last = re.compile(rf"{end}\s*(?={after}|\Z)")
+    form, data = _Form(opening, closing, re.compile(tool), re.compile(argument), last), up_to(value, last)
+
+    def read(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
+        return with_calls(bodies(text, data, opening, closing), lambda body: _call(body, tools, form))
+
+    def write(name: str, arguments: Mapping[str, Any]) -> str:
+        texts = {
+            key: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for key, one in arguments.items()
+        }
+        return call.format(
+            name=name, arguments="".join(parameter.format(key=key, value=one) for key, one in texts.items())
+        )
+
+    any_arguments = parameter.format(key="<name>", value="<value>") + "...\n"
+    return Syntax(call.format(name="<tool>", arguments=any_arguments), read, write)
 
 
-def parse_glm(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
-    """The calls of one turn in GLM's format; empty if there are none."""
-    return _parse(text, tools, _GLM)
-
-
-def parse_minimax(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
-    """The calls of one turn in MiniMax' format; empty if there are none."""
-    return _parse(text, tools, _MINIMAX)
-
-
-def write_xml(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as Qwen3.5 writes it."""
-    parameters = "".join(f"<parameter={key}>\n{_text(value)}\n</parameter>\n" for key, value in arguments.items())
-    return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
-
-
-def write_glm(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as GLM writes it."""
-    parameters = "".join(
-        f"<arg_key>{key}</arg_key>\n<arg_value>{_text(value)}</arg_value>\n" for key, value in arguments.items()
-    )
-    return f"<tool_call>{name}\n{parameters}</tool_call>"
-
-
-def write_minimax(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as MiniMax-M2 writes it."""
-    parameters = "".join(f'<parameter name="{key}">{_text(value)}</parameter>\n' for key, value in arguments.items())
-    return f'<minimax:tool_call>\n<invoke name="{name}">\n{parameters}</invoke>\n</minimax:tool_call>'
+TAGGED_SYNTAX: Final[Mapping[Dialect, Syntax]] = {
+    # Of Qwen3-Coder and Nemotron 3 too; Qwen3-Coder leaves out `<tool_call>` at times.
+    Dialect.QWEN_XML: _syntax(
+        "<tool_call>\n<function={name}>\n{arguments}</function>\n</tool_call>",
+        "<parameter={key}>\n{value}\n</parameter>\n",
+        opening=rf"(?:{OPEN}\s*)?<function=|{OPEN}",
+        closing=rf"</function>(?:\s*{CLOSE})?|{CLOSE}",
+        tool=rf"(?:{OPEN}\s*)?<function=([^<>]+)>",
+        argument=r"<parameter=([^<>]+)>\n?",
+        value="<parameter=",
+        end=r"\n?</parameter>",
+        after=rf"<parameter=|</function>|{CLOSE}",
+    ),
+    Dialect.GLM: _syntax(
+        "<tool_call>{name}\n{arguments}</tool_call>",
+        "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
+        opening=OPEN,
+        closing=CLOSE,
+        tool=rf"{OPEN}\s*([^\s<>{{}}]+)",
+        argument=r"<arg_key>([^<>]+)</arg_key>\s*<arg_value>",
+        value="<arg_value>",
+        end="</arg_value>",
+        after=rf"<arg_key>|{CLOSE}",
+    ),
+    Dialect.MINIMAX: _syntax(
+        '<minimax:tool_call>\n<invoke name="{name}">\n{arguments}</invoke>\n</minimax:tool_call>',
+        '<parameter name="{key}">{value}</parameter>\n',
+        opening=r"(?:<minimax:tool_call>\s*)?<invoke name=|<minimax:tool_call>",
+        closing=r"</invoke>(?:\s*</minimax:tool_call>)?|</minimax:tool_call>",
+        tool=r'(?:<minimax:tool_call>\s*)?<invoke name="([^"<>]+)">',
+        argument='<parameter name="([^"<>]+)">',
+        value="<parameter name=",
+        end="</parameter>",
+        after="<parameter name=|</invoke>|</minimax:tool_call>",
+    ),
+}
+"""The syntax of each dialect."""
 
 
 def value_of(text: str, options: Sequence[Schema]) -> Any:
@@ -153,10 +147,6 @@ def is_omitted(text: str, options: Sequence[Schema]) -> bool:
     takes_text = any("string" in allowed_types(branch) for branch in options)
     default = next((branch["default"] for branch in options if "default" in branch), None)
     return (not text and default in (None, "")) if takes_text else not text.strip()
-
-
-def _parse(text: str, tools: Tools, form: _Form) -> tuple[ParsedCall, ...]:
-    return with_calls(bodies(text, form.data, form.opening, form.closing), lambda body: _call(body, tools, form))
 
 
 def _call(body: str, tools: Tools, form: _Form) -> ParsedCall:
@@ -201,7 +191,3 @@ def _texts(body: str, form: _Form, declared: Set[str]) -> dict[str, str] | Malfo
             return MalformedCall(f"{key[:80]} of the tool call has a value that is not closed")
         position = end.end()
     return texts
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
