@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from xp.worker.distill import DISTILL_KL
-from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
+from xp.worker.metric_names import MEASURED as MEASURED
 
 GAP: Final = "policy/rollout_train_logprobs_abs_diff_mean"
 """SkyRL's mean over the tokens of a step, of its forward before the first update."""
@@ -34,13 +33,3 @@ NATIVE: Final[Mapping[str, str]] = {
     "timing/save_hf_model": "time/export_s",
 }
 """SkyRL's name -> xp's."""
-MEASURED: Final[Mapping[str, str]] = {
-    "training/tokens": "",
-    "training/updates": "",
-    OUTSIDE: "only with `algorithm.importance_correction` or `importance_mask`",
-    SAMPLE_SIZE: "only with `algorithm.importance_correction` or `importance_mask`",
-    DISTILL_KL: "only with `algorithm.distill`",
-    "time/start_s": "",
-    "time/rollout_s": "",
-}
-"""Metrics that xp measures itself -> a remark."""

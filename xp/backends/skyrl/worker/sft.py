@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.backends.skyrl.worker.train import check_warm_up, prepare
@@ -15,6 +15,16 @@ from xp.worker.program import run_stage
 from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, examples, write_examples
 from xp.worker.tasks import policy_chat
 from xp.worker.trained import check_trained
+
+OF_TRAINER: Final = (
+    *("strategy", "remove_microbatch_padding", "micro_train_batch_size_per_gpu", "ckpt_path", "ckpt_interval"),
+    *("max_ckpts_to_keep", "seed"),
+)
+OF_POLICY: Final = (
+    *("model", "optimizer_config", "megatron_config", "fsdp_config", "sequence_parallel_size", "use_torch_compile"),
+    *("record_memory", "torch_profiler_config"),
+)
+"""Names that SkyRL's SFTConfig has too of SkyRLTrainConfig's `trainer` and `trainer.policy`."""
 
 
 def main(argv: Sequence[str]) -> None:
@@ -55,31 +65,17 @@ def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, 
     """SkyRL's SFTConfig: its data are the episodes' tokens, and its settings those of `cfg`, a SkyRLTrainConfig."""
     from skyrl.train.config.sft_config import SFTConfig, SFTPlacementConfig, validate_sft_cfg
 
-    trainer, policy, placement = cfg.trainer, cfg.trainer.policy, cfg.trainer.placement
+    placement, owners = cfg.trainer.placement, ((cfg.trainer, OF_TRAINER), (cfg.trainer.policy, OF_POLICY))
     made = SFTConfig(
-        strategy=trainer.strategy,
-        model=policy.model,
-        optimizer_config=policy.optimizer_config,
+        **{name: getattr(owner, name) for owner, names in owners for name in names},
         placement=SFTPlacementConfig(placement.policy_num_nodes, placement.policy_num_gpus_per_node),
-        megatron_config=policy.megatron_config,
-        fsdp_config=policy.fsdp_config,
-        sequence_parallel_size=policy.sequence_parallel_size,
-        use_torch_compile=policy.use_torch_compile,
-        record_memory=policy.record_memory,
-        torch_profiler_config=policy.torch_profiler_config,
-        remove_microbatch_padding=trainer.remove_microbatch_padding,
         pretokenized_dataset_paths=[str(stage / TRAINING_FILE)],
         eval_pretokenized_dataset_paths=[str(stage / HELD_OUT_FILE)] if has_held_out else None,
         eval_before_train=has_held_out,
         num_steps=num_updates,
         num_epochs=None,
         batch_size=config.spec.sft.batch_size,
-        micro_train_batch_size_per_gpu=trainer.micro_train_batch_size_per_gpu,
-        ckpt_path=trainer.ckpt_path,
-        ckpt_interval=trainer.ckpt_interval,
-        max_ckpts_to_keep=trainer.max_ckpts_to_keep,
         resume_from="latest",
-        seed=trainer.seed,
         **{"enable_ray_gpu_monitor": False, **config.arguments},
     )
     validate_sft_cfg(made)

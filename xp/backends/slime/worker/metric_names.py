@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from xp.worker.distill import DISTILL_KL
-from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
+from xp.worker.metric_names import MEASURED as OF_EVERY_TRAINER
 
 OF_CRITIC: Final = "train/critic-"
 NATIVE: Final[Mapping[str, str]] = {
@@ -32,16 +31,9 @@ NOT_MEANS: Final = ("grad_norm", RATE)
 """Ends of the names that are no mean over an update's episodes or tokens."""
 OF_WEIGHTS: Final = tuple(f"train/importance_{name}" for name in ("tokens", "outside", "weights", "squares"))
 """Slime's names for what xp's function of the importance weights reports."""
-MEASURED: Final[Mapping[str, str]] = {
-    "training/tokens": "",
-    OUTSIDE: "only with `algorithm.importance_correction` or `importance_mask`",
-    SAMPLE_SIZE: "only with `algorithm.importance_correction` or `importance_mask`",
-    DISTILL_KL: "only with `algorithm.distill`",
+MEASURED: Final = OF_EVERY_TRAINER | {
     "training/staleness": "only with `training.max_staleness`",
-    "training/updates": "",
     "episodes/groups_left_out": "only with dynamic sampling",
-    "time/start_s": "",
-    "time/rollout_s": "",
     "time/step_s": "",
 }
 """Metrics that xp measures itself -> a remark."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from xp.worker.distill import DISTILL_KL
-from xp.worker.importance import OUTSIDE, SAMPLE_SIZE
+from xp.worker.metric_names import MEASURED as OF_EVERY_TRAINER
 
 NATIVE: Final[Mapping[str, str]] = {
     "loss": "training/loss",
@@ -18,16 +17,9 @@ NATIVE: Final[Mapping[str, str]] = {
     "cispo_clip_ratio": "training/clip_fraction",
 }
 """TRL's name -> xp's."""
-MEASURED: Final[Mapping[str, str]] = {
-    "training/tokens": "",
+MEASURED: Final = OF_EVERY_TRAINER | {
     "training/logprob_gap": "only with vLLM",
-    OUTSIDE: "only with `algorithm.importance_correction` or `importance_mask`",
-    SAMPLE_SIZE: "only with `algorithm.importance_correction` or `importance_mask`",
-    DISTILL_KL: "only with `algorithm.distill`",
     "training/staleness": "only with `training.max_staleness`",
-    "training/updates": "",
-    "time/start_s": "",
-    "time/rollout_s": "",
     "time/step_s": "from the end of the step before, or of the evaluation after that",
 }
 """Metrics that xp measures itself -> a remark."""
