@@ -27,7 +27,7 @@ HEAVY = ("hydra", "numpy", "omegaconf", "pyarrow", "rich", "scipy", "torch", "tr
 LIMIT_S = 3.0
 """Seconds of the processor for the import, several times what it takes."""
 
-GENERAL = {"env", "key", "model", "name", "path", "prompt", "reward", "seed", "split", "url", "weight"}
+GENERAL = {"env", "model", "name", "path", "prompt", "reward", "seed", "split", "url", "weight"}
 """Words of the field that records and requests have by themselves: the reward of an episode, the split of a task."""
 OTHERS = {
     "EnvConfig": {"dialect"},  # never None: the model's where the environment names none
@@ -46,7 +46,6 @@ OTHERS = {
     "Block": {"indices"},
     "HubModelConfig": {"target"},
     "Nodes": {"address"},
-    "TimeLimit": {"training"},  # the section itself
     "Facts": {"members", "training"},  # the section itself
     "ToolUse": {"num_episodes"},
     "JudgeServer": {"judge", "launcher"},  # the sections themselves

@@ -9,18 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, FakeMix
-from tests.support.sections import run_spec
+from tests.support.sections import PLACES, replace
 from tests.unit.slime_config import worker_config
 from xp.backends.slime.worker.rollout_process import Worker
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
-from xp.worker.time_limit import TimeLimit
+from xp.worker.time_limit import check_time, limit_of
 
 HOUR = 3600.0
-
-
-def limit_of(seconds: float, key: str, every: int) -> TimeLimit:
-    return TimeLimit(seconds, key, run_spec(training__checkpoint_every=every).training)
 
 
 def left(path: Path, *lines: tuple[int, int, float, float, float]) -> Path:
@@ -41,42 +37,52 @@ TWO = ((1, 1, 9.0, 1.0, 0.5), (1, 2, 8.0, 1.0, 0.0), (2, 3, 0.25, 1.0, 0.5))
 USED_H = 2.5 + 1.75
 
 
-@pytest.mark.parametrize(("every", "step"), [(1, 3), (3, 3)])
-def test_it_ends_where_the_next_checkpoint_is_too_late(every: int, step: int, tmp_path: Path) -> None:
-    file = left(tmp_path / "metrics.jsonl", *TWO)
-    enough = USED_H + every * 1.0
-    limit_of((enough + 0.01) * HOUR, "k", every).check(step, file, 2)
-    with pytest.raises(XpError, match=r"after step 3.*it took 4\.25 h.*beyond training\.max_hours=1") as caught:
-        limit_of((enough - 0.01) * HOUR, "training.max_hours=1", every).check(step, file, 2)
+def check(root: Path, hours: float, every: int, step: int, attempt: int) -> None:
+    config = worker_config(root, 1, training__max_hours=hours, training__checkpoint_every=every)
+    check_time(replace(config, places=replace(config.places, attempt=attempt)), step, root)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An outputs root with the two attempts' metrics."""
+    left(tmp_path / PLACES.metrics, *TWO)
+    return tmp_path
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_it_ends_where_the_next_checkpoint_is_too_late(every: int, root: Path) -> None:
+    check(root, USED_H + every + 0.01, every, 3, 2)
+    with pytest.raises(XpError, match=r"after step 3.*it took 4\.25 h.*beyond training\.max_hours=\d") as caught:
+        check(root, USED_H + every - 0.01, every, 3, 2)
     assert caught.value.code is ExitCode.LIMIT
 
 
-def test_a_step_without_a_checkpoint_ends_nothing(tmp_path: Path) -> None:
-    file = left(tmp_path / "metrics.jsonl", *TWO)
-    limit_of(1.0, "k", 2).check(3, file, 2)
+def test_a_step_without_a_checkpoint_ends_nothing(root: Path) -> None:
+    check(root, 0.001, 2, 3, 2)
     with pytest.raises(XpError):
-        limit_of(1.0, "k", 2).check(2, file, 2)
+        check(root, 0.001, 2, 2, 2)
 
 
-def test_a_new_attempt_counts_the_earlier_ones_and_not_the_pause(tmp_path: Path) -> None:
-    file = left(tmp_path / "metrics.jsonl", *TWO)
-    limit_of((USED_H - 0.25 + 1.01) * HOUR, "k", 1).check(3, file, 3)
+def test_a_new_attempt_counts_the_earlier_ones_and_not_the_pause(root: Path, tmp_path: Path) -> None:
+    check(root, USED_H - 0.25 + 1.01, 1, 3, 3)
     with pytest.raises(XpError):
-        limit_of((USED_H - 0.25 + 0.99) * HOUR, "k", 1).check(3, file, 3)
-    limit_of(1.0, "k", 1).check(1, tmp_path / "none.jsonl", 1)
+        check(root, USED_H - 0.25 + 0.99, 1, 3, 3)
+    check(tmp_path / "empty", 0.001, 1, 1, 1)
 
 
-def test_the_stricter_of_time_and_money_is_the_limit() -> None:
-    def limit(*words: str) -> tuple[float, str] | None:
-        found = TimeLimit.of(compose(words))
-        return found and (found.seconds, found.key)
-
-    price = "hardware.usd_per_hour=4"
-    assert limit() is None
-    assert limit("training.max_hours=3") == (3 * HOUR, "training.max_hours=3")
-    of_money = (2.5 * HOUR, "training.budget_usd=10 at 4 USD an hour")
-    assert limit("training.max_hours=3", "training.budget_usd=10", price) == of_money
-    assert limit("training.max_hours=2", "training.budget_usd=10", price) == (2 * HOUR, "training.max_hours=2")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), None),
+        (("training.max_hours=3",), (3, "training.max_hours=3")),
+        (("training.max_hours=3", "training.budget_usd=10"), (2.5, "training.budget_usd=10 at 4 USD an hour")),
+        (("training.max_hours=2", "training.budget_usd=10"), (2, "training.max_hours=2")),
+    ],
+)
+def test_the_stricter_of_time_and_money_is_the_limit(
+    words: tuple[str, ...], expected: tuple[float, str] | None
+) -> None:
+    assert limit_of(compose([*words, "hardware.usd_per_hour=4"])) == expected
 
 
 def test_slime_ends_at_the_rollout_after_a_checkpoint(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from xp.lib.reading import config_of
 from xp.worker.played import PlayedEpisode
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.step_log import Start
-from xp.worker.time_limit import TimeLimit
+from xp.worker.time_limit import check_time
 from xp.worker.trained import never_filled
 
 DURING: Final = "during"
@@ -171,9 +171,8 @@ class Worker:
 
     def check_time(self, rollout_id: int) -> None:
         """Raises XpError(LIMIT) at the beginning of a rollout if the steps before it have used the training's time."""
-        limit, places = TimeLimit.of(self.config.spec), self.config.places
-        if limit is not None and rollout_id > self._rollout_in_time:
-            limit.check(rollout_id, self.path(places.metrics), places.attempt)
+        if rollout_id > self._rollout_in_time:
+            check_time(self.config, rollout_id, Path(self.config.root))
             self._rollout_in_time = rollout_id
 
     def end_step(self, *, is_last: bool) -> None:

@@ -15,7 +15,7 @@ from xp.backends.trl.worker.process import Ranks
 from xp.errors import XpError
 from xp.lib.verified import DIGESTS, damaged
 from xp.worker.publish import seal, step_directories
-from xp.worker.time_limit import TimeLimit
+from xp.worker.time_limit import check_time
 
 FORM = "checkpoint-{}"
 """Trainer's name of the directory of a checkpoint, by the number of optimizer updates."""
@@ -74,14 +74,12 @@ class EndInTime(TrainerCallback):  # type: ignore[misc]
         self.on_save(args, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        config, error = self._config, None
-        limit = TimeLimit.of(config.spec)
-        if limit is None or not 0 < state.global_step < state.max_steps:
+        error = None
+        if not 0 < state.global_step < state.max_steps:
             return
         if self._ranks.is_main:
             try:
-                step = state.global_step // config.updates_per_rollout
-                limit.check(step, Path(config.places.metrics), config.places.attempt)
+                check_time(self._config, state.global_step // self._config.updates_per_rollout)
             except XpError as raised:
                 error = raised
         error = self._ranks.gather([error])[0][0]

@@ -19,8 +19,8 @@ OF_AN_UPDATE = ("loss", "grad_norm")
 """Metrics that a skipped update does not have."""
 
 
-class TRLStepLog(StepLog):
-    """Collects a rollout step's metrics and writes them when its last optimizer update is done.
+class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
+    """TRL's callback that collects a rollout step's metrics and writes them when its last optimizer update is done.
 
     Args:
         config: input of the training.
@@ -102,16 +102,7 @@ class TRLStepLog(StepLog):
         self.line(step, {**self._episodes, **training, **self._start, "time/step_s": now - self._began})
         self._began, self._updates, self._start = now, [], {}
 
-    def callback(self) -> TrainerCallback:
-        return _Callback(self)
-
-
-class _Callback(TrainerCallback):  # type: ignore[misc]
-    """TRL's callback for logs."""
-
-    def __init__(self, log: TRLStepLog) -> None:
-        self._log = log
-
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """Trainer's hook."""
         if logs and "loss" in logs:
-            self._log.update(state.global_step, logs)
+            self.update(state.global_step, logs)

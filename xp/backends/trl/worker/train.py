@@ -167,7 +167,7 @@ def make_trainer(
         train_dataset=Dataset.from_list(trl_rows(order)),
         rollout_func=rollouts,
         reward_funcs=settled_reward,
-        callbacks=[log.callback(), *hooks, Seal(Ranks(), end_ids), EndInTime(config, Ranks())],
+        callbacks=[log, *hooks, Seal(Ranks(), end_ids), EndInTime(config, Ranks())],
         peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)
