@@ -13,10 +13,10 @@ from skyrl.train.fully_async_trainer import FullyAsyncRayPPOTrainer
 from skyrl.train.utils import Timer
 
 from xp.backends.skyrl.worker.checkpoints import FORM
-from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.trainer import XpTrainer, episode_totals
 from xp.episode.advantages import differ
 from xp.spec.training import Unfinished
+from xp.worker.played import PlayedEpisode
 from xp.worker.trained import never_filled
 
 OF_ROLLOUT = "rollout_is"
@@ -45,7 +45,7 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
             super().__init__(*ours, **parts)
         finally:
             algorithm.policy_loss_type = loss
-        self._played: dict[int, list[RunningEpisode]] = {}
+        self._played: dict[int, list[PlayedEpisode]] = {}
         """Episodes by the identity of the generator's output, which SkyRL keeps until it is trained on."""
         self._running = _Running()
         self.generator = _RecordingGenerator(self.generator, self._played, self._running)
@@ -235,7 +235,7 @@ class _RecordingGenerator:
         running: counts the groups that have begun.
     """
 
-    def __init__(self, generator: Any, played: dict[int, list[RunningEpisode]], running: _Running) -> None:
+    def __init__(self, generator: Any, played: dict[int, list[PlayedEpisode]], running: _Running) -> None:
         self._generator, self._played, self._running = generator, played, running
 
     def __getattr__(self, name: str) -> Any:
@@ -247,5 +247,5 @@ class _RecordingGenerator:
             output = await self._generator.generate(input_batch, disable_tqdm=disable_tqdm)
         finally:
             await self._running.end()
-        self._played[id(output)] = self._generator.running_episodes(input_batch)
+        self._played[id(output)] = self._generator.played(input_batch)
         return output

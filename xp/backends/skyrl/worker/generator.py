@@ -26,7 +26,7 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.rewards import Overlong
 from xp.episode.tokens import ChatTokens
 from xp.spec import RunSpec
-from xp.worker.played import live_prompt
+from xp.worker.played import PlayedEpisode, live_prompt
 from xp.worker.token_budget import evaluation_sampling, evaluation_seed, is_cut
 
 STEP: ContextVar[tuple[str, int]] = ContextVar("STEP", default=("", 0))
@@ -96,7 +96,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
                 if running is not None:
                     await self._run_in_executor_if_available(running.episode.settle)
 
-    async def held_out(self, loader: Any, cfg: Any, step: int) -> AsyncIterator[list[RunningEpisode]]:
+    async def held_out(self, loader: Any, cfg: Any, step: int) -> AsyncIterator[list[PlayedEpisode]]:
         """Plays a view of held-out tasks with the sampling of evaluations, one batch at a time.
 
         Args:
@@ -110,11 +110,11 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         for batch in loader:
             inputs, _ = prepare_generator_input(batch, 1, sampling, ENV_CLASS, "eval", step)
             await self.generate(inputs)
-            yield self.running_episodes(inputs)
+            yield self.played(inputs)
 
-    def running_episodes(self, input_batch: Any) -> list[RunningEpisode]:
+    def played(self, input_batch: Any) -> list[PlayedEpisode]:
         """Returns the episodes of a played batch, in its order, and removes them from this object."""
-        return [self._running.pop(id(one)) for one in input_batch["trajectory_ids"]]
+        return [self._running.pop(id(one)).played() for one in input_batch["trajectory_ids"]]
 
     async def agent_loop(
         self, prompt: Any, env_class: str, env_extras: Any, *args: Any, trajectory_id: Any = None, **kwargs: Any

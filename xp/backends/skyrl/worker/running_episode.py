@@ -81,15 +81,12 @@ class RunningEpisode:
             return len(self.token_rows.current.completion_ids)
         return self.generated + self.observed
 
-    @property
-    def record(self) -> PlayedEpisode:
+    def played(self) -> PlayedEpisode:
         """The finished episode, in the form of metrics and trajectories."""
-        return PlayedEpisode(self.row, self.sample, self.episode, self.tokens(), self.prompt)
-
-    def tokens(self) -> Tokens:
+        tokens = Tokens(len(self.prompt_ids), self.generated, self.observed)
         if self.token_rows is not None:
-            return tokens_of(self.token_rows.all)
-        return Tokens(len(self.prompt_ids), self.generated, self.observed)
+            tokens = tokens_of(self.token_rows.all)
+        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
 
 
 CURRENT: ContextVar[RunningEpisode | None] = ContextVar("CURRENT", default=None)

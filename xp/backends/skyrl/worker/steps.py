@@ -8,7 +8,6 @@ from typing import Any
 
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.metric_names import AGE, GAP, NATIVE
-from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.engines.config import EvaluateConfig
 from xp.engines.evaluate import RunEvaluation, evaluated_while_training
 from xp.episode.metrics import EpisodeFacts, all_tokens, check_health, episode_metrics
@@ -17,9 +16,9 @@ from xp.episode.mixture import EnvironmentMixture
 from xp.episode.upload import Recorder
 from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
-from xp.worker.played import record, with_group_rewards
+from xp.worker.played import PlayedEpisode, record, with_group_rewards
 from xp.worker.step_log import Start, StepLog
-from xp.worker.time_limit import TimeLimit
+from xp.worker.time_limit import check_time
 
 
 class SkyRLStepLog(StepLog):
@@ -47,10 +46,10 @@ class SkyRLStepLog(StepLog):
         self._pending["time/start_s"] = self._start.total("models and engines")
         self.unpause()
 
-    def episodes(self, running_episodes: Sequence[RunningEpisode], step: int, rollout_s: float) -> None:
+    def episodes(self, episodes: Sequence[PlayedEpisode], step: int, rollout_s: float) -> None:
         """Records a played batch; raises XpError(UNHEALTHY) if too many of its episodes are void."""
         # SkyRL counts steps from 1, trajectories from 0.
-        played = _record(running_episodes, self._recorder, self._config.places.run, "train", step - 1)
+        played = record(episodes, self._recorder, self._config.places.run, "train", step - 1)
         check_health(played, self._config.spec.training.max_void_fraction)
         self._played += played
         self._rollout_s += rollout_s
@@ -70,10 +69,9 @@ class SkyRLStepLog(StepLog):
         names = {"final_loss": "loss", "critic_loss": "critic's loss", "grad_norm": f"gradient norm of the {network}"}
         self.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
 
-    def held_out(self, running_episodes: Sequence[RunningEpisode], step: int) -> float:
+    def held_out(self, episodes: Sequence[PlayedEpisode], step: int) -> float:
         """Records an evaluation during training; returns its reward, or raises XpError(UNHEALTHY) as `episodes`."""
-        played = _record(running_episodes, self._recorder, self._config.places.run, "evaluate/during", step)
-        return self.evaluated(played, step)
+        return self.evaluated(record(episodes, self._recorder, self._config.places.run, "evaluate/during", step), step)
 
     def evaluated(self, played: Sequence[EpisodeFacts], step: int) -> float:
         """The same for episodes that are recorded already."""
@@ -95,9 +93,8 @@ class SkyRLStepLog(StepLog):
         self._played, self._rollout_s = [], 0.0
 
     def _check_time(self, step: int) -> None:
-        places, limit = self._config.places, TimeLimit.of(self._config.spec)
-        if limit is not None and 0 < step < self._config.num_steps:
-            limit.check(step, Path(places.metrics), places.attempt)
+        if step < self._config.num_steps:
+            check_time(self._config, step)
 
     def log_exception(self, error: BaseException, step: int = 0) -> None:
         """SkyRL's hook: does nothing, because the process that started the task reports the error."""
@@ -121,22 +118,15 @@ class ModelEvaluation:
         self._whole = RunEvaluation(config, episodes)
         self.is_due = self._whole.is_due
 
-    def score_groups(self, running_episodes: Sequence[RunningEpisode]) -> None:
+    def score_groups(self, episodes: Sequence[PlayedEpisode]) -> None:
         """Gives an evaluation's episodes the rewards of their groups, before they are recorded."""
-        records = [running.record for running in running_episodes]
-        with_group_rewards(self._mix, records, self._whole.samples_per_task)
+        with_group_rewards(self._mix, episodes, self._whole.samples_per_task)
 
-    def add(self, name: str, running_episodes: Sequence[RunningEpisode]) -> list[EpisodeFacts]:
+    def add(self, name: str, episodes: Sequence[PlayedEpisode]) -> list[EpisodeFacts]:
         """Records all episodes of a model; raises XpError(UNHEALTHY) if too many are void."""
         common = self._common
         file = Path(common.stage_dir) / "trajectories" / f"{name}.jsonl"
         with Recorder(file, self._mix, common.upload_as, self._environ) as recorder:
-            played = _record(running_episodes, recorder, common.places.run, f"evaluate/{name}", 0)
+            played = record(episodes, recorder, common.places.run, f"evaluate/{name}", 0)
         self._whole.add(name, played)
         return played
-
-
-def _record(
-    running_episodes: Sequence[RunningEpisode], recorder: Recorder, run: str, phase: str, step: int
-) -> list[EpisodeFacts]:
-    return record((running.record for running in running_episodes), recorder, run, phase, step)

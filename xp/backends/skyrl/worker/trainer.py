@@ -18,7 +18,6 @@ from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
 from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports
 from xp.backends.skyrl.worker.config import AT_THE_END, SkyRLTrainStageConfig, has_native_correction
 from xp.backends.skyrl.worker.generator import VOID
-from xp.backends.skyrl.worker.running_episode import RunningEpisode
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import AdvantageFn, check_not_negative, differ, of_groups, without_variance
 from xp.episode.rewards import Overlong
@@ -28,6 +27,7 @@ from xp.worker.adapters import merge_adapters
 from xp.worker.best import BestKeeper
 from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.importance import metrics, weigh
+from xp.worker.played import PlayedEpisode
 from xp.worker.publish import seal
 from xp.worker.stage import AFTER, BEFORE
 from xp.worker.trained import never_filled
@@ -131,7 +131,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         """Plays a step's episodes and logs their results; raises XpError(UNHEALTHY) if too many are void."""
         began = time.monotonic()
         output = await super().generate(input_batch)
-        self.tracker.episodes(self.generator.running_episodes(input_batch), self.global_step, time.monotonic() - began)
+        self.tracker.episodes(self.generator.played(input_batch), self.global_step, time.monotonic() - began)
         return output
 
     async def eval(self, vllm_metrics_scraper: Any = None) -> dict[str, float]:
@@ -162,17 +162,17 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         if self._keeper is not None:
             await self._consider(self._keeper, reward)
 
-    async def _held_out(self, step: int) -> list[RunningEpisode]:
-        running_episodes: list[RunningEpisode] = []
+    async def _held_out(self, step: int) -> list[PlayedEpisode]:
+        episodes: list[PlayedEpisode] = []
         with tqdm(
             total=len(self.eval_dataset), desc="evaluate", unit="episode", position=0, leave=stays_in_log()
         ) as bar:
             async for batch in self.generator.held_out(self.eval_dataloader, self.cfg, step):
-                running_episodes += batch
+                episodes += batch
                 bar.update(len(batch))
         if self._evaluation is not None:
-            await asyncio.to_thread(self._evaluation.score_groups, running_episodes)
-        return running_episodes
+            await asyncio.to_thread(self._evaluation.score_groups, episodes)
+        return episodes
 
     async def _consider(self, keeper: BestKeeper, reward: float) -> None:
         """Keeps the model if it is the best so far; else, after `patience`, ends the training by SkyRL's limit."""
