@@ -24,7 +24,7 @@ from xp.planning.rows import Row, Support, meant_fields, upwards
 from xp.planning.values import spec_refusals
 from xp.spec import BackendName, RunSpec, schema_fields
 from xp.testing.backend import BackendSuite
-from xp.testing.fields import ABOUT_THE_PLAN, changed, dropped
+from xp.testing.fields import ABOUT_THE_PLAN, changed, dropped, rendered
 
 SPECS = {
     "experts": ("env=whodunit", "model=qwen3-30b-a3b", "hardware=h200x8"),
@@ -135,7 +135,8 @@ def test_what_is_not_exact_has_a_note(backend: BackendName, name: str) -> None:
     meanings = backend_of(spec).meanings(spec)
     assert "algorithm.name" in meanings
     for field, meaning in meanings.items():
-        assert (meaning.support is Support.EXACT) or meaning.note, field
+        assert meaning.receives, field
+        assert bool(meaning.note) == (meaning.support is not Support.EXACT), field
 
 
 def test_the_table_in_the_docs_is_the_backends_own() -> None:
@@ -169,6 +170,15 @@ def test_a_changed_algorithm_field_changes_the_job_or_is_refused(backend: Backen
         assert backend is BackendName.TRL or (backend, name) in refused, spec_refusals(plain)
         pytest.skip(f"backend={backend} has no {name}")
     assert dropped(base, [field for field in meant_fields(plain) if is_of_the_algorithm(field)]) == []
+    keys = [key for row in BY_BACKEND[backend].ROWS for key in row.keys(plain)]
+    assert len(keys) == len(set(keys)), "two rows render one key"
+
+
+@pytest.mark.parametrize("backend", list(BackendName))
+def test_the_rules_of_an_environment_reach_the_job(backend: BackendName) -> None:
+    base = [*REFERENCE, f"backend={backend}"]
+    for change in ("env.max_turns=3", "env.reward.reduction=last", "env.limits.episode_timeout_s=77.0"):
+        assert rendered(compose([*base, change])) != rendered(compose(base)), change
 
 
 @pytest.mark.parametrize("backend", list(BackendName))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.engines import needs_vllm
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import leave_model
 from xp.composition import compose
 from xp.engines.config import JudgeServer, VLLMServer
 
@@ -34,8 +34,7 @@ sys.exit(7)
 
 
 def test_a_program_beside_vllm_is_answered_with_the_key_alone(tmp_path: Path) -> None:
-    for made in tokenizer_and_model():
-        made.save_pretrained(tmp_path / "judge")
+    leave_model(tmp_path / "judge")
     (tmp_path / "a_program.py").write_text(PROGRAM)
     words = ("--tensor-parallel-size", "1", "--generation-config", "vllm", "--gpu-memory-utilization", "0.2")
     server = VLLMServer(words, 0, 1200.0, 600.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.engines import needs_vllm
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import leave_model
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 PROGRAM = """
@@ -47,8 +47,7 @@ def written(model: Path, tokens_at_once: int) -> list[list[int]]:
 
 
 def test_a_seeds_text_is_the_same_for_prompts_in_parts(tmp_path: Path) -> None:
-    for made in tokenizer_and_model():
-        made.save_pretrained(tmp_path)
+    leave_model(tmp_path)
     whole = written(tmp_path, 2048)
     assert len({tuple(ids) for ids in whole}) == 4
     assert written(tmp_path, 64) == whole

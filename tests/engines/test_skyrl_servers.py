@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from tests.engines import needs_vllm
+from tests.support.tiny import leave_model
 
 pytest.importorskip("skyrl", reason="SkyRL with its real engine: make test-vllm")
 
-from tests.support.tiny import tokenizer_and_model
 from xp.backends.skyrl.control.keys import CPU_WORKER, EXTENSION
 from xp.lib.loopback import HOST, ONE_MACHINE, free_port
 from xp.planning.stages import cpu_environment
@@ -36,8 +36,7 @@ ARGUMENTS = (
 
 def test_two_updates_reach_the_server_and_one_that_is_not_sent_shows(tmp_path: Path) -> None:
     base = tmp_path / "base"
-    for made in tokenizer_and_model():
-        made.save_pretrained(base)
+    leave_model(base)
     port, log = free_port(), tmp_path / "server.log"
     environ = {
         **os.environ,

@@ -26,6 +26,18 @@ def tokenizer_and_model() -> tuple[Any, Any]:
     return tokenizer, make_model(build, 1024, tokenizer).eval()
 
 
+def turn_ids(text: str) -> list[int]:
+    """Tokens of a turn of the model's, with the one that ends it."""
+    tokenizer, _ = tokenizer_and_model()
+    return [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+
+
+def leave_model(directory: Path) -> None:
+    """Writes both as a Hugging Face directory."""
+    for made in tokenizer_and_model():
+        made.save_pretrained(directory)
+
+
 def leave_untrained(root: Path, *overrides: str) -> Path:
     """An outputs root with a spec's task set, and this model in place of the warmed-up one."""
     from xp.planning.stages import prepare_config
@@ -34,8 +46,7 @@ def leave_untrained(root: Path, *overrides: str) -> Path:
 
     spec = compose(overrides)
     prepare(prepare_config(spec), os.environ, root)
-    for made in tokenizer_and_model():
-        made.save_pretrained(root / model_place(spec.model))
+    leave_model(root / model_place(spec.model))
     return root
 
 

@@ -10,20 +10,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.support import jobs
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
-from xp.backends.skyrl.control.render import render
 from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
 from xp.backends.skyrl.worker.train import skyrl_row
 from xp.composition import compose
 from xp.episode.tokens import ChatTokens
 from xp.tasks.row import TaskRow
-from xp.worker.places import RunPaths
 
 prepare_process()
 
-PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 REHEARSAL = ("backend=skyrl", "hardware=cpu")
 AHEAD = (
     *("algorithm.importance_correction=token_truncate", "backend.engine.placement=separate"),
@@ -34,8 +32,7 @@ AHEAD = (
 
 def train_config(*overrides: str) -> SkyRLTrainStageConfig:
     """As the control plane renders it for the rehearsal."""
-    train = next(stage for stage in render(compose([*REHEARSAL, *overrides]), PLACES) if stage.name == "train")
-    return SkyRLTrainStageConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
+    return jobs.train_config(SkyRLTrainStageConfig, compose([*REHEARSAL, *overrides]))
 
 
 def native(config: SkyRLTrainStageConfig, root: Path = Path("/outputs")) -> Any:
@@ -49,6 +46,13 @@ def native(config: SkyRLTrainStageConfig, root: Path = Path("/outputs")) -> Any:
     cfg = SkyRLTrainConfig.from_cli_overrides(config.native(config.start_model, root, config.reference))
     validate_cfg(cfg)
     return cfg
+
+
+def clip_of(algorithm: Any) -> tuple[float, float]:
+    """Bounds of the ratio below and above 1."""
+    if algorithm.policy_loss_type == "cispo":
+        return algorithm.cispo.cispo_eps_clip_low, algorithm.cispo.cispo_eps_clip_high
+    return algorithm.eps_clip_low, algorithm.eps_clip_high
 
 
 class ScriptedClient:
@@ -161,4 +165,4 @@ def play(
     made = generator(client, mix, config, **changes)
     wanted = request(rows, group_size, config, phase)
     output = asyncio.run(made.generate(wanted))
-    return Batch(output, made.running_episodes(wanted))
+    return Batch(output, made.played(wanted))

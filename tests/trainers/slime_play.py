@@ -10,7 +10,7 @@ import pytest
 
 from tests.contracts.test_agreement import ROW, SCRIPTS, FakeMix, Script
 from tests.support.sections import sampling_of
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model, turn_ids
 from tests.trainers.slime_setup import (
     engine,
     group_of,
@@ -20,6 +20,8 @@ from tests.trainers.slime_setup import (
     worker_config,
 )
 from xp.episode.trajectory import Trajectory
+
+ROOMY = sampling_of(400, 200, 2000)
 
 
 class Kept:
@@ -73,8 +75,7 @@ def says_script(script: Script) -> Any:
         text = tokenizer.decode(ids)
         number = text.count("<|im_start|>assistant") - 1
         text = script.texts[number]
-        end = [] if script.ends_by_itself(text) else [tokenizer.eos_token_id]
-        return [*tokenizer(text, add_special_tokens=False)["input_ids"], *end]
+        return turn_ids(text)[: -1 if script.ends_by_itself(text) else None]
 
     return says
 
@@ -83,7 +84,7 @@ def play_script(
     args: Any, script: Script, size: int = 1, *, evaluation: bool = False, **changes: Any
 ) -> tuple[list[Any], FakeMix, Kept]:
     mix, kept = FakeMix(script.rules), Kept()
-    limits = changes.pop("limits", sampling_of(400, 200, 2000))
+    limits = changes.pop("limits", ROOMY)
     put_worker(args, worker_config(args.xp_root, limits, **changes), mix, kept)
     args.rollout_stop = list(script.stop) or None
     with engine(args, says_script(script)):

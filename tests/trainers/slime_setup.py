@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.sections import PLACES, limited, sampling_of, unevaluated
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import leave_model, tokenizer_and_model, turn_ids
 from tests.trainers.fake_sglang import FakeSglang, Says, TinyPolicy
 from xp.backends.slime.worker import config as hooks
 from xp.backends.slime.worker.config import (
@@ -62,9 +62,7 @@ def worker_config(
 def tiny_directory(root: Path) -> Path:
     """The tiny model as a Hugging Face directory."""
     directory = root / "models" / "tiny"
-    tokenizer, model = tokenizer_and_model()
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    leave_model(directory)
     return directory
 
 
@@ -159,7 +157,6 @@ def detective(chooser: Any) -> Says:
                 f'{{"name": "accuse", "arguments": {{"suspect": "{chooser.choice(named)}",'
                 f' "weapon": "{chooser.choice(WEAPONS)}", "room": "{chooser.choice(rooms)}"}}}}'
             )
-        ids = tokenizer(f"<tool_call>\n{call}\n</tool_call>", add_special_tokens=False)["input_ids"]
-        return [*ids, tokenizer.eos_token_id]
+        return turn_ids(f"<tool_call>\n{call}\n</tool_call>")
 
     return says

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tiny import leave_model
+
 pytest.importorskip("peft", reason="SkyRL's peft is in a virtual environment of its own: make test-skyrl")
 
 from tests.support.tiny import tokenizer_and_model
@@ -19,7 +21,7 @@ def test_an_adapter_becomes_whole_weights_that_compute_the_same(tmp_path: Path) 
     from transformers import AutoModelForCausalLM
 
     _, model = tokenizer_and_model()
-    model.save_pretrained(tmp_path / "base")
+    leave_model(tmp_path / "base")
     whole = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     adapted = get_peft_model(whole, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)).eval()
     saved = tmp_path / "model"
@@ -46,8 +48,7 @@ def test_models_of_checkpoints_that_are_gone_go_too(tmp_path: Path) -> None:
 
 
 def test_whole_weights_are_left_as_they_are(tmp_path: Path) -> None:
-    _, model = tokenizer_and_model()
-    model.save_pretrained(tmp_path)
+    leave_model(tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()
     merge_adapters(tmp_path, "bfloat16")
     assert (tmp_path / "model.safetensors").read_bytes() == before

@@ -13,12 +13,10 @@ import pytest
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.trainers.skyrl_parts import train_config
-from tests.trainers.test_skyrl_trainer import SMALL, trainer
+from tests.trainers.test_skyrl_trainer import SMALL, UIDS, trainer
 
 PROMPT = [10, 11]
 LONGEST = 6
-UIDS = ["0"] * 4 + ["1"] * 4
-CUSTOM = "algorithm=custom"
 
 
 @dataclass(frozen=True)
@@ -93,16 +91,6 @@ def whitened(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(mask > 0, (values - chosen.mean()) / np.sqrt(chosen.var(ddof=1) + 1e-8), 0.0)
 
 
-def test_reinforce_pp_is_skyrls_where_all_tokens_are_the_policys(tmp_path: Path) -> None:
-    from skyrl.backends.skyrl_train.utils.ppo_utils import compute_reinforce_plus_plus_outcome_advantage
-
-    made = made_trainer(tmp_path, "algorithm=reinforce_pp")
-    found, _ = computed(made, SINGLE_TURN)
-    data = batch(made, SINGLE_TURN)
-    skyrls, _ = compute_reinforce_plus_plus_outcome_advantage(data["rewards"], data["response_mask"], gamma=1.0)
-    assert found == pytest.approx(skyrls.numpy(), abs=1e-5)
-
-
 def test_reinforce_pp_whitens_the_trained_tokens_of_valid_episodes(tmp_path: Path) -> None:
     from skyrl.backends.skyrl_train.utils.ppo_utils import compute_reinforce_plus_plus_outcome_advantage
 
@@ -114,6 +102,21 @@ def test_reinforce_pp_whitens_the_trained_tokens_of_valid_episodes(tmp_path: Pat
     data = batch(made, WITH_TOOLS)
     skyrls, _ = compute_reinforce_plus_plus_outcome_advantage(data["rewards"], data["response_mask"], gamma=1.0)
     assert np.abs(found - skyrls.numpy())[mask > 0].max() > 0.05, "SkyRL's own no longer takes void episodes in"
+
+
+def test_a_users_advantages_reach_the_trained_tokens_of_valid_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_skyrls_user.py").write_text(
+        "def first_come(episodes):\n    return [one.reward * 2 - place for place, one in enumerate(episodes)]\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = made_trainer(tmp_path, "algorithm=custom", "algorithm.advantage_fn=of_skyrls_user:first_come")
+    found, _ = computed(made, WITH_TOOLS)
+    expected = np.zeros(len(WITH_TOOLS))
+    for place, row in enumerate(row for row, one in enumerate(WITH_TOOLS) if one.reward is not None):
+        expected[row] = (WITH_TOOLS[row].reward or 0.0) * 2 - place
+    assert found == pytest.approx(expected[:, None] * trained_mask(WITH_TOOLS))
 
 
 def papers_gae(
@@ -147,21 +150,6 @@ def test_gae_is_the_recursion_over_what_the_policy_wrote(
     expected, expected_returns = papers_gae(episodes, values, gamma, lam)
     assert returns == pytest.approx(expected_returns, abs=1e-5)
     assert found == pytest.approx(whitened(expected, trained_mask(episodes)), abs=1e-4)
-
-
-def test_gae_is_skyrls_where_all_tokens_are_the_policys(tmp_path: Path) -> None:
-    import torch
-    from skyrl.backends.skyrl_train.utils.ppo_utils import compute_gae_advantage_return
-
-    made = made_trainer(tmp_path, "algorithm=ppo")
-    values = np.random.default_rng(1).normal(0.3, 0.5, (len(SINGLE_TURN), LONGEST))
-    found, returns = computed(made, SINGLE_TURN, values)
-    data, mask = batch(made, SINGLE_TURN), trained_mask(SINGLE_TURN)
-    skyrls, skyrls_returns = compute_gae_advantage_return(
-        data["rewards"], torch.tensor(values, dtype=torch.float32), data["response_mask"], 1.0, 0.95
-    )
-    assert found[mask > 0] == pytest.approx(skyrls.numpy()[mask > 0], abs=1e-4)
-    assert returns[mask > 0] == pytest.approx(skyrls_returns.numpy()[mask > 0], abs=1e-5)
 
 
 def test_padding_tools_and_void_episodes_touch_no_advantage(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ ROOMY = {stop: train_config(*ROOM, f"training.stop={json.dumps(stop)}") for stop
 def under_skyrl(script: Script) -> EpisodeFacts:
     mix: Any = FakeMix(script.rules)
     batch = play(ScriptedClient(script.texts), mix, [ROW], ROOMY[script.stop])
-    assert resettled(batch.plays[0].record.trajectory("r", "train", 0), script) == batch.plays[0].episode.settle()
+    assert resettled(batch.plays[0].trajectory("r", "train", 0), script) == batch.plays[0].episode.settle()
     (ids,), (mask,) = batch.output["response_ids"], batch.output["loss_masks"]
     trained = [token for token, is_trained in zip(ids, mask, strict=True) if is_trained]
     return EpisodeFacts(
@@ -48,7 +48,7 @@ def test_a_trajectory_keeps_the_prompt_where_the_run_keeps_prompts(keep: bool) -
     mix: Any = FakeMix(SCRIPTS[0].rules)
     (one,) = play(ScriptedClient(SCRIPTS[0].texts), mix, [ROW], config).plays
     rendered = ChatTokens(tokenizer_and_model()[0], config.spec.model).rendered(ROW.messages, ROW.tools)
-    assert one.record.trajectory("r", "train", 0).prompt == (rendered if keep else None)
+    assert one.trajectory("r", "train", 0).prompt == (rendered if keep else None)
 
 
 @pytest.mark.parametrize("function", ["ranked", "broken"])

@@ -34,7 +34,7 @@ class SlowGroups:
             await asyncio.sleep(0)
         return {"rewards": [], "stop_reasons": []}
 
-    def running_episodes(self, input_batch: Any) -> list[Any]:
+    def played(self, input_batch: Any) -> list[Any]:
         return []
 
 

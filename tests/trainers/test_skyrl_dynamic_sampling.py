@@ -214,7 +214,7 @@ class AnyOrder:
         number = int(input_batch["trajectory_ids"][0].instance_id)
         return played(tasks_of(input_batch), self._rewards(number)) | {"rollout_metrics": {}}
 
-    def running_episodes(self, input_batch: Any) -> list[str]:
+    def played(self, input_batch: Any) -> list[str]:
         return tasks_of(input_batch)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.tiny import leave_model
+
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.support.fake_session import call
@@ -50,14 +52,14 @@ def test_a_diligent_detective_is_paid_in_full_on_the_last_token(rows: list[TaskR
     made = generator(client, mix, CONFIG)
     wanted = request([row], 2, CONFIG)
     output = asyncio.run(made.generate(wanted))
-    for number, one in enumerate(made.running_episodes(wanted)):
+    for number, one in enumerate(made.played(wanted)):
         outcome = one.episode.settle()
         ids, mask = output["response_ids"][number], output["loss_masks"][number]
         assert (outcome.status, outcome.reward, outcome.num_turns) == (EpisodeStatus.FINISHED, 1.0, len(steps))
         assert output["rewards"][number] == [0.0] * (len(ids) - 1) + [1.0]
         assert trained_text(ids, mask) == "".join(f"{turn.text}<|im_end|>" for turn in one.episode.turns)
         assert [step.reply in tokenizer_and_model()[0].decode(ids) for step in steps[:-1]] == [True] * (len(steps) - 1)
-        assert sum(mask) == one.generated
+        assert sum(mask) == one.tokens.generated
 
 
 def test_a_real_model_writes_what_the_trainer_finds_as_probable(
@@ -67,20 +69,19 @@ def test_a_real_model_writes_what_the_trainer_finds_as_probable(
 
     from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 
-    tokenizer, model = tokenizer_and_model()
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
+    _, model = tokenizer_and_model()
+    leave_model(tmp_path / "model")
     engine = CpuEngine(str(tmp_path / "model"), tmp_path / "weights.safetensors", num_threads=1)
     made = generator(engine, mix, CONFIG)
     wanted = request(rows, 4, CONFIG)
     output = asyncio.run(made.generate(wanted))
-    plays = made.running_episodes(wanted)
+    plays = made.played(wanted)
     assert len(plays) == 12
     for number, one in enumerate(plays):
         prompt, ids, mask = (output[key][number] for key in ("prompt_token_ids", "response_ids", "loss_masks"))
         outcome = one.episode.settle()
         assert sum(output["rewards"][number]) == outcome.reward
-        assert sum(mask) == one.generated > 0
+        assert sum(mask) == one.tokens.generated > 0
         assert len(output["rollout_logprobs"][number]) == len(ids) <= CONFIG.spec.training.max_response_tokens
         with torch.inference_mode():
             logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float()
@@ -98,8 +99,7 @@ def test_the_engine_writes_with_the_weights_that_skyrls_workers_left_last(tmp_pa
     from xp.backends.skyrl.worker.rehearsal.engine import CpuEngine
 
     tokenizer, model = tokenizer_and_model()
-    model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
+    leave_model(tmp_path / "model")
     engine = CpuEngine(str(tmp_path / "model"), tmp_path / "weights.safetensors", num_threads=1)
 
     async def first_token() -> int:

@@ -276,7 +276,7 @@ def test_every_turn_has_its_own_seed_repeated_by_the_run() -> None:
             wanted["batch_metadata"] = replace(wanted["batch_metadata"], global_step=step + at)
             client._turns.clear()
             asyncio.run(made.generate(wanted))
-            made.running_episodes(wanted)
+            made.played(wanted)
         return sorted(one["seed"] for one in client.asked)
 
     found = seeds(num_steps=2)
@@ -299,7 +299,7 @@ def test_skyrls_engine_batch_and_record_have_the_live_prompt() -> None:
     is_void = [one.settle().reward is None for one in episodes]
     assert [reason == "void" for reason in output["stop_reasons"]] == is_void
     for one in batch.plays:
-        record = one.record.trajectory("r", "train", 0)
+        record = one.trajectory("r", "train", 0)
         assert list(record.messages[:1]) == list(one.episode.opening)
         if one.episode.settle().reward is not None:
             assert record.prompt == chat.rendered(record.messages[:1], ROW.tools)

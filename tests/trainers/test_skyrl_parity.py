@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from tests.support.jobs import train_config
+from tests.trainers.skyrl_parts import clip_of
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.trainers.same_meaning import Meant, differences, random_specs
 from tests.trainers.skyrl_parts import native
-from xp.backends.skyrl.control.render import render
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.spec import RunSpec
-from xp.worker.places import RunPaths
 
-PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 AGGREGATION = {
     "token_mean": "token_mean",
     "sequence_mean": "sequence_mean",
@@ -25,9 +23,7 @@ SCHEDULE = {"constant_with_warmup": "constant"}
 
 
 def read(spec: RunSpec) -> Meant:
-    job = next(stage.job for stage in render(spec, PLACES) if stage.name == "train")
-    config = SkyRLTrainStageConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
-    cfg = native(config)
+    cfg = native(train_config(SkyRLTrainStageConfig, spec))
     trainer, algorithm, optimizer = cfg.trainer, cfg.trainer.algorithm, cfg.trainer.policy.optimizer_config
     group = cfg.generator.n_samples_per_prompt
     scheduler = optimizer.scheduler
@@ -45,7 +41,7 @@ def read(spec: RunSpec) -> Meant:
         max_grad_norm=optimizer.max_grad_norm,
         kl_coef=algorithm.kl_loss_coef if algorithm.use_kl_loss else 0.0,
         entropy_coef=algorithm.entropy_loss_coef if algorithm.use_entropy_loss else 0.0,
-        clip=_clip(algorithm),
+        clip=clip_of(algorithm),
         loss_aggregation=AGGREGATION[algorithm.loss_reduction],
         is_scaled_by_group=algorithm.grpo_norm_by_std,
         temperature=cfg.generator.sampling_params.temperature,
@@ -53,12 +49,6 @@ def read(spec: RunSpec) -> Meant:
         checkpoint_every=trainer.ckpt_interval,
         seed=trainer.seed,
     )
-
-
-def _clip(algorithm: Any) -> tuple[float, float]:
-    if algorithm.policy_loss_type == "cispo":
-        return algorithm.cispo.cispo_eps_clip_low, algorithm.cispo.cispo_eps_clip_high
-    return algorithm.eps_clip_low, algorithm.eps_clip_high
 
 
 def test_random_specs_mean_the_same_to_skyrl() -> None:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.tiny import leave_model
+
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.contracts.test_agreement import ROW
 from tests.support.programs import PROGRAMS, mini
 from tests.support.rewriting import PROGRAM, TEXTS, RewritingMix, check_rows
 from tests.support.sections import replace
-from tests.support.tiny import tokenizer_and_model
 from tests.trainers.skyrl_parts import REHEARSAL, ScriptedClient, play, train_config
 from tests.trainers.test_skyrl_rehearsal_envs import run_stage
 from tests.trainers.test_skyrl_trainer import SMALL, trainer
@@ -96,8 +97,7 @@ def test_a_program_trains_two_steps(tmp_path: Path, program: Callable[[Path], tu
         *program(tmp_path),
         *("training.max_response_tokens=200", "training.max_tokens_per_turn=12"),
     )
-    for made in tokenizer_and_model():
-        made.save_pretrained(tmp_path / model_place(compose([*REHEARSAL, *overrides]).model))
+    leave_model(tmp_path / model_place(compose([*REHEARSAL, *overrides]).model))
     for name in ("prepare", "train"):
         done = run_stage(tmp_path, name, overrides)
         assert done.returncode == 0, f"{name}: {done.stdout[-4000:]}{done.stderr[-4000:]}"

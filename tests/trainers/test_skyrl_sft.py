@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.jobs import PLACES
+from tests.support.tiny import leave_model
+
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.support.tiny import tokenizer_and_model
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
-from tests.trainers.skyrl_parts import PLACES, REHEARSAL
+from tests.trainers.skyrl_parts import REHEARSAL
 from xp.backends.skyrl.control.render import sft_stage
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.composition import compose
@@ -32,8 +34,7 @@ def outputs_with_model(root: Path, *overrides: str) -> Path:
     """An outputs root with an untrained model and the stage's files; returns the path of its config."""
     spec = compose([*REHEARSAL, "env=multiply", "env.held_out=null", f"outputs={root}", *overrides])
     places = replace(PLACES, tasks=task_set_place(spec))
-    for made in tokenizer_and_model():
-        made.save_pretrained(root / model_place(spec.model))
+    leave_model(root / model_place(spec.model))
     for name, text in sft_stage(spec, places).job.files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)

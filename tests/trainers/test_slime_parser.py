@@ -10,32 +10,26 @@ from typing import Any
 
 import pytest
 
+from tests.support.jobs import train_config
 from tests.support.recipes import recipes_of
+from tests.trainers.same_meaning import Meant, differences, random_specs
 from tests.trainers.slime_setup import needs_slime, parsed
-from xp.backends.slime.control.render import render
 from xp.backends.slime.worker.config import SlimeCommand, SlimeTrainConfig
 from xp.backends.slime.worker.program import absolute_flags
 from xp.composition import compose
 from xp.models.network import KEYS
 from xp.planning.batch import batch_shape
-from xp.spec import AdvantageScale, LossAggregation, RunSpec
+from xp.spec import RunSpec
 from xp.tasks.training_length import steps_of
-from xp.worker.places import RunPaths
 
 pytestmark = needs_slime
 
 NUM_TASKS = 500
-PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 RECIPES = recipes_of("slime")
 
 
-PPO = ("algorithm=ppo", "backend.convert_model=true")
-SEQUENCE_MEAN = "algorithm.loss_aggregation=sequence_mean"
-
-
 def command(spec: RunSpec) -> SlimeCommand:
-    job = next(stage.job for stage in render(spec, PLACES) if stage.name == "train")
-    config = SlimeTrainConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
+    config = train_config(SlimeTrainConfig, spec)
     return config.with_steps(steps_of(config.spec.training, NUM_TASKS)).from_the_start().command
 
 
@@ -61,38 +55,51 @@ def parse(spec: RunSpec, root: Path) -> Any:
     return parsed(flags, parse_args)
 
 
+def read(args: Any) -> Meant:
+    episodes = args.rollout_batch_size * args.n_samples_per_prompt
+    return Meant(
+        prompts_per_step=args.rollout_batch_size,
+        group_size=args.n_samples_per_prompt,
+        episodes_per_update=args.global_batch_size,
+        updates_per_step=episodes / args.global_batch_size,
+        num_steps=args.num_rollout,
+        learning_rate=args.lr,
+        lr_schedule=args.lr_decay_style,
+        warmup_updates=args.lr_warmup_iters + 1 if args.lr_warmup_init else 0,  # it begins at lr / warmup_updates
+        weight_decay=args.weight_decay,
+        adam=(args.adam_beta1, args.adam_beta2),
+        max_grad_norm=args.clip_grad,
+        kl_coef=args.kl_loss_coef if args.use_kl_loss else 0.0,
+        entropy_coef=args.entropy_coef,
+        clip=(args.eps_clip, args.eps_clip_high),
+        loss_aggregation="token_mean" if args.calculate_per_token_loss else "sequence_mean",
+        is_scaled_by_group=args.grpo_std_normalization,
+        temperature=args.rollout_temperature,
+        top_k=None if args.rollout_top_k == -1 else args.rollout_top_k,
+        checkpoint_every=args.save_interval,
+        seed=args.seed,
+    )
+
+
+def test_random_specs_mean_the_same_to_slime(tmp_path: Path) -> None:
+    specs = enumerate(random_specs("slime", count=15))
+    assert [differences(spec, read(parse(spec, tmp_path / str(number)))) for number, spec in specs] == [{}] * 15
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_path: Path) -> None:
     spec = compose([f"recipes={recipe}"])
     args = parse(spec, tmp_path)
     training, algorithm, parallel = spec.training, spec.algorithm, spec.backend.parallel
-    assert (args.rollout_batch_size, args.n_samples_per_prompt) == (training.prompts_per_step, training.group_size)
-    assert args.global_batch_size * training.updates_per_step == training.prompts_per_step * training.group_size
+    assert differences(spec, replace(read(args), num_steps=training.num_steps)) == {}
     assert args.num_rollout == steps_of(training, NUM_TASKS)
-    assert (args.lr, args.lr_decay_style, args.weight_decay) == (
-        training.learning_rate,
-        training.lr_schedule,
-        training.weight_decay,
-    )
-    assert (args.adam_beta1, args.adam_beta2, args.adam_eps) == (
-        training.adam_beta1,
-        training.adam_beta2,
-        training.adam_eps,
-    )
-    assert (args.clip_grad, args.lr_warmup_iters) == (training.max_grad_norm, max(training.warmup_updates - 1, 0))
-    assert (args.eps_clip, args.eps_clip_high) == (algorithm.clip_low, algorithm.clip_high)
-    assert args.use_kl_loss is (training.kl_coef > 0)
-    assert (args.kl_loss_coef, args.kl_coef, args.kl_loss_type) == (training.kl_coef, 0.0, algorithm.kl_estimator)
-    assert args.entropy_coef == training.entropy_coef
-    assert args.grpo_std_normalization is (algorithm.advantage_scale is AdvantageScale.GROUP_STD)
+    assert args.adam_eps == training.adam_eps
+    assert (args.kl_coef, args.kl_loss_type) == (0.0, algorithm.kl_estimator)
     assert (args.use_critic, args.normalize_advantages) == (algorithm.critic is not None,) * 2
-    assert args.calculate_per_token_loss is (algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN)
     assert (args.attention_dropout, args.hidden_dropout) == (0.0, 0.0)
-    assert (args.rollout_temperature, args.rollout_top_p) == (training.temperature, training.top_p)
-    assert args.rollout_top_k == (training.top_k or -1)
+    assert args.rollout_top_p == training.top_p
     assert args.rollout_max_response_len == training.max_tokens_per_turn
     assert args.rollout_stop == (list(training.stop) or None)
-    assert args.save_interval == training.checkpoint_every
     assert (args.tensor_model_parallel_size, args.pipeline_model_parallel_size) == (parallel.tensor, parallel.pipeline)
     assert (args.context_parallel_size, args.expert_model_parallel_size) == (parallel.context, parallel.expert)
     assert args.use_dynamic_batch_size is (training.max_tokens_per_micro_batch is not None)
@@ -101,7 +108,7 @@ def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_
     assert args.rollout_num_gpus_per_engine == spec.backend.engine.tensor_parallel
     assert args.sglang_mem_fraction_static == spec.backend.engine.memory_fraction
     assert (args.recompute_granularity == "full") is training.gradient_checkpointing
-    assert (args.seed, args.rollout_seed) == (spec.seed, spec.seed)
+    assert args.rollout_seed == spec.seed
     assert (args.bf16, args.fp16) == (True, False)
 
 

@@ -21,10 +21,11 @@ import psutil
 import pytest
 
 from tests.support.evaluations import evaluated
+from tests.support.jobs import train_job
 from tests.support.listeners import Listener, listeners, off_loopback
 from tests.support.programs import rewriting
 from tests.support.sections import replace
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model, turn_ids
 from tests.trainers.fake_sglang import FakeSglang, TinyPolicy
 from tests.trainers.slime_setup import detective, needs_slime, tiny_directory
 from xp.backends.slime.control.render import render
@@ -135,10 +136,6 @@ def leave_export(root: Path) -> None:
     save_file(weights, export / "model.safetensors", {"format": "pt"})
 
 
-def job_of(spec: RunSpec, places: RunPaths, name: str) -> Job:
-    return next(stage.job for stage in render(spec, places) if stage.name == name)
-
-
 def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
     prepared: tuple[Path, RunSpec, RunPaths], engine: FakeSglang
 ) -> None:
@@ -147,7 +144,7 @@ def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
     leave_export(root)
     dump = root / "dump-{rollout_id}.pt"
     more = ("--debug-rollout-only", "--save-debug-rollout-data", str(dump))
-    said = run(rehearsed(job_of(spec, places, "train"), engine, more), root)
+    said = run(rehearsed(train_job(spec, places), engine, more), root)
     assert "canary-of-the-rehearsal" not in said
 
     lines = [json.loads(line) for line in (root / "runs/r/metrics.jsonl").read_text().splitlines()]
@@ -226,12 +223,10 @@ def test_slimes_own_schedule_has_each_row_of_a_program_once(tmp_path: Path) -> N
     dump = tmp_path / "dump-{rollout_id}.pt"
     leave_export(tmp_path)
 
-    def says(ids: list[int]) -> list[int]:
-        return [*tokenizer(f"I say {len(ids)}.", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-
-    with FakeSglang(TinyPolicy(model, tokenizer.eos_token_id, says), tokenizer.decode) as server:
+    policy = TinyPolicy(model, tokenizer.eos_token_id, lambda ids: turn_ids(f"I say {len(ids)}."))
+    with FakeSglang(policy, tokenizer.decode) as server:
         more = ("--debug-rollout-only", "--save-debug-rollout-data", str(dump))
-        run(rehearsed(job_of(spec, places, "train"), server, more), tmp_path)
+        run(rehearsed(train_job(spec, places), server, more), tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()]
     assert [(line["episodes/num"], line["episodes/void"]) for line in lines] == [(float(PROMPTS * GROUP), 0.0)] * STEPS
     assert all(line["grader/program_rows"] > 3.0 for line in lines)
@@ -264,7 +259,7 @@ def test_nothing_listens_off_loopback_and_term_closes_the_sessions(prepared: tup
 
     with FakeSglang(TinyPolicy(model, tokenizer.eos_token_id, says), tokenizer.decode) as server:
         log = root / "stopped.txt"
-        process = start(rehearsed(job_of(spec, places, "train"), server, ("--debug-rollout-only",)), root, log)
+        process = start(rehearsed(train_job(spec, places), server, ("--debug-rollout-only",)), root, log)
         try:
             assert is_playing.wait(800), log.read_text()[-4000:]
             children = psutil.Process(process.pid).children(recursive=True)

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Iterator
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,8 +33,9 @@ from tests.stubs.teacher_server import KEY, serving
 from tests.support import grouped
 from tests.support.fake_session import call
 from tests.support.sections import chat_model, sampling_of
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import tokenizer_and_model, turn_ids
 from tests.trainers.slime_play import (
+    ROOMY,
     Kept,
     args,
     arguments,
@@ -58,7 +60,6 @@ from xp.backends.slime.worker.rollout_process import read_played
 from xp.composition import compose
 from xp.envs.base import EnvUnavailable, Task
 from xp.episode.episode import Episode
-from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import read_trajectories
@@ -72,15 +73,20 @@ pytestmark = needs_slime
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_slime_agrees_with_the_bare_episode(args: Any, script: Script) -> None:
+def test_slime_agrees_with_the_bare_episode_and_its_sample_with_the_outcome(args: Any, script: Script) -> None:
+    from slime.utils.types import Sample
+
     (sample,), mix, recorder = play_script(args, script)
     assert resettled(recorder.records[0], script) == bare(script).outcome
-    found = EpisodeFacts(
-        read_played(sample.metadata).outcome,
-        dialogue(mix.episodes[0]),
-        tokenizer_and_model()[0].decode(written_by_policy(sample)),
-    )
-    assert found == bare(script)
+    outcome = read_played(sample.metadata).outcome
+    trained = tokenizer_and_model()[0].decode(written_by_policy(sample))
+    assert EpisodeFacts(outcome, dialogue(mix.episodes[0]), trained) == bare(script)
+    status = {EpisodeStatus.TRUNCATED: Sample.Status.TRUNCATED, EpisodeStatus.VOID: Sample.Status.FAILED}
+    assert sample.status is status.get(outcome.status, Sample.Status.COMPLETED)
+    assert math.isnan(sample.reward) if outcome.reward is None else sample.reward == outcome.reward
+    assert sample.remove_sample is (outcome.status is EpisodeStatus.VOID)
+    assert len(sample.loss_mask) == len(sample.rollout_log_probs) == sample.response_length > 0
+    assert all(type(token) is int for token in sample.tokens)
 
 
 @pytest.mark.parametrize("function", ["ranked", "broken"])
@@ -88,7 +94,7 @@ def test_a_groups_rewards_reach_slimes_samples(args: Any, function: str) -> None
     kept = Kept()
     args.group_rm, args.custom_rm_path = True, SCORE_GROUP
     with grouped.mixture(function) as mix, engine(args, says_script(Script("wins", grouped.WINS))):
-        put_worker(args, worker_config(args.xp_root, sampling_of(400, 200, 2000)), mix, kept)
+        put_worker(args, worker_config(args.xp_root, ROOMY), mix, kept)
         samples = play_group(args, group_of(ROW, len(grouped.OWN)))
     outcomes = [read_played(sample.metadata).outcome for sample in samples]
     assert [record.outcome for record in kept.records] == outcomes
@@ -104,7 +110,7 @@ def test_the_episodes_of_a_held_out_task_are_a_group(args: Any) -> None:
     kept = Kept()
     args.group_rm = False  # as xp's evaluation function sets it
     with grouped.mixture("ranked") as mix, engine(args, says_script(Script("wins", grouped.WINS))):
-        worker = put_worker(args, worker_config(args.xp_root, sampling_of(400, 200, 2000)), mix, kept)
+        worker = put_worker(args, worker_config(args.xp_root, ROOMY), mix, kept)
         worker.__dict__["evaluation"] = SimpleNamespace(samples_per_task=len(grouped.OWN))
         worker.evaluated = "during"
         samples = play_group(args, group_of(ROW, len(grouped.OWN)), evaluation=True)
@@ -117,7 +123,7 @@ def test_the_episodes_of_a_held_out_task_are_a_group(args: Any) -> None:
 def test_a_stop_text_reaches_sglang_and_stays_in_the_turn(args: Any) -> None:
     own = script_named("stops at a text")
     args.rollout_stop = list(own.stop)
-    put_worker(args, worker_config(args.xp_root, sampling_of(400, 200, 2000)), FakeMix(own.rules), Kept())
+    put_worker(args, worker_config(args.xp_root, ROOMY), FakeMix(own.rules), Kept())
     with engine(args, says_script(own)) as server:
         (sample,) = play_group(args, group_of(ROW, 1))
     asked = [body["sampling_params"] for body in server.requests]
@@ -128,30 +134,11 @@ def test_a_stop_text_reaches_sglang_and_stays_in_the_turn(args: Any) -> None:
 @pytest.mark.parametrize(("evaluation", "expected"), [(False, 0.1), (True, None)])
 def test_min_p_reaches_sglang_in_training_only(args: Any, evaluation: bool, expected: float | None) -> None:
     own = script_named("stops at a text")
-    config = worker_config(args.xp_root, sampling_of(400, 200, 2000), min_p=0.1)
+    config = worker_config(args.xp_root, ROOMY, min_p=0.1)
     put_worker(args, config, FakeMix(own.rules), Kept())
     with engine(args, says_script(own)) as server:
         play_group(args, group_of(ROW, 1), evaluation=evaluation)
     assert {body["sampling_params"].get("min_p") for body in server.requests} == {expected}
-
-
-def test_reward_status_and_mask_follow_the_outcome(args: Any) -> None:
-    from slime.utils.types import Sample
-
-    expected = {
-        EpisodeStatus.FINISHED: Sample.Status.COMPLETED,
-        EpisodeStatus.STOPPED: Sample.Status.COMPLETED,
-        EpisodeStatus.TRUNCATED: Sample.Status.TRUNCATED,
-        EpisodeStatus.VOID: Sample.Status.FAILED,
-    }
-    for script in SCRIPTS:
-        (sample,), _, _ = play_script(args, script)
-        outcome = read_played(sample.metadata).outcome
-        assert sample.status is expected[outcome.status]
-        assert math.isnan(sample.reward) if outcome.reward is None else sample.reward == outcome.reward
-        assert sample.remove_sample is (outcome.status is EpisodeStatus.VOID)
-        assert len(sample.loss_mask) == len(sample.rollout_log_probs) == sample.response_length > 0
-        assert all(type(token) is int for token in sample.tokens)
 
 
 @pytest.mark.parametrize("stop", [(), ("bu",)], ids=["no text ends a turn", "a text ends the turn at its limit"])
@@ -179,12 +166,11 @@ def whodunit(args: Any) -> Iterator[Any]:
     worker_of(args).mix.close()
 
 
-def mystery(index: int, mix: EnvironmentMixture) -> TaskRow:
+def mystery(index: int) -> TaskRow:
     from xp.builtin.mystery import TOOLS, generate_case
     from xp.envs.base import Message
     from xp.episode.prompt import tool_schemas
 
-    del mix
     prompt = Message(role="user", content=generate_case("train", index).prompt)
     tools = json.dumps(tool_schemas(TOOLS), sort_keys=True)
     name = next(iter(compose([]).env.members))
@@ -192,10 +178,7 @@ def mystery(index: int, mix: EnvironmentMixture) -> TaskRow:
 
 
 def test_every_token_of_a_real_environment_is_where_it_belongs(whodunit: Any) -> None:
-    from xp.backends.slime.worker.rollout_process import worker_of
-
-    worker = worker_of(whodunit)
-    groups = [group_of(mystery(index, worker.mix), 4, index) for index in range(4)]
+    groups = [group_of(mystery(index), 4, index) for index in range(4)]
     with engine(whodunit, detective(random.Random(5))) as server:
         samples = [sample for group in groups for sample in play_group(whodunit, group)]
         assert {body["sampling_params"]["max_new_tokens"] for body in server.requests} == {LIMITS.max_tokens_per_turn}
@@ -235,31 +218,25 @@ def _check_tokens(sample: Any, policy: Any) -> None:
     assert turns == read_played(sample.metadata).outcome.num_turns
 
 
-def test_an_episode_ends_where_the_next_turn_has_no_room(args: Any) -> None:
-    (scores,) = [script for script in SCRIPTS if script.name == "scores on the way"]
-    tokenizer, _ = tokenizer_and_model()
-    turn = len(tokenizer(scores.texts[0], add_special_tokens=False)["input_ids"]) + 1
-    (sample,), _, _ = play_script(args, scores, limits=sampling_of(400, 200, turn + 3))
-    outcome = read_played(sample.metadata).outcome
-    assert (outcome.status, outcome.num_turns, outcome.reward) == (EpisodeStatus.TRUNCATED, 1, 0.1)
-    assert sample.response_length == turn
-
-
-@pytest.mark.parametrize(("evaluation", "turns"), [(False, 1), (True, 2)])
-def test_a_held_out_episode_has_a_limit_of_its_own(args: Any, evaluation: bool, turns: int) -> None:
-    (scores,) = [script for script in SCRIPTS if script.name == "scores on the way"]
-    tokenizer, _ = tokenizer_and_model()
-    turn = len(tokenizer(scores.texts[0], add_special_tokens=False)["input_ids"]) + 1
-    both = {"limits": sampling_of(400, 200, turn + 3), "evaluation_limits": sampling_of(400, 200, 2000)}
-    _, _, kept = play_script(args, scores, evaluation=evaluation, **both)
-    (record,) = kept.records
-    assert (record.outcome.num_turns >= turns, record.outcome.num_turns == 1) == (True, not evaluation)
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_an_episode_ends_where_the_next_turn_has_no_room(args: Any, evaluation: bool) -> None:
+    """A held-out episode has a limit of its own."""
+    scores = script_named("scores on the way")
+    turn = len(turn_ids(scores.texts[0]))
+    both = {"limits": sampling_of(400, 200, turn + 3), "evaluation_limits": ROOMY}
+    (sample,), _, kept = play_script(args, scores, evaluation=evaluation, **both)
+    outcome = kept.records[0].outcome
+    if evaluation:
+        assert outcome.num_turns > 1
+    else:
+        assert (outcome.status, outcome.num_turns, outcome.reward) == (EpisodeStatus.TRUNCATED, 1, 0.1)
+        assert sample.response_length == turn
 
 
 @pytest.mark.parametrize("evaluation", [False, True])
 def test_only_a_trained_episode_has_the_penalty_for_its_length(args: Any, evaluation: bool) -> None:
     script = script_named("scores on the way")
-    both = {"limits": sampling_of(400, 200, 2000), "evaluation_limits": sampling_of(400, 200, 2000)}
+    both = {"limits": ROOMY, "evaluation_limits": ROOMY}
     (sample,), _, kept = play_script(args, script, evaluation=evaluation, overlong=OVERLONG.rule, **both)
     outcome = kept.records[0].outcome
     if evaluation:
@@ -271,15 +248,11 @@ def test_only_a_trained_episode_has_the_penalty_for_its_length(args: Any, evalua
 
 def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> None:
     """Slime's own conversion of the samples, with xp's advantages in it."""
-    rewards = {0: "win", 1: "down", 2: "lose", 3: "win"}
-    started: list[int] = []
+    words = cycle(["win", "down", "lose", "win"])
 
     def says(ids: list[int]) -> list[int]:
         del ids
-        started.append(len(started))
-        tokenizer, _ = tokenizer_and_model()
-        text = call(rewards[started[-1] % 4])
-        return [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        return turn_ids(call(next(words)))
 
     mix = FakeMix(NO_RETRY)
     put_worker(args, worker_config(args.xp_root), mix, Kept())
@@ -311,7 +284,7 @@ def test_a_teacher_on_a_server_scores_each_token_and_replaces_the_rewards(
 
     def says(ids: list[int]) -> list[int]:
         del ids
-        return [*tokenizer(call(next(words)), add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        return turn_ids(call(next(words)))
 
     monkeypatch.setenv("TEACHER_KEY", KEY)
     with serving(model, tokenizer) as teacher, engine(args, says):

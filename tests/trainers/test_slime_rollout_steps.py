@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.test_agreement import NO_RETRY, ROW, SCRIPTS, FakeMix
+from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
 from tests.support.fake_session import FakeSession, call
 from tests.support.task_set import leave_manifest
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import turn_ids
 from tests.trainers.slime_play import Kept, args, arguments, play_group, play_script, says_script, script_named
 from tests.trainers.slime_setup import (
     engine,
@@ -64,7 +64,6 @@ def test_an_aborted_episode_has_no_reward_and_is_played_again(args: Any) -> None
 
     mix, kept = FakeMix(NO_RETRY), Kept()
     put_worker(args, worker_config(args.xp_root), mix, kept)
-    tokenizer, _ = tokenizer_and_model()
     with engine(args) as server:
         server.aborted.set()
         (sample,) = play_group(args, group_of(ROW, 1))
@@ -73,7 +72,7 @@ def test_an_aborted_episode_has_no_reward_and_is_played_again(args: Any) -> None
         assert kept.records == []
         server.aborted.clear()
         GenerateState(args).reset()
-        server.policy._says = lambda _: [*tokenizer(call("win"))["input_ids"], tokenizer.eos_token_id]  # type: ignore[attr-defined]
+        server.policy._says = lambda _: turn_ids(call("win"))  # type: ignore[attr-defined]
         (again,) = play_group(args, [sample])
     assert (again.status, again.reward) == (Sample.Status.COMPLETED, 1.0)
     assert len(again.loss_mask) == again.response_length
@@ -82,7 +81,7 @@ def test_an_aborted_episode_has_no_reward_and_is_played_again(args: Any) -> None
 def test_a_failing_environment_stops_dynamic_sampling_instead_of_asking_for_ever(args: Any) -> None:
     from xp.backends.slime.worker.advantages import has_variance
 
-    (outage,) = [script for script in SCRIPTS if script.name == "meets an outage"]
+    outage = script_named("meets an outage")
     group, _, _ = play_script(args, outage, size=4)
     assert has_variance(args, group).keep is False
     with engine(args, says_script(outage)):

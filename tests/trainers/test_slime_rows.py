@@ -13,9 +13,8 @@ import pytest
 
 from tests.contracts.test_agreement import ROW
 from tests.support.rewriting import PROGRAM, TEXTS, RewritingMix, check_rows
-from tests.support.sections import sampling_of
-from tests.support.tiny import tokenizer_and_model
-from tests.trainers.slime_play import Kept, args, arguments, converted, play_group
+from tests.support.tiny import turn_ids
+from tests.trainers.slime_play import ROOMY, Kept, args, arguments, converted, play_group
 from tests.trainers.slime_setup import engine, group_of, needs_slime, put_worker, worker_config
 from tests.trainers.slime_update import MASKS, Step, batch_of, drawn, megatron
 from tests.trainers.slime_update import arguments as arguments_of
@@ -29,12 +28,11 @@ SIZE = 2
 
 def played(args: Any, fails: list[bool]) -> tuple[Any, list[Any], Kept]:
     """A group of a program's episodes: the engine, the samples of each episode, and the records."""
-    config, kept = worker_config(args.xp_root, sampling_of(400, 200, 2000), group_size=SIZE, prompts_per_step=1), Kept()
+    config, kept = worker_config(args.xp_root, ROOMY, group_size=SIZE, prompts_per_step=1), Kept()
     config = replace(config, spec=config.spec.model_copy(update={"env": compose([*PROGRAM]).env}))
     put_worker(args, config, RewritingMix(fails), kept)
     args.rollout_stop = None
-    tokenizer, _ = tokenizer_and_model()
-    turns = cycle([*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in TEXTS)
+    turns = cycle(map(turn_ids, TEXTS))
     with engine(args, lambda _: next(turns)) as server:
         group = [sample for one in group_of(ROW, len(fails)) for sample in play_group(args, [one])]
     return server, group, kept

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.jobs import PLACES, train_config
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from tests.trainers.slime_setup import needs_slime, parsed, tiny_directory
-from tests.trainers.test_slime_parser import PLACES
 from tests.trainers.test_slime_rehearsal import spec_of
 from xp.backends.slime.control.render import render, sft_stage
 from xp.backends.slime.worker import sft
@@ -163,7 +163,7 @@ def test_the_training_starts_from_the_fine_tuned_model(tmp_path: Path) -> None:
         assert (stage.name, train.name, train.needs) == ("sft", "train", ("prepare", "sft"))
         (tmp_path / "runs/r/sft").mkdir(parents=True, exist_ok=True)
         (tmp_path / "runs/r/sft/config.json").write_text((tmp_path / "models/tiny/config.json").read_text())
-        config = SlimeTrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"]).from_the_start()
+        config = train_config(SlimeTrainConfig, spec).from_the_start()
         for name in ("tasks", "held_out"):
             (tmp_path / f"runs/r/attempt_1/train/{name}.jsonl").parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / f"runs/r/attempt_1/train/{name}.jsonl").touch()

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.jobs import PLACES, train_config
 from tests.support.recipes import recipes_of
 from tests.support.tiny import tokenizer_and_model
-from tests.trainers.trl_args import MAX_STEPS
 from xp.backends.trl.control.constraints import world_size
-from xp.backends.trl.control.render import grpo_config, render
+from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.checkpoints import EndInTime, Seal, latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks
@@ -32,17 +32,8 @@ from xp.episode.metrics_file import MetricsFile, read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 from xp.lib.verified import DIGESTS, write_digests
-from xp.worker.places import RunPaths
 
 pytestmark = pytest.mark.timeout(1500)
-
-PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
-
-
-def train_config(*overrides: str) -> TRLTrainConfig:
-    train = next(stage for stage in render(compose(overrides), PLACES) if stage.name == "train")
-    return TRLTrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
-
 
 RECIPES = recipes_of("trl")
 
@@ -60,21 +51,14 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, A
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_trl_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, arguments: dict[str, dict[str, Any]]) -> None:
     args, spec = arguments[recipe], compose([f"recipes={recipe}"])
-    training = spec.training
-    assert args["world_size"] == world_size(spec)
-    assert args["generation_batch_size"] == training.prompts_per_step * training.group_size
-    assert args["num_generations"] == training.group_size
     updates = args["num_iterations"] * args["steps_per_generation"] / args["gradient_accumulation_steps"]
-    assert updates == training.updates_per_step * training.passes_per_step
-    assert (args["beta"], args["learning_rate"]) == (training.kl_coef, training.learning_rate)
-    assert args["max_steps"] == (MAX_STEPS if training.num_steps is None else training.num_steps * updates)
+    assert updates == spec.training.all_updates_per_step
+    assert args["world_size"] == world_size(spec)
     assert args["mixed_precision"] == ("bf16" if spec.model.dtype == "bfloat16" else "no")
-    assert args["use_vllm"] == (spec.backend.engine.name == "vllm")
     # GRPOConfig must not have changed what was rendered.
     rendered = grpo_config(spec, PLACES)
     left_alone = set(rendered) - {"output_dir", "use_cpu", "report_to", "lr_scheduler_type", "fp16", "seed"}
-    if training.num_steps is None:
-        left_alone.remove("max_steps")
+    left_alone -= {"max_steps"} if spec.training.num_steps is None else set()
     changed = {name for name in left_alone if args[name] != rendered[name] and str(args[name]) != str(rendered[name])}
     assert changed <= {"save_strategy", "logging_strategy", "eval_strategy"}
 
@@ -90,10 +74,8 @@ class Groups:
 
     def __init__(self, settled: list[float | None]) -> None:
         self.settled = settled
-        self.seen: list[list[dict[str, Any]]] = []
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
-        self.seen = prompts
         end = trainer.processing_class.eos_token_id
         completions = [[20 + number, 40, end] for number in range(len(prompts))]
         return {
@@ -109,75 +91,45 @@ class Groups:
 SMALL = ("training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8")
 
 
-@pytest.fixture
-def trained(tmp_path: Path) -> tuple[Any, Groups]:
-    """One real update on two groups of four; the second episode of the first group is void."""
-    trainer, groups = made(tmp_path, grpo_config(compose([*SMALL, "training.num_steps=1"]), PLACES), save_strategy="no")
-    trainer.train()
-    return trainer, groups
-
-
-def made(path: Path, config: dict[str, Any], callbacks: Sequence[Any] = (), **changes: Any) -> tuple[Any, Groups]:
+def made(path: Path, config: dict[str, Any], callbacks: Sequence[Any] = ()) -> Any:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
     tokenizer, model = deepcopy(tokenizer_and_model())
-    groups = Groups([1.0, None, 0.0, 0.5, 0.2, 0.2, 0.2, 0.2])
-    rows = [{"prompt": [{"role": "user", "content": "x", "task_id": f"a/train/{index}"}]} for index in range(2)]
-    trainer = GRPOTrainer(
+    return GRPOTrainer(
         model=model,
-        args=GRPOConfig(**config | {"output_dir": str(path), **changes}),
+        args=GRPOConfig(**config | {"output_dir": str(path)}),
         processing_class=tokenizer,
-        train_dataset=Dataset.from_list(rows),
-        rollout_func=groups,
+        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "x"}]}] * 2),
+        rollout_func=Groups([1.0, None, 0.0, 0.5, 0.2, 0.2, 0.2, 0.2]),
         reward_funcs=settled_reward,
         callbacks=[*callbacks],
     )
-    return trainer, groups
 
 
 def test_a_training_ends_in_time_with_a_sealed_checkpoint(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
-    config = train_config(*SMALL, "training.num_steps=4", "training.checkpoint_every=2", "training.max_hours=0.5")
+    words = ("training.num_steps=4", "training.checkpoint_every=2", "training.max_hours=0.5")
+    config = train_config(TRLTrainConfig, compose([*SMALL, *words]))
     config = replace(config, places=replace(config.places, run=str(tmp_path)))
     MetricsFile(metrics, "train", 1).write(2, {"time/step_s": 900.0})
     callbacks = (Seal(Ranks(), [2]), EndInTime(config, Ranks()))
-    trainer, _ = made(tmp_path, dict(config.grpo), callbacks)
     with pytest.raises(XpError, match="ends after step 2") as caught:
-        trainer.train()
+        made(tmp_path, dict(config.grpo), callbacks).train()
     assert caught.value.code is ExitCode.LIMIT
     assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
-    again, _ = made(tmp_path, dict(config.grpo), callbacks)
     with pytest.raises(XpError, match="ends after step 2"):
-        again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-
-
-def test_a_tasks_id_reaches_the_rollout_function_once_per_episode(trained: tuple[Any, Groups]) -> None:
-    _, groups = trained
-    assert [prompt[0]["task_id"] for prompt in groups.seen] == ["a/train/0"] * 4 + ["a/train/1"] * 4
-
-
-def test_a_void_episode_leaves_the_baseline_and_the_others_follow_the_formula(trained: tuple[Any, Groups]) -> None:
-    import torch
-
-    trainer, _ = trained
-    scored = torch.tensor([1.0, 0.0, 0.5])
-    expected = (scored - scored.mean()) / (scored.std() + 1e-4)
-    advantages = list(trainer._logs["advantages"])
-    found = torch.tensor([advantages[0], advantages[2], advantages[3]])
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-    assert advantages[1] == 0.0
-    assert advantages[4:] == [0.0] * 4
+        made(tmp_path, dict(config.grpo), callbacks).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
 def test_a_tied_weight_is_not_reported_as_missing_from_a_checkpoint(
-    trained: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import trainer as module
 
     from xp.backends.trl.worker.guard import GuardedTrainer
 
-    trainer, _ = trained
+    trainer = made(tmp_path, grpo_config(compose(SMALL), PLACES))
     trainer.save_model(str(tmp_path))
     warnings: list[str] = []
     monkeypatch.setattr(module.logger, "warning", warnings.append)
@@ -191,7 +143,7 @@ def test_a_tied_weight_is_not_reported_as_missing_from_a_checkpoint(
 def step_log(tmp_path: Path, *overrides: str) -> Any:
     from xp.backends.trl.worker.steps import TRLStepLog
 
-    config = train_config(*overrides)
+    config = train_config(TRLTrainConfig, compose(overrides))
     config = replace(config, places=replace(config.places, run=str(tmp_path)))
     return TRLStepLog(config, MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
 

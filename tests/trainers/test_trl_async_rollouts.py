@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +16,14 @@ import pytest
 
 from tests.contracts.test_agreement import FakeMix
 from tests.support.fake_session import RULES, FakeSession, steady, with_limits
+from tests.support.jobs import train_config
 from tests.support.sections import replace, with_model
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import leave_model, tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS
-from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.async_rollouts import AsyncRollouts, RolloutThread
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.process import Ranks, TrainingProcess
-from xp.backends.trl.worker.rollout import Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
 from xp.composition import compose
@@ -48,40 +47,10 @@ class Step:
     policy: int
 
 
-def taken(max_staleness: int, num_steps: int, settle: Callable[[int], None] = lambda _: None) -> list[int]:
-    """Staleness of each step, where `settle` is called with the step between two takes."""
-    ahead = RolloutThread(Step, max_staleness, num_steps, Ranks())
-    found = []
-    for step in range(num_steps):
-        one = ahead.take(step, lambda: None)
-        assert one.step == step
-        found.append(step - one.policy)
-        settle(step)
-    ahead.close()
-    return found
-
-
 def test_one_step_ahead_each_step_but_the_first_is_one_policy_old() -> None:
-    assert taken(1, 5) == [0, 1, 1, 1, 1]
-
-
-def test_weights_change_only_while_nothing_is_played() -> None:
-    inside, changed = threading.Lock(), []
-
-    def play(step: int, policy: int) -> Step:
-        with inside:
-            threading.Event().wait(0.005)
-        return Step(step, policy)
-
-    def update() -> None:
-        assert not inside.locked()
-        changed.append(1)
-
-    ahead = RolloutThread(play, 2, 8, Ranks())
-    for step in range(8):
-        ahead.take(step, update)
+    ahead = RolloutThread(Step, 1, 5, Ranks())
+    assert [ahead.take(step, lambda: None) for step in range(5)] == [Step(n, max(0, n - 1)) for n in range(5)]
     ahead.close()
-    assert changed
 
 
 def test_what_stops_the_thread_is_raised_where_the_training_takes() -> None:
@@ -97,20 +66,29 @@ def test_what_stops_the_thread_is_raised_where_the_training_takes() -> None:
     ahead.close()
 
 
-def test_an_evaluation_has_its_steps_weights_and_the_engine() -> None:
-    playing, seen = threading.Lock(), []
+@pytest.mark.parametrize("is_evaluated", [True, False])
+def test_weights_change_and_evaluations_are_played_while_nothing_else_is(is_evaluated: bool) -> None:
+    playing, weights = threading.Lock(), [-1]
+    evaluated: list[int] = []
 
     def play(step: int, policy: int) -> Step:
         with playing:
             threading.Event().wait(0.005)
         return Step(step, policy)
 
+    def update() -> None:
+        assert not playing.locked()
+        weights.append(step)
+
+    def evaluate() -> None:
+        assert not playing.locked()
+        evaluated.append(weights[-1])
+
     ahead = RolloutThread(play, 2, 6, Ranks())
-    weights = [-1]
     for step in range(6):
-        ahead.take(step, lambda step=step: weights.append(step), lambda: seen.append((weights[-1], playing.locked())))
+        ahead.take(step, update, evaluate if is_evaluated else None)
     ahead.close()
-    assert seen == [(step, False) for step in range(6)]
+    assert evaluated == [*range(6)] if is_evaluated else len(weights) > 1
 
 
 @pytest.mark.parametrize(
@@ -186,30 +164,25 @@ class Training:
 
 
 @contextmanager
-def training(root: Path, *more: str) -> Iterator[tuple[Any, Seen, Any, TRLTrainConfig]]:
+def training(root: Path) -> Iterator[tuple[Any, Seen, Any, TRLTrainConfig]]:
     """A trainer over ROWS, in a directory that holds its model."""
-    tokenizer, model = tokenizer_and_model()
-    model.save_pretrained(root / "base")
-    tokenizer.save_pretrained(root / "base")
-    spec = compose([*OVERRIDES, *more])
-    job = next(one.job for one in render(spec, RunPaths(str(root), 1, "tasks")) if one.name == "train")
-    config = TRLTrainConfig.from_json(job.files[f"{root}/attempt_1/train/config.json"])
+    tokenizer, _ = tokenizer_and_model()
+    leave_model(root / "base")
+    config = train_config(TRLTrainConfig, compose(OVERRIDES), RunPaths(str(root), 1, "tasks"))
     config = with_model(config, root / "base")
     Path(config.places.metrics).parent.mkdir(parents=True, exist_ok=True)
     log = TRLStepLog(config, MetricsFile(Path(config.places.metrics), "train", 1))
     mix: Any = OneIsDown(RULES_HERE)
     with Recorder(root / "trajectories.jsonl", mix, None, os.environ) as recorder:
         process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, Ranks())
-        ahead = AsyncRollouts(process, ROWS) if config.spec.training.max_staleness else None
-        hooks = () if ahead is None else (ahead.callback(),)
-        trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, ahead or Rollouts(process, ROWS), hooks)
+        ahead = AsyncRollouts(process, ROWS)
+        trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, ahead, (ahead.callback(),))
         seen = Seen()
         seen.watch(trainer)
         try:
             yield trainer, seen, ahead, config
         finally:
-            if ahead is not None:
-                ahead.close()
+            ahead.close()
 
 
 def lines(file: Path) -> list[dict[str, Any]]:

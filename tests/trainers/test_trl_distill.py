@@ -20,11 +20,9 @@ from tools.parity.options import OPTIONS
 from tools.parity.program import measured
 from tools.parity.recorded import BAR, ParityCase, batch
 from tools.parity.trl_program import _trainer, updates
-from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.means import trained
 from xp.backends.trl.worker.teacher import Teacher
 from xp.builtin.tiny_model import SHIPPED
-from xp.engines import teacher as engine_teacher
 from xp.engines.teacher import TeacherApi, check_teacher
 from xp.errors import ExitCode, XpError
 from xp.worker.distill import DISTILL_KL
@@ -137,20 +135,3 @@ def test_a_server_that_gives_no_log_probabilities_or_wants_another_key_is_named(
         TeacherApi(server.rule, {"TEACHER_KEY": "another"}).score([20, 21], 1)
     assert refused.value.code is ExitCode.SECRET
     assert "another" not in str(refused.value)
-
-
-def test_a_request_is_repeated_where_the_server_was_busy(
-    server: TeacherServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api = TeacherApi(server.rule, server.environ)
-    monkeypatch.setattr(api, "_sleep", lambda _: None)
-    server.replies.extend([(503, {}), (429, {})])
-    first = api.score([20, 21, 22, 23], 2)
-    assert api.score_all([([20, 21, 22, 23], 2), ([20, 21], 1)])[0] == first
-    assert len(first) == 2
-    assert engine_teacher.NUM_PROBED > 1
-
-
-def test_the_config_crosses_the_wall_whole() -> None:
-    config = TRLTrainConfig.from_json(case().config)
-    assert config.spec.algorithm.distill == distill("Org/Teacher")

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-from tests.support.sections import with_model
 from tests.support.tiny import tokenizer_and_model
-from tests.trainers.trl_ranks import ROWS, Scripted
-from xp.backends.trl.control.render import render
-from xp.backends.trl.worker.config import TRLTrainConfig
+from tests.trainers.trl_ranks import Scripted, scripted
 from xp.backends.trl.worker.process import Ranks
-from xp.backends.trl.worker.steps import TRLStepLog
-from xp.backends.trl.worker.train import make_trainer
-from xp.composition import compose
-from xp.worker.places import RunPaths
 
 OVERRIDES = (
     "training.max_logprob_gap=null",  # the words are scripted, not sampled
@@ -60,11 +52,7 @@ def test_without_a_reward_no_weight_of_a_mixture_moves(tmp_path: Path) -> None:
     import torch
 
     tokenizer = experts(tmp_path / "base")
-    job = next(s.job for s in render(compose(OVERRIDES), RunPaths(str(tmp_path), 1, "tasks/t")) if s.name == "train")
-    config = TRLTrainConfig.from_json(job.files[f"{tmp_path}/attempt_1/train/config.json"])
-    config = with_model(config, tmp_path / "base")
-    rollouts: Any = Equal(Ranks())
-    trainer = make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts)
+    trainer = scripted(tmp_path, OVERRIDES, tokenizer, Equal(Ranks()))
     before = {name: one.detach().clone() for name, one in trainer.model.named_parameters()}
     trainer.train()
     assert before

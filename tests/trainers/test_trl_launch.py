@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.jobs import train_job
 from tests.support.launching import DEADLINE_S, eventually, is_alive
 from tests.support.sections import with_model
-from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.worker.places import RunPaths
@@ -25,10 +25,7 @@ FAKE = Path(__file__).parent / "fake_vllm"
 
 def launched(directory: Path, *overrides: str, base_model: str = "none") -> subprocess.Popen[str]:
     """The train stage's own command, with the files that the plan holds."""
-    root = str(directory)
-    job = next(
-        stage.job for stage in render(compose(overrides), RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train"
-    )
+    job = train_job(compose(overrides), RunPaths(str(directory), 1, f"{directory}/tasks"))
     for path, text in job.files.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         if path.endswith("/train/config.json"):

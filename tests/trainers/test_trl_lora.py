@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.jobs import train_config
 from tests.support.sections import with_keys, with_model
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import leave_model, tokenizer_and_model
 from tests.trainers.trl_ranks import ROWS, Scripted
-from xp.backends.trl.control.render import checkpoint, render
+from xp.backends.trl.control.render import checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.lora import merged_weights
 from xp.backends.trl.worker.policy import publish_policy
@@ -44,8 +45,7 @@ IN_BFLOAT16 = (*OVERRIDES, "model.dtype=bfloat16", "training.learning_rate=1e-4"
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An outputs root with a model, whose path in it is relative, as a stage's."""
     root = tmp_path_factory.mktemp("lora")
-    for one in tokenizer_and_model():
-        one.save_pretrained(root / "models/base")
+    leave_model(root / "models/base")
     return root
 
 
@@ -71,9 +71,7 @@ def chat() -> ChatTokens:
 
 def started(directory: Path, overrides: tuple[str, ...], start: str | None = None) -> Any:
     """A trainer of a run in `directory`, before its first step."""
-    places, spec = RunPaths(str(directory), 1, "tasks"), compose(list(overrides))
-    job = next(stage.job for stage in render(spec, places) if stage.name == "train")
-    config = TRLTrainConfig.from_json(job.files[f"{directory}/attempt_1/train/config.json"])
+    config = train_config(TRLTrainConfig, compose(list(overrides)), RunPaths(str(directory), 1, "tasks"))
     config = with_keys(with_model(config, "models/base"), training__initial_checkpoint=start)
     rollouts: Any = Scripted(Ranks())
     return make_trainer(config, os.environ, tokenizer_and_model()[0], ROWS, TRLStepLog(config, None), rollouts)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.cases import few
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import leave_model
 from xp.backends.trl.control.render import grpo_config
 from xp.backends.trl.worker.train import settled_reward
 from xp.composition import compose
@@ -158,10 +158,8 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tokenizer, model = tokenizer_and_model()
     path = tmp_path_factory.mktemp("base")
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
+    leave_model(path)
     return path
 
 

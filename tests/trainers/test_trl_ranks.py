@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.jobs import train_job
 from tests.support.sections import replace, with_model
 from tests.support.task_set import leave_manifest
-from tests.support.tiny import tokenizer_and_model
+from tests.support.tiny import leave_model
 from tests.trainers.trl_ranks import ROWS
-from xp.backends.trl.control.render import render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.tasks.config import Purpose
@@ -54,13 +54,9 @@ def run(directory: Path, processes: int, strategy: str, *others: str, more: tupl
         *others,
     ]
     root = str(directory)
-    job = next(
-        stage.job for stage in render(compose(overrides), RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train"
-    )
+    job = train_job(compose(overrides), RunPaths(root, 1, f"{root}/tasks"))
     files = {Path(path).name: text for path, text in job.files.items() if "/train/" in path}
-    tokenizer, model = tokenizer_and_model()
-    model.save_pretrained(directory / "base")
-    tokenizer.save_pretrained(directory / "base")
+    leave_model(directory / "base")
     config = with_model(TRLTrainConfig.from_json(files["config.json"]), f"{root}/base")
     tasks = leave_manifest(directory / "tasks")
     write_rows(tasks / TABLE, [replace(row, purpose=Purpose.HELD_OUT) for row in ROWS])

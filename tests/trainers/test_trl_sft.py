@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.cases import few
-from tests.support.tiny import leave_untrained, tokenizer_and_model
+from tests.support.tiny import leave_model, leave_untrained, tokenizer_and_model
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from xp.backends.trl.control.render import sft_stage
 from xp.backends.trl.worker import sft
@@ -34,8 +34,7 @@ def outputs_with_model(root: Path, *overrides: str) -> TRLSftConfig:
     env = () if any(word.startswith("env=") for word in overrides) else ("env=multiply",)
     spec = compose([*env, "env.held_out=null", f"outputs={root}", "sft.micro_batch_size=4", *overrides])
     places = replace(PLACES, tasks=task_set_place(spec))
-    for made in tokenizer_and_model():
-        made.save_pretrained(root / model_place(spec.model))
+    leave_model(root / model_place(spec.model))
     for name, text in sft_stage(spec, places).job.files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)

@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.contracts.test_agreement import FakeMix
 from tests.support.evaluations import evaluated
 from tests.support.fake_session import RULES, with_limits
-from tests.support.sections import replace
+from tests.support.jobs import train_config
+from tests.support.sections import replace, with_model
 from xp.backends.trl.worker.checkpoints import latest_checkpoint
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.backends.trl.worker.held_out import HeldOutEvaluation
@@ -24,6 +25,7 @@ from xp.backends.trl.worker.process import Ranks, TrainingProcess, leave_group, 
 from xp.backends.trl.worker.rollout import TASK_ID, Rollouts
 from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.train import make_trainer
+from xp.composition import compose
 from xp.engines.config import EvaluateConfig
 from xp.engines.play import sample_numbers
 from xp.envs.base import EnvUnavailable, Message
@@ -34,6 +36,7 @@ from xp.errors import XpError
 from xp.spec.env import OnNoToolCall
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
+from xp.worker.places import RunPaths
 
 
 def row(number: int) -> TaskRow:
@@ -78,6 +81,13 @@ class Scripted:
             "episodes": [number for number, _, _ in rows],
             "settled": settled + [None] * (len(rows) - len(settled)),
         }
+
+
+def scripted(directory: Path, overrides: Sequence[str], tokenizer: Any, rollouts: Any = None) -> Any:
+    """A trainer of the model in `directory/base`, whose episodes are scripted."""
+    config = train_config(TRLTrainConfig, compose(overrides), RunPaths(str(directory), 1, "tasks"))
+    config = with_model(config, directory / "base")
+    return make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts or Scripted(Ranks()))
 
 
 def main(path: str, result: str, *, has_rows: bool) -> None:

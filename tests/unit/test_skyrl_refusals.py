@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
 
-from tests.support.tables import table
+from tests.support.jobs import PLACES
 from xp.backends.skyrl.control.constraints import workers
 from xp.backends.skyrl.control.render import meanings, native, render
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import check_machine
-from xp.planning.rows import Support, meant_fields
 from xp.planning.values import spec_refusals
-from xp.worker.places import RunPaths
 
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 CPU = ["backend=skyrl", "hardware=cpu"]
@@ -27,37 +23,6 @@ SEPARATE = [
     *("backend.engine.placement=separate", "backend.engine.accelerators=2", "backend.parallel.offload_optimizer=false"),
 ]
 CORRECTED = ["training.max_staleness=2", "algorithm.importance_correction=token_truncate"]
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        SKYRL,
-        CPU,
-        [*MEGATRON, "backend.parallel.tensor=2"],
-        [*SKYRL, LORA],
-        ["recipes=whodunit-skyrl-lowmem"],
-        [*SKYRL, "algorithm=gspo"],
-        [*SKYRL, "algorithm=cispo"],
-        [*SKYRL, "algorithm=reinforce_pp"],
-        [*SKYRL, "algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:mine"],
-        [*SKYRL, "algorithm=ppo", "training.critic_learning_rate=1e-5"],
-        *(shlex.split(case.values[1])[1:] for case in table("skyrl")),
-    ],
-    ids=lambda overrides: overrides[-1],
-)
-def test_every_field_has_a_meaning_and_exactly_the_refused_ones_are_unsupported(overrides: list[str]) -> None:
-    spec = compose(overrides)
-    found = meanings(spec)
-    assert set(found) == set(meant_fields(spec))
-    for path, meaning in found.items():
-        assert meaning.receives, path
-        assert bool(meaning.note) == (meaning.support is not Support.EXACT), path
-    fields = {refusal.field for refusal in spec_refusals(spec)}
-    unsupported = {path for path, meaning in found.items() if meaning.support is Support.UNSUPPORTED}
-    lacking = {"training.reference_every", "training.deterministic"}
-    with_section = {path for path in found if path in fields or ("model.lora" in fields and "lora" in path)}
-    assert lacking | with_section == unsupported
 
 
 @pytest.mark.parametrize(
@@ -99,8 +64,7 @@ def test_a_warm_up_as_long_as_the_training_is_refused(base: list[str], warmup: i
     ids=["fsdp2", "megatron", "rehearsal"],
 )
 def test_a_python_without_skyrl_gets_the_way_to_make_one(overrides: list[str], expected: str) -> None:
-    places = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
-    train = [stage for stage in render(compose(overrides), places) if stage.name == "train"]
+    train = [stage for stage in render(compose(overrides), PLACES) if stage.name == "train"]
     with pytest.raises(XpError) as caught:
         check_machine(train)
     assert caught.value.code is ExitCode.RUNTIME

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.jobs import PLACES, train_config
 from tests.support.recipes import recipes_of
 from xp.backends.skyrl.control.overrides import catalog, is_of_kind
 from xp.backends.skyrl.control.render import checkpoint, memory, native, render
-from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.composition import compose
 from xp.planning.plan import build_plan
 from xp.planning.values import spec_refusals
 from xp.tasks.training_length import steps_of
-from xp.worker.places import RunPaths
 
-PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 
 
@@ -38,11 +35,6 @@ RECIPES = recipes_of("skyrl")
 MEGATRON = ["backend.parallel.strategy=megatron", "backend.parallel.tensor=2"]
 
 
-def train_config(*overrides: str) -> SkyRLTrainStageConfig:
-    job = {stage.name: stage.job for stage in render(compose(overrides), PLACES)}["train"]
-    return SkyRLTrainStageConfig.from_json(job.files["runs/r/attempt_1/train/config.json"])
-
-
 def parsed(overrides: tuple[str, ...] | list[str]) -> dict[str, Any]:
     """The strings as SkyRL reads them: OmegaConf's own command line, as key paths."""
     from omegaconf import OmegaConf
@@ -57,7 +49,7 @@ ROW = re.compile(r"^\| `(?P<key>[\w.]+)` \| `(?P<value>[^`]+)` \|", re.MULTILINE
 
 def test_the_plain_command_has_the_defaults_of_the_public_examples_table() -> None:
     table = {row["key"]: yaml.safe_load(row["value"]) for row in ROW.finditer(DOC.read_text())}
-    plain = train_config(*SKYRL)
+    plain = train_config(SkyRLTrainStageConfig, compose(SKYRL))
     config = plain.with_steps(steps_of(plain.spec.training, 50))
     found = parsed(config.native(config.reference, Path("/nowhere")))
     # Not rendered as they stand: SkyRL's old word, epochs that xp tells as steps, and a filter that xp applies itself.
@@ -72,7 +64,7 @@ def test_the_plain_command_has_the_defaults_of_the_public_examples_table() -> No
 
 
 def test_the_reference_recipe_is_the_public_run() -> None:
-    config = train_config("recipes=whodunit-skyrl")
+    config = train_config(SkyRLTrainStageConfig, compose(["recipes=whodunit-skyrl"]))
     found = parsed(config.with_steps(steps_of(config.spec.training, 100)).native_keys)
     expected = {
         "trainer.max_training_steps": 18,
@@ -113,43 +105,6 @@ def test_every_rendered_key_has_skyrls_name_and_type(overrides: list[str]) -> No
         assert owner != key or is_of_kind(value, fields[key]["type"]), (key, value)
 
 
-@pytest.mark.parametrize("strategy", [[], MEGATRON, ["algorithm=ppo"], ["algorithm=cispo"]])
-def test_no_two_rows_render_one_key(strategy: list[str]) -> None:
-    spec = compose([*SKYRL, *strategy])
-    keys = [key for row in ROWS for key in row.keys(spec)]
-    assert len(keys) == len(set(keys))
-
-
-def test_changing_a_field_changes_the_job() -> None:
-    def files(*overrides: str) -> str:
-        jobs = {stage.name: stage.job for stage in render(compose([*SKYRL, *overrides]), PLACES)}
-        return json.dumps([dict(jobs[name].files) for name in ("train", "evaluate")], sort_keys=True)
-
-    base = files()
-    for override in (
-        "training.max_prompt_tokens=99",
-        "training.max_void_fraction=0.5",
-        "training.shuffle=false",
-        "training.adam_beta2=0.9",
-        "training.top_k=5",
-        "backend.engine.max_batched_tokens=4096",
-        "algorithm.mask_truncated=true",
-        "algorithm.policy_loss=cispo",
-        "algorithm.ratio_level=sequence",
-        "algorithm=reinforce_pp",
-        "algorithm=ppo",
-        "algorithm.importance_correction=token_truncate",
-        "evaluation.num_tasks=7",
-        "evaluation.samples_per_task=2",
-        "evaluation.temperature=0.5",
-        "model.chat_template.enable_thinking=false",
-        "env.max_turns=3",
-        "env.reward.reduction=last",
-        "seed=9",
-    ):
-        assert files(override) != base, override
-
-
 def test_evaluation_sampling_is_rendered_whole() -> None:
     keys = {key.rpartition(".")[2] for key in native(compose(SKYRL)) if "eval_sampling_params" in key}
     fields = {key.rpartition(".")[2] for key in catalog()["fields"] if key.startswith("generator.sampling_params.")}
@@ -165,7 +120,7 @@ def test_the_rehearsal_has_a_worker_for_each_cpu_process() -> None:
     assert found["trainer.placement.policy_num_gpus_per_node"] == found["generator.inference_engine.num_engines"] == 2
     assert found["trainer.flash_attn"] is found["trainer.remove_microbatch_padding"] is False
     assert found["trainer.policy.fsdp_config.mixed_precision.param_dtype"] == "fp32"
-    assert train_config("backend=skyrl", "hardware=cpu").rehearsal is True
+    assert train_config(SkyRLTrainStageConfig, spec).rehearsal is True
 
 
 def test_a_rehearsal_has_real_servers_or_names_its_stubs() -> None:
@@ -178,7 +133,7 @@ def test_a_rehearsal_has_real_servers_or_names_its_stubs() -> None:
     engine = "generator.inference_engine"
     assert native(real)[f"{engine}.distributed_executor_backend"] == "mp"
     assert native(real)[f"{engine}.engine_init_kwargs.worker_cls"] == "vllm.v1.worker.cpu_worker.CPUWorker"
-    assert not train_config(*cpu, "backend.engine.name=vllm").stub
+    assert not train_config(SkyRLTrainStageConfig, real).stub
     for job in (stage.job for stage in render(compose(SKYRL), PLACES)):
         assert job.stubs == ()
 
@@ -188,7 +143,7 @@ def test_a_mix_gives_skyrl_the_longest_of_its_members_turns() -> None:
 
 
 def test_no_path_of_the_plan_is_of_a_machine() -> None:
-    config = train_config(*SKYRL)
+    config = train_config(SkyRLTrainStageConfig, compose(SKYRL))
     assert all(not path.startswith("/") for path in config.paths.values())
     found = parsed(config.native(config.reference, Path("/out")))
     assert found["data.train_data"] == ["/out/runs/r/attempt_1/train/train.parquet"]
@@ -199,8 +154,6 @@ def test_no_path_of_the_plan_is_of_a_machine() -> None:
 def test_adapters_reach_the_engine_by_a_directory_of_the_run() -> None:
     lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
     key = "trainer.policy.model.lora.lora_sync_path"
-    assert train_config(lora).paths[key] == "runs/r/attempt_1/train/adapters"
-    assert key not in train_config().paths
-
-
-MEGATRON = "backend.parallel.strategy=megatron"
+    adapted, plain = (train_config(SkyRLTrainStageConfig, compose([*SKYRL, *more])) for more in ((lora,), ()))
+    assert adapted.paths[key] == "runs/r/attempt_1/train/adapters"
+    assert key not in plain.paths

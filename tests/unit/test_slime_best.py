@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contracts.test_agreement import NO_RETRY, FakeMix
+from tests.support.jobs import PLACES, train_config
 from tests.support.task_set import leave_manifest
 from tests.support.tiny import tokenizer_and_model
 from tests.unit.slime_config import worker_config
@@ -24,8 +25,8 @@ from xp.episode.metrics import EpisodeFacts
 from xp.episode.metrics_file import read_metrics
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.worker.best import EarlyStop
-from xp.worker.places import RunPaths
 
+WORDS = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"]
 RULE = {"evaluation__every": 2, "evaluation__keep_best": True, "evaluation__patience": 1}
 
 
@@ -80,33 +81,28 @@ def test_after_the_last_step_there_is_nothing_to_stop(tmp_path: Path) -> None:
 def test_slime_plays_the_last_evaluation_and_those_that_are_due(
     every: int | None, interval: int, played: list[int], tmp_path: Path
 ) -> None:
-    words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"]
-    words += [f"evaluation.every={'null' if every is None else every}", "training.num_steps=10"]
-    made = render(compose(words), RunPaths("runs/r", 1, "tasks/t"))
-    train = next(one for one in made if one.name == "train")
-    config = SlimeTrainConfig.from_json(train.job.files["runs/r/attempt_1/train/config.json"])
+    own = [f"evaluation.every={'null' if every is None else every}", "training.num_steps=10"]
+    config = train_config(SlimeTrainConfig, compose([*WORDS, *own]))
     flags = config.with_steps(config.num_steps).command.flags
     assert flags[flags.index("--eval-interval") + 1] == str(interval)
     assert flags.count("--eval-interval") == 1
-    own = Worker(worker_config(tmp_path, 1, evaluation__every=every), FakeMix(NO_RETRY), Closing())  # type: ignore[arg-type]
-    own.num_steps_played = 1
-    assert [number for number in range(10) if own.due(number) == "during"] == played
+    worker = Worker(worker_config(tmp_path, 1, evaluation__every=every), FakeMix(NO_RETRY), Closing())  # type: ignore[arg-type]
+    worker.num_steps_played = 1
+    assert [number for number in range(10) if worker.due(number) == "during"] == played
 
 
 def test_an_evaluation_that_slimes_program_lacks_is_the_stages() -> None:
-    words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"]
     ahead = (
         "training.max_staleness=1",
         "algorithm.importance_correction=token_truncate",
         "backend.engine.placement=separate",
+        "backend.engine.accelerators=4",
     )
-    places = RunPaths("runs/r", 1, "tasks/t")
-    in_train = render(compose(words), places)[-1]
+    in_train = render(compose(WORDS), PLACES)[-1]
     assert (in_train.made_in, in_train.done) == ("train", "runs/r/attempt_1/evaluate/after/eval.json")
-    left = render(compose([*words, *ahead, "backend.engine.accelerators=4"]), places)[-1]
+    left = render(compose([*WORDS, *ahead]), PLACES)[-1]
     assert (left.made_in, left.done) == (None, None)
-    alone = (*ahead, "backend.engine.accelerators=4", "evaluation.before_training=false")
-    assert render(compose([*words, *alone]), places)[-1].made_in == "train"
+    assert render(compose([*WORDS, *ahead, "evaluation.before_training=false"]), PLACES)[-1].made_in == "train"
 
 
 def test_the_stages_program_knows_an_early_stop_that_ray_has_wrapped(tmp_path: Path) -> None:
@@ -128,12 +124,8 @@ raise Wrapped(EarlyStop("training stops at step 6"))
 def test_a_stopped_trainings_last_step_is_its_newest_whole_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k", "training.num_steps=10"]
-    words += ["evaluation.every=2", "training.checkpoint_every=2", "evaluation.patience=1"]
-    files = next(
-        one for one in render(compose(words), RunPaths("runs/r", 1, "tasks/t")) if one.name == "train"
-    ).job.files
-    config = SlimeTrainConfig.from_json(files["runs/r/attempt_1/train/config.json"])
+    rule = ("training.num_steps=10", "evaluation.every=2", "training.checkpoint_every=2", "evaluation.patience=1")
+    config = train_config(SlimeTrainConfig, compose([*WORDS, *rule]))
     checkpoints = tmp_path / config.checkpoints
     runs: list[int] = []
 

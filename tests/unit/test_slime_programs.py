@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,12 +19,12 @@ from tests.unit.slime_config import worker_config
 from xp.backends.slime.worker import engine_key, processes, sources
 from xp.backends.slime.worker.config import ConvertConfig, SlimeCommand, WorkerConfig
 from xp.backends.slime.worker.convert import main as convert
-from xp.backends.slime.worker.metric_names import NATIVE
 from xp.backends.slime.worker.models import check_architecture, local_model, publish_model
 from xp.backends.slime.worker.processes import ask_to_close, close_on_request
 from xp.backends.slime.worker.program import absolute_flags, run_file
 from xp.backends.slime.worker.steps import half_of
 from xp.backends.slime.worker.training import CapturedLog
+from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
 from xp.lib.verified import damaged
 from xp.spec import Estimator
@@ -126,39 +127,41 @@ def test_a_programs_exit_is_one_sentence_without_its_arguments(tmp_path: Path) -
     assert sys.argv == before
 
 
-def raised(tmp_path: Path, error: BaseException) -> XpError:
-    """The exception that arrives after two of Ray's actors have passed it on."""
+@pytest.mark.parametrize(
+    ("library", "made", "code", "said"),
+    [
+        ("ray", lambda _: XpError("too many are void", ExitCode.UNHEALTHY), ExitCode.UNHEALTHY, "^too many are void$"),
+        (
+            "requests",
+            lambda requests: requests.ConnectionError("refused by 127.0.0.1:15000"),
+            ExitCode.ENGINE,
+            "an engine did not answer: refused by 127.0.0.1:15000",
+        ),
+        (
+            "ray",
+            lambda ray: ray.exceptions.WorkerCrashedError(),
+            ExitCode.ENGINE,
+            "a process of Slime's has ended",
+        ),
+    ],
+)
+def test_a_fault_in_one_of_rays_processes_has_its_code(
+    library: str, made: Callable[[Any], BaseException], code: ExitCode, said: str, tmp_path: Path
+) -> None:
+    """Two of Ray's actors pass it on."""
     ray = pytest.importorskip("ray", reason="Ray is not installed")
+    error = made(pytest.importorskip(library))
     for _ in range(2):
         sent = ray.cloudpickle.loads(ray.cloudpickle.dumps(error))
         error = ray.exceptions.RayTaskError("update_weights", "traceback", sent).as_instanceof_cause()
     (tmp_path / "train.py").write_text("import sys; raise sys.modules['xp_test_error'].error")
     sys.modules["xp_test_error"] = SimpleNamespace(error=error)  # type: ignore[assignment]
     try:
-        with pytest.raises(XpError) as caught:
+        with pytest.raises(XpError, match=said) as caught:
             run_file(tmp_path / "train.py", [])
     finally:
         del sys.modules["xp_test_error"]
-    return caught.value
-
-
-def test_a_fault_of_xp_returns_from_rays_processes_with_its_code(tmp_path: Path) -> None:
-    found = raised(tmp_path, XpError("too many are void", ExitCode.UNHEALTHY))
-    assert (str(found), found.code) == ("too many are void", ExitCode.UNHEALTHY)
-
-
-def test_an_engine_that_does_not_answer_slime_is_restarted(tmp_path: Path) -> None:
-    requests = pytest.importorskip("requests")
-    found = raised(tmp_path, requests.ConnectionError("refused by 127.0.0.1:15000"))
-    assert found.code == ExitCode.ENGINE
-    assert "an engine did not answer: refused by 127.0.0.1:15000" in str(found)
-
-
-def test_a_process_of_slimes_that_has_ended_has_the_same_code(tmp_path: Path) -> None:
-    ray = pytest.importorskip("ray", reason="Ray is not installed")
-    found = raised(tmp_path, ray.exceptions.WorkerCrashedError())
-    assert found.code == ExitCode.ENGINE
-    assert "a process of Slime's has ended" in str(found)
+    assert caught.value.code is code
 
 
 def test_every_request_to_an_engine_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,72 +193,84 @@ def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -
     assert caught.value.code is ExitCode.MISSING_OUTPUT
 
 
+def logged(config: WorkerConfig, *steps: dict[str, float], watched: CapturedLog | None = None) -> None:
+    """Slime's log of these updates, in one process."""
+    watched = watched or CapturedLog(lambda *_: None, config)
+    for values in steps:
+        watched(None, values, "train/step")
+
+
+def leave_half(config: WorkerConfig, rollout_id: int) -> None:
+    """The rollout's half of a step's line."""
+    half = half_of(config, rollout_id)
+    half.parent.mkdir(parents=True)
+    half.write_text(json.dumps({"began": 0.0, "metrics": {"reward/avg_raw_reward": 0.5}}))
+
+
+def lines(root: Path) -> list[dict[str, Any]]:
+    return read_metrics(root / "runs/r/metrics.jsonl", "train")
+
+
 def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: Path) -> None:
     config = worker_config(tmp_path, updates_per_step=2)
     assert WorkerConfig.from_json(config.to_json()) == config
-    half = half_of(config, 3)
-    half.parent.mkdir(parents=True)
-    half.write_text(json.dumps({"began": 0.0, "metrics": {"reward/avg_raw_reward": 0.5}}))
+    leave_half(config, 3)
     native: list[str] = []
     watched = CapturedLog(lambda *arguments: native.append(arguments[2]), config)
     watched(None, {"rollout/step": 3, "rollout/x": 1.0}, "rollout/step")
-    watched(None, {"train/step": 6, "train/loss": 1.0, "train/lr-pg_0": 1e-5}, "train/step")
+    logged(config, {"train/step": 6, "train/loss": 1.0, "train/lr-pg_0": 1e-5}, watched=watched)
     assert not (tmp_path / "runs/r/metrics.jsonl").exists()
-    watched(None, {"train/step": 7, "train/loss": 3.0, "train/grad_norm": 0.5}, "train/step")
-    (line,) = map(json.loads, (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines())
-    assert (line["step"], line["stage"], line["reward/avg_raw_reward"]) == (4, "train", 0.5)
+    logged(config, {"train/step": 7, "train/loss": 3.0, "train/grad_norm": 0.5}, watched=watched)
+    (line,) = lines(tmp_path)
+    assert (line["step"], line["reward/avg_raw_reward"]) == (4, 0.5)
     assert (line["training/loss"], line["training/learning_rate"], line["training/grad_norm"]) == (2.0, 1e-5, 0.5)
     assert line["time/step_s"] > 0
     assert native == ["rollout/step", "train/step", "train/step"]
-    assert set(NATIVE.values()) >= {"training/loss", "training/kl", "training/entropy", "training/clip_fraction"}
 
 
 def test_an_update_that_is_not_finite_stops_slime_with_xps_own_code(tmp_path: Path) -> None:
-    watched = CapturedLog(lambda *_: None, worker_config(tmp_path, updates_per_step=2))
     with pytest.raises(XpError, match="rollout step 4: grad_norm nan") as caught:
-        watched(None, {"train/step": 6, "train/loss": 1.0, "train/grad_norm": math.nan}, "train/step")
+        logged(worker_config(tmp_path, 2), {"train/step": 6, "train/loss": 1.0, "train/grad_norm": math.nan})
     assert caught.value.code is ExitCode.DIVERGED
 
 
 def test_a_gap_stops_slime_only_at_a_steps_first_update(tmp_path: Path) -> None:
     config = worker_config(tmp_path, updates_per_step=2)
-    half_of(config, 3).parent.mkdir(parents=True)
-    half_of(config, 3).write_text(json.dumps({"began": 0.0, "metrics": {}}))
-    watched = CapturedLog(lambda *_: None, config)
-    gap = "train/train_rollout_logprob_abs_diff"
-    watched(None, {"train/step": 6, "train/loss": 1.0, gap: 0.01}, "train/step")
-    # Made after an update, so that it says nothing of the engine.
-    watched(None, {"train/step": 7, "train/loss": 1.0, gap: 0.5}, "train/step")
+    leave_half(config, 3)
+    # The second one's is made after an update, so that it says nothing of the engine.
+    gaps = {6: 0.01, 7: 0.5, 8: 0.5}
     with pytest.raises(XpError, match="rollout step 5: the engine's log-probabilities") as caught:
-        watched(None, {"train/step": 8, "train/loss": 1.0, gap: 0.5}, "train/step")
+        logged(
+            config,
+            *(
+                {"train/step": number, "train/loss": 1.0, "train/train_rollout_logprob_abs_diff": gap}
+                for number, gap in gaps.items()
+            ),
+        )
     assert caught.value.code is ExitCode.DIVERGED
 
 
 def test_an_update_that_slime_left_out_is_counted_and_in_no_mean(tmp_path: Path) -> None:
     config = worker_config(tmp_path, updates_per_step=2, training__on_nonfinite=OnNonfinite.SKIP)
-    half_of(config, 3).parent.mkdir(parents=True)
-    half_of(config, 3).write_text(json.dumps({"began": 0.0, "metrics": {}}))
-    watched = CapturedLog(lambda *_: None, config)
-    watched(None, {"train/step": 6, "train/loss": math.nan, "train/grad_norm": math.nan}, "train/step")
-    watched(None, {"train/step": 7, "train/loss": 3.0, "train/grad_norm": 0.5}, "train/step")
-    (line,) = map(json.loads, (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines())
+    leave_half(config, 3)
+    left_out = {"train/step": 6, "train/loss": math.nan, "train/grad_norm": math.nan}
+    logged(config, left_out, {"train/step": 7, "train/loss": 3.0, "train/grad_norm": 0.5})
+    (line,) = lines(tmp_path)
     assert (line["training/loss"], line["training/updates"]) == (3.0, 1.0)
 
 
 def test_a_critics_numbers_stand_in_the_policys_line(tmp_path: Path) -> None:
     config = worker_config(tmp_path, updates_per_step=2, algorithm__estimator=Estimator.GAE)
-    half = half_of(config, 0)
-    half.parent.mkdir(parents=True)
-    half.write_text(json.dumps({"began": 0.0, "metrics": {"reward/avg_raw_reward": 0.5}}))
+    leave_half(config, 0)
     # Slime trains the critic first, in processes of its own.
-    critic, policy = (CapturedLog(lambda *_: None, config) for _ in range(2))
-    for step, loss in ((0, 1.0), (1, 2.0)):
-        logged = {"train/step": step, "train/critic-value_loss": loss, "train/critic-lr-pg_0": 1e-5}
-        critic(None, logged, "train/step")
+    losses = enumerate((1.0, 2.0))
+    logged(
+        config,
+        *({"train/step": at, "train/critic-value_loss": loss, "train/critic-lr-pg_0": 1e-5} for at, loss in losses),
+    )
     assert not (tmp_path / "runs/r/metrics.jsonl").exists()
-    for step in (0, 1):
-        policy(None, {"train/step": step, "train/loss": 3.0, "train/lr-pg_0": 1e-6}, "train/step")
-    (line,) = map(json.loads, (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines())
+    logged(config, *({"train/step": step, "train/loss": 3.0, "train/lr-pg_0": 1e-6} for step in (0, 1)))
+    (line,) = lines(tmp_path)
     assert (line["training/value_loss"], line["training/critic_learning_rate"]) == (1.5, 1e-5)
     assert (line["training/loss"], line["training/learning_rate"]) == (3.0, 1e-6)
 
@@ -266,13 +281,13 @@ from pathlib import Path
 save = Path(sys.argv[sys.argv.index("--save") + 1])
 (save / "release").mkdir()
 (save / "release/weights").write_text(" ".join(sys.argv[1:]))
-{tracker}
+(save / "latest_checkpointed_iteration.txt").write_text("release")
 """
 
 
-def convert_job(root: Path, checkouts: Path, tracker: str) -> Path:
+def convert_job(root: Path, checkouts: Path) -> Path:
     model_at(root / "models/tiny", hidden_size=96)
-    (checkouts / "tools/convert_hf_to_torch_dist.py").write_text(CONVERTER.format(tracker=tracker))
+    (checkouts / "tools/convert_hf_to_torch_dist.py").write_text(CONVERTER)
     flags = ("--hf-checkpoint", "models/tiny", "--save", "models/tiny-megatron")
     made = command(*flags, paths=("--save",), models=("--hf-checkpoint",))
     shape = {"hidden_size": 96, "recurrent_layers": False}
@@ -288,7 +303,7 @@ def test_a_conversion_takes_its_name_when_it_is_whole(
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    path = convert_job(tmp_path, checkouts, '(save / "latest_checkpointed_iteration.txt").write_text("release")')
+    path = convert_job(tmp_path, checkouts)
     (tmp_path / "models/tiny-megatron").mkdir()  # what a killed conversion left
     convert([str(path)])
     target = tmp_path / "models/tiny-megatron"
@@ -304,7 +319,7 @@ def test_a_converted_checkpoint_that_was_damaged_is_seen_and_made_again(
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    path = convert_job(tmp_path, checkouts, '(save / "latest_checkpointed_iteration.txt").write_text("release")')
+    path = convert_job(tmp_path, checkouts)
     convert([str(path)])
     manifest = tmp_path / "models/tiny-megatron/manifest.json"
     weights = manifest.with_name("release") / "weights"

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.test_trl_render import GPUS, LORA, PLACES, SEPARATE, jobs, train_config
+from tests.support.jobs import PLACES, job_named, train_config
+from tests.unit.test_trl_render import GPUS, LORA, SEPARATE
 from xp.backends.trl.control.render import grpo_config, render
 from xp.backends.trl.worker.config import TRLTrainConfig
 from xp.composition import compose
 from xp.engines.config import EvaluateConfig
 from xp.errors import ExitCode, XpError
-from xp.job import Resources
+from xp.job import Job, Resources
 from xp.planning.batch import arithmetic
 from xp.planning.plan import build_plan
 from xp.planning.sft import sft_fields
@@ -22,6 +23,10 @@ from xp.planning.stages import starts_private_ray
 from xp.planning.values import value_refusals
 from xp.spec import Reference, RunSpec
 from xp.worker.places import policy_start, reference_place, start_place
+
+
+def job(name: str, *overrides: str) -> Job:
+    return job_named(name, render(compose(overrides), PLACES))
 
 
 def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
@@ -44,9 +49,7 @@ def test_a_colocated_engine_sleeps_only_where_it_must(card: str, *, sleeps: bool
 
 def test_a_server_on_a_cpu_takes_weights_over_gloo() -> None:
     spec = compose(["backend.engine.name=vllm", "backend.engine.placement=separate", "backend.engine.accelerators=1"])
-    train = next(stage.job for stage in render(spec, PLACES) if stage.name == "train")
-    config = next(text for path, text in train.files.items() if path.endswith("train/config.json"))
-    server = TRLTrainConfig.from_json(config).server
+    server = train_config(TRLTrainConfig, spec).server
     assert server is not None
     assert server.num_accelerators == 0
     words = " ".join(server.arguments)
@@ -58,7 +61,7 @@ def test_a_server_on_a_cpu_takes_weights_over_gloo() -> None:
 def test_a_fine_tuning_is_launched_as_the_training_is() -> None:
     here, tuned = "runs/r/attempt_1/sft", "sft.data=solve:my_env:solve"
     program = ("python", "-m", "xp.backends.trl.worker.sft", f"{here}/config.json")
-    alone, several = jobs(tuned)["sft"], jobs(*GPUS, tuned)["sft"]
+    alone, several = job("sft", tuned), job("sft", *GPUS, tuned)
     assert alone.argv == program
     assert f"{here}/accelerate.yaml" not in alone.files
     assert several.argv == (*program, f"{here}/accelerate.yaml")
@@ -143,10 +146,10 @@ def test_a_stage_without_accelerators_takes_a_part_of_the_machine() -> None:
 
 
 def test_one_process_on_a_cpu_is_trls_own_program() -> None:
-    job = jobs()["train"]
-    assert job.argv == ("python", "-m", "xp.backends.trl.worker.train", "runs/r/attempt_1/train/config.json")
-    assert not [path for path in job.files if path.endswith("accelerate.yaml")]
-    assert job.resources.num_accelerators == 0
+    train = job("train")
+    assert train.argv == ("python", "-m", "xp.backends.trl.worker.train", "runs/r/attempt_1/train/config.json")
+    assert not [path for path in train.files if path.endswith("accelerate.yaml")]
+    assert train.resources.num_accelerators == 0
 
 
 @pytest.mark.parametrize(
@@ -155,29 +158,24 @@ def test_one_process_on_a_cpu_is_trls_own_program() -> None:
 def test_several_processes_are_launched_by_accelerate_with_a_file_of_their_own(
     strategy: str, kind: str, number: int
 ) -> None:
-    job = jobs(*GPUS, f"hardware=a100x{number}", f"backend.parallel.strategy={strategy}")["train"]
+    train = job("train", *GPUS, f"hardware=a100x{number}", f"backend.parallel.strategy={strategy}")
     here = "runs/r/attempt_1/train"
-    assert job.argv == (
-        "python",
-        "-m",
-        "xp.backends.trl.worker.launch",
-        f"{here}/config.json",
-        f"{here}/accelerate.yaml",
-    )
-    config = yaml.safe_load(job.files[f"{here}/accelerate.yaml"])
+    program = ("python", "-m", "xp.backends.trl.worker.launch")
+    assert train.argv == (*program, f"{here}/config.json", f"{here}/accelerate.yaml")
+    config = yaml.safe_load(train.files[f"{here}/accelerate.yaml"])
     assert (config["distributed_type"], config["num_processes"], config["mixed_precision"]) == (kind, number, "bf16")
     assert ("fsdp_config" in config) == (strategy == "fsdp2")
 
 
 def test_offloading_reaches_accelerates_file() -> None:
-    job = jobs(*GPUS, "backend.parallel.offload_parameters=true")["train"]
-    config = yaml.safe_load(job.files["runs/r/attempt_1/train/accelerate.yaml"])
+    train = job("train", *GPUS, "backend.parallel.offload_parameters=true")
+    config = yaml.safe_load(train.files["runs/r/attempt_1/train/accelerate.yaml"])
     assert config["fsdp_config"]["fsdp_offload_params"] is True
     assert config["fsdp_config"]["fsdp_version"] == 2
 
 
 def test_engines_of_their_own_leave_the_rest_of_the_accelerators_to_training() -> None:
-    config = train_config(*SEPARATE, "backend.engine.tensor_parallel=2")
+    config = train_config(TRLTrainConfig, compose([*SEPARATE, "backend.engine.tensor_parallel=2"]))
     assert config.num_processes == 2
     assert config.grpo["vllm_mode"] == "server"
     server = config.server
@@ -195,7 +193,7 @@ def test_engines_of_their_own_leave_the_rest_of_the_accelerators_to_training() -
 
 
 def test_evaluation_plays_on_all_accelerators_and_takes_no_weights() -> None:
-    text = jobs(*SEPARATE)["evaluate"].files["runs/r/attempt_1/evaluate/config.json"]
+    text = job("evaluate", *SEPARATE).files["runs/r/attempt_1/evaluate/config.json"]
     server = EvaluateConfig.from_json(text).server
     assert server is not None
     assert server.num_accelerators == 4
@@ -210,12 +208,12 @@ def test_a_rank_waits_as_long_as_anothers_episodes_may_take() -> None:
 
 
 def test_what_the_job_needs_is_checked_before_the_start() -> None:
-    assert jobs()["train"].runtime.packages == ("torch", "transformers", "trl", "openreward")
-    assert jobs("hardware=a100x1", "model=qwen3-4b", LORA)["train"].runtime.packages[-2:] == ("vllm", "peft")
+    assert job("train").runtime.packages == ("torch", "transformers", "trl", "openreward")
+    assert job("train", "hardware=a100x1", "model=qwen3-4b", LORA).runtime.packages[-2:] == ("vllm", "peft")
 
 
 def test_the_programs_read_what_was_written() -> None:
-    config = train_config("hardware=a100x1", "model=qwen3-4b", LORA.replace("null", "[q_proj, v_proj]"))
+    config = train_config(TRLTrainConfig, compose([*GPUS, LORA.replace("null", "[q_proj, v_proj]")]))
     assert config.spec.model.lora is not None
     assert config.spec.model.lora.target_modules == ("q_proj", "v_proj")
     assert TRLTrainConfig.from_json(config.to_json()) == config

@@ -1,0 +1,28 @@
+"""Jobs of a plan's stages, and their configs, as the control plane renders them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+from xp.job import Job, Stage
+from xp.planning.backend import backend_of
+from xp.spec import RunSpec
+from xp.worker.places import RunPaths
+from xp.worker.stage import StageConfig
+
+Config = TypeVar("Config", bound=StageConfig)
+PLACES: Final = RunPaths("runs/r", 1, "tasks/t")
+
+
+def job_named(name: str, stages: Iterable[Stage]) -> Job:
+    return next(stage.job for stage in stages if stage.name == name)
+
+
+def train_job(spec: RunSpec, places: RunPaths = PLACES) -> Job:
+    return job_named("train", backend_of(spec).render(spec, places))
+
+
+def train_config(kind: type[Config], spec: RunSpec, places: RunPaths = PLACES) -> Config:
+    """Config of the train stage."""
+    return kind.from_json(train_job(spec, places).files[f"{places.stage('train')}/config.json"])
