@@ -19,8 +19,8 @@ from xp.spec import RunSpec, Section
 
 Native = Mapping[str, Any]
 """Native key -> value."""
-Text = str | Callable[[RunSpec], str]
-"""A constant, or a function of the spec."""
+Text = str | Callable[[RunSpec], str | None]
+"""A constant, or a function of the spec; None is no text."""
 LEFT_OUT = "nothing: the flag is left out"
 
 
@@ -70,12 +70,12 @@ class Pin:
     """The reason, which follows a colon."""
 
 
-def when(is_refused: Callable[[RunSpec], bool], reason: Text) -> Callable[[RunSpec], str | None]:
-    """A Row's `refuse` with one condition and one reason, which says how to fix it."""
-    return lambda spec: _text(reason, spec) if is_refused(spec) else None
+def when(holds: Callable[[RunSpec], object], text: Text) -> Callable[[RunSpec], str | None]:
+    """A text of a Row with one condition: a `note`, or a `refuse` that says how to fix it."""
+    return lambda spec: _text(text, spec) if holds(spec) else None
 
 
-def _text(text: Text, spec: RunSpec) -> str:
+def _text(text: Text, spec: RunSpec) -> str | None:
     return text(spec) if callable(text) else text
 
 

@@ -83,10 +83,12 @@ class RunningEpisode:
 
     def played(self) -> PlayedEpisode:
         """The finished episode, in the form of metrics and trajectories."""
-        tokens = Tokens(len(self.prompt_ids), self.generated, self.observed)
+        return PlayedEpisode(self.row, self.sample, self.episode, self.tokens(), self.prompt)
+
+    def tokens(self) -> Tokens:
         if self.token_rows is not None:
-            tokens = tokens_of(self.token_rows.all)
-        return PlayedEpisode(self.row, self.sample, self.episode, tokens, self.prompt)
+            return tokens_of(self.token_rows.all)
+        return Tokens(len(self.prompt_ids), self.generated, self.observed)
 
 
 CURRENT: ContextVar[RunningEpisode | None] = ContextVar("CURRENT", default=None)

@@ -175,7 +175,7 @@ ALGORITHM = (
     Row(
         "algorithm.kl_estimator",
         lambda s: {f"{PLACE}.kl_estimator_type": s.algorithm.kl_estimator.value},
-        note=lambda s: "k3 is cut at 10, and its log-ratio at 20." if s.training.kl_coef > 0 else "",
+        note=when(lambda s: s.training.kl_coef > 0, "k3 is cut at 10, and its log-ratio at 20."),
     ),
     Row(
         "algorithm.use_kl_in_reward",
@@ -193,7 +193,7 @@ ALGORITHM = (
     Row(
         "algorithm.importance_correction",
         lambda s: {f"{OFF_POLICY}.tis_ratio_type": _weight_level(s)},
-        note=lambda s: _by_xp(s) if is_weighed(s) else "",
+        note=when(is_weighed, _by_xp),
     ),
     Row("algorithm.importance_lower", implemented_by=lambda s: BY_XP if is_weighed(s) else NO_WEIGHT),
     Row(
@@ -205,12 +205,12 @@ ALGORITHM = (
         ),
         implemented_by=lambda s: NO_WEIGHT if not is_weighed(s) else "" if _weight_level(s) else BY_XP,
     ),
-    Row("algorithm.importance_mask", _importance_mask, note=lambda s: _by_xp(s) if is_masked(s) else ""),
+    Row("algorithm.importance_mask", _importance_mask, note=when(is_masked, _by_xp)),
     *(_mask_bound(end) for end in ("lower", "upper")),
     Row(
         "algorithm.ratio_from",
         implemented_by=lambda s: BY_XP if is_to_engine(s) else "SkyRL's own",
-        note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
+        note=when(is_to_engine, "xp replaces the old log-probabilities by the engine's."),
     ),
     Row("algorithm.mask_truncated", implemented_by="loss masks from xp.backends.skyrl.worker.generator"),
     # SkyRL's own filter reads one reward of a response, and xp gives it one of each token.
@@ -229,7 +229,7 @@ ALGORITHM = (
             # SkyRL drops the groups of a step that an epoch's end divides: the whole training is one epoch.
             "trainer.epochs": 1,
         },
-        note=lambda s: "The first groups in order fill a step." if s.algorithm.dynamic_sampling else "",
+        note=when(lambda s: s.algorithm.dynamic_sampling, "The first groups in order fill a step."),
     ),
     Row("algorithm.max_sample_batches", f"{PLACE}.dynamic_sampling.max_sample_batches"),
 )

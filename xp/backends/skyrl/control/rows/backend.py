@@ -108,6 +108,16 @@ def _sharded(spec: RunSpec) -> str:
     return "" if is_megatron(spec) else "nothing: FSDP2 shards over all accelerators"
 
 
+def _split(name: str) -> Row:
+    """Row of the number of ranks that a model is split over."""
+    key = f"{name}_model_parallel_size"
+    return Row(
+        f"backend.parallel.{name}",
+        lambda s: megatron(s, key, getattr(s.backend.parallel, name)),
+        implemented_by=_sharded,
+    )
+
+
 NEVER_UNUSED = "SkyRL moves it only where engines are colocated; it stays on the accelerator."
 
 
@@ -140,16 +150,8 @@ PARALLEL = (
         lambda s: {"trainer.strategy": "megatron" if is_megatron(s) else "fsdp"},
         refuse=_strategy,
     ),
-    Row(
-        "backend.parallel.tensor",
-        lambda s: megatron(s, "tensor_model_parallel_size", s.backend.parallel.tensor),
-        implemented_by=_sharded,
-    ),
-    Row(
-        "backend.parallel.pipeline",
-        lambda s: megatron(s, "pipeline_model_parallel_size", s.backend.parallel.pipeline),
-        implemented_by=_sharded,
-    ),
+    _split("tensor"),
+    _split("pipeline"),
     _stage_layers("first"),
     _stage_layers("last"),
     Row(
@@ -187,7 +189,7 @@ PARALLEL = (
     Row(
         "backend.parallel.cpu_optimizer",
         _cpu_optimizer,
-        implemented_by=lambda s: "" if is_megatron(s) else "nothing: off",
+        implemented_by=when(lambda s: not is_megatron(s), "nothing: off"),
         refuse=when(
             lambda s: s.backend.parallel.cpu_optimizer and not is_megatron(s),
             "FSDP2 moves parameters, gradients and Adam together; set it to false, and"
@@ -245,7 +247,7 @@ OF_ENGINE = (
         "backend.engine.name",
         cpu_servers,
         implemented_by="SkyRL's inference interface",
-        note=lambda s: "xp's replacement for vLLM is used." if has_stub(s) else "",
+        note=when(has_stub, "xp's replacement for vLLM is used."),
         refuse=when(
             lambda s: s.backend.engine.name is not EngineName.VLLM and not has_stub(s),
             "SkyRL supports only vLLM; set vllm, or on hardware=cpu transformers for xp's stub",
@@ -311,10 +313,9 @@ OF_ENGINE = (
                 "trainer.mtp.num_speculative_tokens": s.backend.engine.speculative.num_tokens,
             }
         ),
-        note=lambda s: (
-            ""
-            if s.backend.engine.speculative is None
-            else "SkyRL trains the heads too, by a loss that reaches no other weights (trainer.mtp.loss_weight)."
+        note=when(
+            lambda s: s.backend.engine.speculative is not None,
+            "SkyRL trains the heads too, by a loss that reaches no other weights (trainer.mtp.loss_weight).",
         ),
         refuse=_no_speculation,
     ),
@@ -363,7 +364,7 @@ PLACE = (
     Row(
         "env.options",
         lambda s: {"generator.step_wise_trajectories": s.env.has_rows},
-        implemented_by=lambda s: "xp.backends.skyrl.worker.generator" if s.env.has_rows else "",
+        implemented_by=when(lambda s: s.env.has_rows, "xp.backends.skyrl.worker.generator"),
         refuse=_depends_on_rows,
     ),
     Row("backend.convert_model", refuse="SkyRL loads the Hugging Face model itself; set it to false"),

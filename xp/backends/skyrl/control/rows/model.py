@@ -110,8 +110,8 @@ MODEL = (
     Row(
         "model.dtype",
         _dtype,
-        note=lambda s: (
-            "" if is_rehearsal(s) else "Trained weights are stored in float32; the computation uses this type."
+        note=when(
+            lambda s: not is_rehearsal(s), "Trained weights are stored in float32; the computation uses this type."
         ),
         refuse=when(
             lambda s: not is_rehearsal(s) and s.model.dtype is not DType.BFLOAT16,
@@ -126,7 +126,7 @@ MODEL = (
     Row(
         "model.router_replay",
         _router_replay,
-        implemented_by=lambda s: "" if is_megatron(s) else "the model's own router",
+        implemented_by=when(lambda s: not is_megatron(s), "the model's own router"),
         refuse=_no_router_replay,
     ),
     Row("model.architecture", implemented_by="the model's own config.json"),

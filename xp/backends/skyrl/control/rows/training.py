@@ -120,25 +120,25 @@ SIZES = (
     Row(
         "training.max_staleness",
         _fully_async,
-        implemented_by=lambda s: "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else "",
-        note=lambda s: REPLAYED if s.training.max_staleness else "",
+        implemented_by=when(lambda s: s.training.max_staleness, "xp.backends.skyrl.worker.async_rollouts"),
+        note=when(lambda s: s.training.max_staleness, REPLAYED),
         refuse=_not_ahead,
     ),
     Row(
         "training.unfinished",
         implemented_by=lambda s: "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else ENDED,
-        note=lambda s: BY_GROUP if s.training.unfinished is Unfinished.CONTINUE else "",
+        note=when(lambda s: s.training.unfinished is Unfinished.CONTINUE, BY_GROUP),
     ),
     # 1 if episodes are packed by tokens, since SkyRL checks the unused number.
     Row(
         "training.micro_batch_size",
         lambda s: dict.fromkeys(MICRO_BATCHES, 1 if _is_packed(s) else s.training.micro_batch_size),
-        note=lambda s: "Unused: episodes are packed by tokens." if _is_packed(s) else "",
+        note=when(_is_packed, "Unused: episodes are packed by tokens."),
     ),
     Row(
         "training.max_tokens_per_micro_batch",
         lambda s: {"trainer.max_tokens_per_microbatch": s.training.max_tokens_per_micro_batch or -1},
-        note=lambda s: "An episode that is longer gets a micro-batch of its own." if _is_packed(s) else "",
+        note=when(_is_packed, "An episode that is longer gets a micro-batch of its own."),
         refuse=_no_packing,
     ),
 )
@@ -161,7 +161,7 @@ RATES = (
             if has_critic(s)
             else {}
         ),
-        implemented_by=lambda s: "" if has_critic(s) else "nothing: there is no critic",
+        implemented_by=when(lambda s: not has_critic(s), "nothing: there is no critic"),
     ),
     Row(
         "training.lr_schedule",
@@ -175,14 +175,14 @@ RATES = (
     Row(
         "training.warmup_updates",
         lambda s: optimizers(s, "num_warmup_steps", s.training.warmup_updates),
-        implemented_by=lambda s: "" if is_megatron(s) else f"{SCHEDULES}, which begins at 1/N",
+        implemented_by=when(lambda s: not is_megatron(s), f"{SCHEDULES}, which begins at 1/N"),
         note=lambda s: warmup_note(s, s.training.warmup_updates),
         refuse=lambda s: no_rate(s, s.training.warmup_updates, (num_steps(s) or 0) * s.training.all_updates_per_step),
     ),
     Row(
         "training.weight_decay",
         lambda s: optimizers(s, "weight_decay", s.training.weight_decay),
-        note=lambda s: "Biases and norms decay too." if s.training.weight_decay > 0 and not is_megatron(s) else "",
+        note=when(lambda s: s.training.weight_decay > 0 and not is_megatron(s), "Biases and norms decay too."),
     ),
     # SkyRL has one list for both of Adam's betas.
     Row(
@@ -193,7 +193,7 @@ RATES = (
     Row(
         "training.adam_eps",
         lambda s: {f"{MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps} if is_megatron(s) else {},
-        implemented_by=lambda s: "" if is_megatron(s) else f"torch.optim.AdamW's own {FSDP_ADAM_EPS}",
+        implemented_by=when(lambda s: not is_megatron(s), f"torch.optim.AdamW's own {FSDP_ADAM_EPS}"),
         refuse=when(
             lambda s: not is_megatron(s) and s.training.adam_eps != FSDP_ADAM_EPS,
             f"SkyRL's FSDP uses PyTorch's {FSDP_ADAM_EPS} and has no key for it; set it to {FSDP_ADAM_EPS}, or"
@@ -208,10 +208,9 @@ RATES = (
             f"{ALGORITHM}.use_kl_loss": s.training.kl_coef > 0 and not s.algorithm.use_kl_in_reward,
             f"{ALGORITHM}.kl_loss_coef": s.training.kl_coef,
         },
-        note=lambda s: (
-            "The penalty is a mean over all episodes, void ones too, of their token means."
-            if s.training.kl_coef > 0 and is_megatron(s)
-            else ""
+        note=when(
+            lambda s: s.training.kl_coef > 0 and is_megatron(s),
+            "The penalty is a mean over all episodes, void ones too, of their token means.",
         ),
     ),
     Row(
@@ -225,10 +224,9 @@ RATES = (
             f"{ALGORITHM}.use_entropy_loss": s.training.entropy_coef > 0,
             f"{ALGORITHM}.entropy_loss_coef": s.training.entropy_coef,
         },
-        note=lambda s: (
-            "The bonus is a token mean per micro-batch, not one of the update."
-            if s.training.entropy_coef > 0 and is_megatron(s)
-            else ""
+        note=when(
+            lambda s: s.training.entropy_coef > 0 and is_megatron(s),
+            "The bonus is a token mean per micro-batch, not one of the update.",
         ),
     ),
 )
@@ -244,17 +242,17 @@ SAMPLING = (
     Row(
         "training.top_p",
         "generator.sampling_params.top_p",
-        note=lambda s: CUT if s.training.top_p < 1 else "",
+        note=when(lambda s: s.training.top_p < 1, CUT),
     ),
     Row(
         "training.top_k",
         lambda s: {"generator.sampling_params.top_k": s.training.top_k or -1},
-        note=lambda s: "" if s.training.top_k is None else CUT,
+        note=when(lambda s: s.training.top_k is not None, CUT),
     ),
     Row(
         "training.min_p",
         "generator.sampling_params.min_p",
-        note=lambda s: CUT if s.training.min_p > 0 else "",
+        note=when(lambda s: s.training.min_p > 0, CUT),
     ),
     # SkyRL does not send sampling_params.repetition_penalty to the engine.
     Row(
@@ -264,7 +262,7 @@ SAMPLING = (
                 None if s.training.repetition_penalty == 1 else {"repetition_penalty": s.training.repetition_penalty}
             )
         },
-        note=lambda s: CUT if s.training.repetition_penalty != 1 else "",
+        note=when(lambda s: s.training.repetition_penalty != 1, CUT),
     ),
     Row("training.stop", lambda s: sampled("stop", list(s.training.stop) or None)),
     Row("training.max_tokens_per_turn", "generator.sampling_params.max_generate_length"),
@@ -298,7 +296,7 @@ PROGRESS = (
     Row(
         "training.max_logprob_gap",
         implemented_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
-        note=lambda s: OLDER if s.training.max_staleness else "",
+        note=when(lambda s: s.training.max_staleness, OLDER),
     ),
     Row(
         "training.on_nonfinite",
@@ -332,7 +330,7 @@ EVALUATION = (
     Row(
         "evaluation.every",
         lambda s: {"trainer.eval_interval": s.evaluation.every or (AT_THE_END if s.env.is_held_out else -1)},
-        note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
+        note=when(lambda s: s.evaluation.every, "SkyRL evaluates after the last step too."),
     ),
     Row(
         "evaluation.batch_size",

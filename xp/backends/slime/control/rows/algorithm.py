@@ -76,11 +76,10 @@ DISTILL = (
     Row(
         "algorithm.distill",
         _distill,
-        implemented_by=lambda s: "" if s.algorithm.distill is None else ADVANTAGES,
-        note=lambda s: (
-            "The policy's log-probabilities are the engine's, as in the ratio."
-            if s.algorithm.distill is not None and is_to_engine(s)
-            else ""
+        implemented_by=when(lambda s: s.algorithm.distill is not None, ADVANTAGES),
+        note=when(
+            lambda s: s.algorithm.distill is not None and is_to_engine(s),
+            "The policy's log-probabilities are the engine's, as in the ratio.",
         ),
         refuse=when(
             lambda s: (
@@ -177,7 +176,7 @@ ALGORITHM = (
             "--dynamic-sampling-filter-path": HAS_VARIANCE if s.algorithm.dynamic_sampling else None,
             "--data-source-path": _source(s),
         },
-        note=lambda s: _drawn(s) if s.algorithm.dynamic_sampling else "",
+        note=when(lambda s: s.algorithm.dynamic_sampling, _drawn),
     ),
     Row("algorithm.max_sample_batches", implemented_by="xp.backends.slime.worker.rollout_process"),
 )

@@ -56,10 +56,9 @@ PARALLEL = (
     Row(
         "backend.parallel.offload_optimizer",
         implemented_by=lambda s: "--colocate" if is_colocated(s) else LEFT_OUT,
-        note=lambda s: (
-            "With the rest of training, it goes to the host while colocated engines generate."
-            if is_colocated(s) and not s.backend.parallel.offload_optimizer
-            else ""
+        note=when(
+            lambda s: is_colocated(s) and not s.backend.parallel.offload_optimizer,
+            "With the rest of training, it goes to the host while colocated engines generate.",
         ),
         refuse=when(
             lambda s: s.backend.parallel.offload_optimizer and not is_colocated(s),
@@ -78,8 +77,8 @@ PARALLEL = (
     Row(
         "backend.parallel.offload_reference",
         implemented_by="the weights that Slime swaps in for its forward",
-        note=lambda s: (
-            "" if s.backend.parallel.offload_reference else "Slime always keeps the reference in the host's memory."
+        note=when(
+            lambda s: not s.backend.parallel.offload_reference, "Slime always keeps the reference in the host's memory."
         ),
     ),
 )
@@ -185,7 +184,7 @@ def _depends_on_rows(spec: RunSpec) -> str | None:
 PLACE = (
     Row(
         "env.options",
-        implemented_by=lambda s: "xp.backends.slime.worker.rollout" if s.env.has_rows else "",
+        implemented_by=when(lambda s: s.env.has_rows, "xp.backends.slime.worker.rollout"),
         refuse=_depends_on_rows,
     ),
     # Hugging Face models lack the output layer of Slime's critic.

@@ -102,7 +102,7 @@ SIZES = (
     Row(
         "training.max_staleness",
         implemented_by=lambda s: f"Slime's {train_program(s.training.max_staleness)}",
-        note=lambda s: REPLAYED if s.training.max_staleness else "",
+        note=when(lambda s: s.training.max_staleness, REPLAYED),
         refuse=_not_ahead,
     ),
     whole_episodes("Slime's train_async.py"),
@@ -178,10 +178,9 @@ RATES = (
     Row(
         "training.entropy_coef",
         "--entropy-coef",
-        note=lambda s: (
-            "The bonus is a mean over episodes of their token means."
-            if s.training.entropy_coef > 0 and s.algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN
-            else ""
+        note=when(
+            lambda s: s.training.entropy_coef > 0 and s.algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN,
+            "The bonus is a mean over episodes of their token means.",
         ),
     ),
 )
@@ -199,12 +198,12 @@ SAMPLING = (
     Row(
         "training.top_k",
         lambda s: {"--rollout-top-k": s.training.top_k or -1},
-        note=lambda s: "" if s.training.top_k is None else CUT,
+        note=when(lambda s: s.training.top_k is not None, CUT),
     ),
     Row(
         "training.min_p",
-        implemented_by=lambda s: f"min_p of each turn, by {ROLLOUT}" if s.training.min_p > 0 else "",
-        note=lambda s: CUT if s.training.min_p > 0 else "",
+        implemented_by=when(lambda s: s.training.min_p > 0, f"min_p of each turn, by {ROLLOUT}"),
+        note=when(lambda s: s.training.min_p > 0, CUT),
     ),
     Row(
         "training.repetition_penalty",
@@ -315,22 +314,21 @@ EVALUATION = (
     Row(
         "evaluation.before_training",
         lambda s: {"--skip-eval-before-train": not s.evaluation.before_training if s.env.is_held_out else None},
-        note=lambda s: (
-            "train_async.py does not evaluate first: the evaluate stage does."
-            if s.evaluation.before_training and s.training.max_staleness
-            else ""
+        note=when(
+            lambda s: s.evaluation.before_training and s.training.max_staleness,
+            "train_async.py does not evaluate first: the evaluate stage does.",
         ),
     ),
     Row("evaluation.every", evaluation_flags),
     Row(
         "evaluation.keep_best",
         implemented_by="xp.worker.best: the export of that step",
-        refuse=lambda s: _without_export(s) if s.evaluation.keep_best else None,
+        refuse=when(lambda s: s.evaluation.keep_best, _without_export),
     ),
     Row(
         "evaluation.patience",
         implemented_by="xp.worker.best; train.py is ended, and the export of the last step is the model",
-        refuse=lambda s: _without_export(s) if s.evaluation.patience is not None else None,
+        refuse=when(lambda s: s.evaluation.patience is not None, _without_export),
     ),
     Row(
         "evaluation.batch_size",

@@ -74,7 +74,7 @@ def _bound(name: str, key: str) -> Row:
     return Row(
         f"algorithm.{name}",
         lambda s: {key: getattr(s.algorithm, name) or None} if is_weighed(s) else {},
-        implemented_by=lambda s: "" if is_weighed(s) else NO_WEIGHT,
+        implemented_by=when(lambda s: not is_weighed(s), NO_WEIGHT),
     )
 
 
@@ -105,7 +105,7 @@ ALGORITHM = (
     Row(
         "algorithm.policy_loss",
         lambda s: {"loss_type": s.algorithm.policy_loss.value} if _has_mean(s) else {},
-        implemented_by=lambda s: "" if _has_mean(s) else "loss_type, with algorithm.loss_aggregation",
+        implemented_by=when(lambda s: not _has_mean(s), "loss_type, with algorithm.loss_aggregation"),
     ),
     *sapo_rows("sapo_temperature_"),
     Row("algorithm.ratio_level", lambda s: {"importance_sampling_level": s.algorithm.ratio_level.value}),
@@ -160,14 +160,14 @@ ALGORITHM = (
     Row(
         "algorithm.importance_mask",
         implemented_by=lambda s: GUARD if is_masked(s) else NO_MASK,
-        note=lambda s: "xp's weights, which are 0 for what the mask leaves out, replace TRL's." if is_masked(s) else "",
+        note=when(is_masked, "xp's weights, which are 0 for what the mask leaves out, replace TRL's."),
         refuse=_of_own_policy(is_masked, "none"),
     ),
     *mask_bounds(GUARD),
     Row(
         "algorithm.ratio_from",
         implemented_by=lambda s: GUARD if is_to_engine(s) else "GRPOTrainer's own",
-        note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
+        note=when(is_to_engine, "xp replaces the old log-probabilities by the engine's."),
         refuse=_of_own_policy(is_to_engine, "trainer"),
     ),
     Row(

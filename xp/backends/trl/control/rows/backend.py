@@ -239,10 +239,9 @@ ENGINE = (
     Row(
         "backend.engine.max_sequences",
         implemented_by=_served("--max-num-seqs", colocated="max_num_seqs, set by TRL"),
-        note=lambda s: (
-            "TRL gives its engine all episodes of its processes at once; refused if these are more."
-            if is_colocated(s)
-            else ""
+        note=when(
+            is_colocated,
+            "TRL gives its engine all episodes of its processes at once; refused if these are more.",
         ),
         refuse=_too_many,
     ),

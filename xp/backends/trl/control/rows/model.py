@@ -48,14 +48,14 @@ MODEL = (
     Row(
         "model.lora",
         implemented_by="peft_config=None",
-        note=lambda s: ADAPTERS if s.model.lora is not None and s.model.dtype is not DType.FLOAT32 else "",
+        note=when(lambda s: s.model.lora is not None and s.model.dtype is not DType.FLOAT32, ADAPTERS),
     ),
     Row("model.lora.rank", implemented_by="LoraConfig.r"),
     Row("model.lora.alpha", implemented_by="LoraConfig.lora_alpha"),
     Row(
         "model.lora.dropout",
         implemented_by="LoraConfig.lora_dropout, which xp sets again after disable_dropout=True",
-        note=lambda s: NOISE if s.model.lora is not None and s.model.lora.dropout > 0 else "",
+        note=when(lambda s: s.model.lora is not None and s.model.lora.dropout > 0, NOISE),
     ),
     Row(
         "model.lora.target_modules",

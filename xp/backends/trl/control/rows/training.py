@@ -140,11 +140,11 @@ TRAINING = (
     Row("training.temperature", "temperature"),
     Row("training.top_p", "top_p", note=AFTER_THE_CUT),
     Row("training.top_k", lambda s: {"top_k": s.training.top_k or 0}, note=AFTER_THE_CUT),
-    Row("training.min_p", "min_p", note=lambda s: AFTER_THE_CUT if s.training.min_p > 0 else ""),
+    Row("training.min_p", "min_p", note=when(lambda s: s.training.min_p > 0, AFTER_THE_CUT)),
     Row(
         "training.repetition_penalty",
         "repetition_penalty",
-        note=lambda s: AFTER_THE_CUT if s.training.repetition_penalty != 1 else "",
+        note=when(lambda s: s.training.repetition_penalty != 1, AFTER_THE_CUT),
     ),
     Row(
         "training.initial_checkpoint",
@@ -184,7 +184,7 @@ TRAINING = (
     Row(
         "training.max_logprob_gap",
         implemented_by="xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made",
-        note=lambda s: OLDER if s.training.max_staleness else "",
+        note=when(lambda s: s.training.max_staleness, OLDER),
     ),
 )
 
@@ -193,6 +193,6 @@ EVALUATION = (
     Row(
         "evaluation.keep_best",
         implemented_by="xp.worker.best",
-        note=lambda s: "The model of the last step is not among them." if s.evaluation.keep_best else "",
+        note=when(lambda s: s.evaluation.keep_best, "The model of the last step is not among them."),
     ),
 )
