@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call, steady
 from tests.support.sections import replace, reward_rule
-from xp.envs.base import ToolCrashed, ToolResult, ToolSpec
+from xp.envs.base import Message, ToolCrashed, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
 from xp.episode.episode import NUDGE, Episode
 from xp.episode.outcome import EpisodeStatus
@@ -20,19 +21,73 @@ def episode_of(session: FakeSession, rules: EnvConfig = RULES) -> Episode:
     return Episode(TASK, lambda: session, rules)
 
 
-def test_the_environments_word_ends_the_episode_and_its_rewards_are_summed() -> None:
+MALFORMED = "<tool_call>{</tool_call>"
+ALL = {"tool_calls_per_turn": ToolCallsPerTurn.ALL}
+LAST = {"reward": reward_rule(Reduction.LAST, nonterminal=-1.0)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "texts", "status", "reward", "calls"),
+    [
+        ({}, [call("move"), call("win")], EpisodeStatus.FINISHED, 1.5, "move win"),
+        # After the end, a step does nothing.
+        ({}, [call("win"), call("move")], EpisodeStatus.FINISHED, 1.0, "win"),
+        ({"max_turns": 2}, [call("move"), call("move")], EpisodeStatus.TRUNCATED, 1.0, "move move"),
+        ({"max_turns": 1}, [call("win")], EpisodeStatus.FINISHED, 1.0, "win"),
+        # A turn without a call, or with a malformed one.
+        ({}, ["I give up."], EpisodeStatus.STOPPED, 0.0, ""),
+        ({"on_no_tool_call": OnNoToolCall.NUDGE, "max_turns": 2}, ["hm", "hm"], EpisodeStatus.TRUNCATED, 0.0, ""),
+        ({"on_malformed_call": OnMalformedCall.STOP}, [MALFORMED], EpisodeStatus.STOPPED, 0.0, ""),
+        ({}, [MALFORMED], EpisodeStatus.ONGOING, 0.0, ""),
+        # Several calls in a turn.
+        ({}, [call("look") + call("win")], EpisodeStatus.ONGOING, 0.0, "look"),
+        (ALL, [call("look") + MALFORMED + call("win") + call("move")], EpisodeStatus.FINISHED, 1.0, "look win"),
+        # The nonterminal reward is added unless the environment has ended it.
+        (LAST, [call("move")], EpisodeStatus.ONGOING, -1.0, "move"),
+        (LAST, [call("win")], EpisodeStatus.FINISHED, 1.0, "win"),
+    ],
+)
+def test_texts_are_played_by_the_rules(
+    changes: dict[str, Any], texts: list[str], status: EpisodeStatus, reward: float, calls: str
+) -> None:
     session = FakeSession(steady)
-    episode = episode_of(session)
-    reply = episode.step(call("move"))
-    assert reply.messages == (
-        {"role": "tool", "content": "moved after 0", "name": "move", "tool_call_id": "call00000"},
-    )
-    assert not reply.is_done
-    assert episode.step(call("win")).status is EpisodeStatus.FINISHED
+    episode = episode_of(session, replace(RULES, **changes))
+    assert [episode.step(text).status for text in texts][-1] is status
+    assert session.num_closed == (status is not EpisodeStatus.ONGOING)
     outcome = episode.settle()
-    assert (outcome.reward, outcome.step_rewards) == (1.5, (0.5, 1.0))
-    assert (outcome.num_turns, outcome.num_tool_calls, outcome.num_malformed) == (2, 2, 0)
+    assert episode.settle() is outcome
+    assert outcome.reward == reward
+    assert [name for name, _ in session.calls] == calls.split()
+    assert (outcome.num_tool_calls, outcome.num_malformed) == (len(session.calls), "".join(texts).count(MALFORMED))
     assert session.num_closed == 1
+
+
+def result(text: str, name: str, number: int = 0) -> Message:
+    return Message(role="tool", content=text, name=name, tool_call_id=f"call0000{number}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "text", "messages"),
+    [
+        ({}, call("move"), [result("moved after 0", "move")]),
+        ({}, call("unknown"), [result("'unknown' is not a valid tool", "unknown")]),
+        ({"on_no_tool_call": OnNoToolCall.NUDGE}, "hm", [Message(role="user", content=NUDGE)]),
+        (ALL, call("look") + call("move"), [result("a room", "look"), result("moved after 1", "move", 1)]),
+        # A final reply appends nothing, but is remembered.
+        ({}, call("win"), [result("won", "win")]),
+    ],
+)
+def test_the_model_is_told_the_results(changes: dict[str, Any], text: str, messages: list[Message]) -> None:
+    episode = episode_of(FakeSession(steady), replace(RULES, **changes))
+    reply = episode.step(text)
+    assert [*episode.turns[0].messages] == messages
+    assert [*reply.messages] == ([] if reply.is_done else messages)
+
+
+def test_the_model_is_told_what_is_malformed() -> None:
+    (message,) = episode_of(FakeSession(steady)).step(MALFORMED).messages
+    assert message["role"] == "tool"
+    assert message["content"].startswith("Error: the tool call is not valid JSON")
 
 
 def test_kimis_calls_are_answered_by_the_id_that_the_model_wrote() -> None:
@@ -42,23 +97,6 @@ def test_kimis_calls_are_answered_by_the_id_that_the_model_wrote() -> None:
     ]
     ids = [message["tool_call_id"] for text in written for message in episode.step(text).messages]
     assert ids == ["functions.move:0", "functions.move:1"]
-
-
-def test_a_final_reply_appends_nothing_but_is_remembered() -> None:
-    episode = episode_of(FakeSession(steady))
-    assert episode.step(call("win")).messages == ()
-    assert episode.turns[0].messages == (
-        {"role": "tool", "content": "won", "name": "win", "tool_call_id": "call00000"},
-    )
-
-
-def test_the_session_is_closed_with_the_last_turn() -> None:
-    session = FakeSession(steady)
-    episode = episode_of(session)
-    episode.step(call("win"))
-    assert session.num_closed == 1
-    episode.settle()
-    assert session.num_closed == 1
 
 
 LOOKS_LIKE_A_CALL = [
@@ -96,53 +134,11 @@ def test_with_tools_a_call_is_a_call_although_answers_are_taken() -> None:
     assert (session.answers, session.calls) == ([], [("move", {})])
 
 
-def test_settling_twice_scores_and_closes_once() -> None:
-    session = FakeSession(steady)
-    episode = episode_of(session)
-    episode.step(call("move"))
-    assert episode.settle() is episode.settle()
-    assert session.num_closed == 1
-
-
 def test_an_episode_that_never_took_a_step_opens_no_session() -> None:
     sessions = Sessions()
     outcome = Episode(TASK, sessions, RULES).settle()
     assert (outcome.status, outcome.reward, outcome.num_turns) == (EpisodeStatus.TRUNCATED, 0.0, 0)
     assert sessions.opened == []
-
-
-def test_the_last_allowed_turn_without_an_end_is_truncated() -> None:
-    episode = episode_of(FakeSession(steady), replace(RULES, max_turns=2))
-    assert episode.step(call("move")).status is EpisodeStatus.ONGOING
-    assert episode.step(call("move")).status is EpisodeStatus.TRUNCATED
-    assert episode.settle().reward == 1.0
-
-
-def test_a_win_on_the_last_allowed_turn_is_a_win() -> None:
-    episode = episode_of(FakeSession(steady), replace(RULES, max_turns=1))
-    assert episode.step(call("win")).status is EpisodeStatus.FINISHED
-
-
-def test_a_step_after_the_end_does_nothing() -> None:
-    session = FakeSession(steady)
-    episode = episode_of(session)
-    episode.step(call("win"))
-    assert episode.step(call("move")).status is EpisodeStatus.FINISHED
-    assert len(session.calls) == 1
-    assert episode.settle().num_turns == 1
-
-
-def test_a_turn_without_a_call_stops() -> None:
-    episode = episode_of(FakeSession(steady))
-    assert episode.step("I give up.").status is EpisodeStatus.STOPPED
-    assert episode.settle().reward == 0.0
-
-
-def test_a_turn_without_a_call_is_nudged_and_counts_as_a_turn() -> None:
-    rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=2)
-    episode = episode_of(FakeSession(steady), rules)
-    assert episode.step("hm").messages == ({"role": "user", "content": NUDGE},)
-    assert episode.step("hm").status is EpisodeStatus.TRUNCATED
 
 
 @pytest.mark.parametrize("rule", list(OnNoToolCall))
@@ -167,75 +163,19 @@ def test_an_answer_with_a_lone_surrogate_can_still_be_sent() -> None:
     assert session.answers == ["\ufffd"]
 
 
-def test_a_malformed_call_is_told_to_the_model() -> None:
-    episode = episode_of(FakeSession(steady))
-    (message,) = episode.step("<tool_call>{</tool_call>").messages
-    assert message["role"] == "tool"
-    assert message["content"].startswith("Error: the tool call is not valid JSON")
-    assert episode.settle().num_malformed == 1
-
-
-def test_a_malformed_call_stops_where_the_rules_say_so() -> None:
-    rules = replace(RULES, on_malformed_call=OnMalformedCall.STOP)
-    episode = episode_of(FakeSession(steady), rules)
-    assert episode.step("<tool_call>{</tool_call>").status is EpisodeStatus.STOPPED
-    assert (episode.settle().num_malformed, episode.settle().reward) == (1, 0.0)
-
-
-def test_only_the_first_of_several_calls_is_executed() -> None:
-    session = FakeSession(steady)
-    reply = episode_of(session).step(call("look") + call("win"))
-    assert [name for name, _ in session.calls] == ["look"]
-    assert not reply.is_done
-
-
-def test_all_calls_are_executed_in_order_up_to_the_end() -> None:
-    session = FakeSession(steady)
-    episode = episode_of(session, replace(RULES, tool_calls_per_turn=ToolCallsPerTurn.ALL))
-    reply = episode.step(call("look") + "<tool_call>[]</tool_call>" + call("win") + call("move"))
-    assert [name for name, _ in session.calls] == ["look", "win"]
-    assert reply.status is EpisodeStatus.FINISHED
-    assert [message["content"][:5] for message in episode.turns[0].messages] == ["a roo", "Error", "won"]
-
-
-def test_a_refused_call_is_shown_and_the_episode_goes_on() -> None:
-    reply = episode_of(FakeSession(steady)).step(call("unknown"))
-    assert reply.messages[0]["content"] == "'unknown' is not a valid tool"
-
-
-def test_an_unscored_episode_that_ran_is_worth_zero() -> None:
-    episode = episode_of(FakeSession(steady))
-    episode.step(call("look"))
-    assert episode.settle().reward == 0.0
-
-
-def test_the_nonterminal_reward_is_added_unless_the_environment_ended_it() -> None:
-    rules = replace(RULES, reward=reward_rule(Reduction.LAST, nonterminal=-1.0))
-    stopped, won = episode_of(FakeSession(steady), rules), episode_of(FakeSession(steady), rules)
-    stopped.step(call("move"))
-    won.step(call("win"))
-    assert (stopped.settle().reward, won.settle().reward) == (-1.0, 1.0)
-
-
-CUT_ENDS = {
-    "plain text": ("I would say that", RULES),
-    "a call that cannot be read": (
-        '<tool_call>\n{"name": "win", "argu',
-        replace(RULES, on_malformed_call=OnMalformedCall.STOP),
-    ),
-    "an action without its end": ("<action>", replace(RULES, dialect=Dialect.ACTION)),
-    "a call without its end": (
-        "<tool_call>\n<function=move>\n",
-        replace(RULES, dialect=Dialect.QWEN_XML),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CUT_ENDS)
-def test_a_cut_last_turn_without_a_complete_call_truncates(name: str) -> None:
-    text, rules = CUT_ENDS[name]
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "I would say that"),
+        ({"on_malformed_call": OnMalformedCall.STOP}, '<tool_call>\n{"name": "win", "argu'),
+        ({"dialect": Dialect.ACTION}, "<action>"),
+        ({"dialect": Dialect.QWEN_XML}, "<tool_call>\n<function=move>\n"),
+    ],
+)
+def test_a_cut_last_turn_without_a_complete_call_truncates(changes: dict[str, Any], text: str) -> None:
     for is_cut in (True, False):
-        episode = episode_of(FakeSession(lambda *_: ToolResult("won", 1.0, finished=True)), rules)
+        session = FakeSession(lambda *_: ToolResult("won", 1.0, finished=True))
+        episode = episode_of(session, replace(RULES, **changes))
         status = episode.step(text, is_cut=is_cut).status
         assert (status is EpisodeStatus.TRUNCATED) == is_cut
         assert episode.settle().status is status
@@ -294,8 +234,7 @@ def test_a_state_is_scored_once_where_a_turn_was_played_and_nothing_has_ended_it
 @pytest.mark.parametrize("rule", ToolCallsPerTurn)
 def test_a_complete_final_call_in_a_cut_turn_finishes_the_episode(rule: ToolCallsPerTurn) -> None:
     episode = episode_of(FakeSession(steady), replace(RULES, tool_calls_per_turn=rule))
-    text = f"{call('win')}\n<tool_call>\n{{"
-    assert episode.step(text, is_cut=True).status is EpisodeStatus.FINISHED
+    assert episode.step(f"{call('win')}\n<tool_call>\n{{", is_cut=True).status is EpisodeStatus.FINISHED
     assert episode.settle().reward == 1.0
 
 

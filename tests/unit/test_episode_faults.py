@@ -13,7 +13,7 @@ from tests.support.fake_session import RULES, TASK, FakeSession, Sessions, call,
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
 from tests.unit.test_episode import episode_of
-from xp.envs.base import Message, ResponseLost, SessionLost, ToolResult, UnsafeOrigin
+from xp.envs.base import EnvFault, Message, ResponseLost, SessionLost, ToolResult, UnsafeOrigin
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.rewards import RewardSteps
@@ -72,14 +72,23 @@ def test_a_reward_beyond_the_bound_voids_with_the_reason(reward: float) -> None:
     assert len(session.calls) == 2
 
 
-def test_a_sum_beyond_the_bound_voids_and_one_within_it_counts() -> None:
-    one, two = (episode_of(FakeSession(lambda *_: ToolResult("moved", MAX_REWARD / 2))) for _ in "12")
-    for episode, moves in ((one, 2), (two, 3)):
-        for _ in range(moves):
-            episode.step(call("move"))
-    assert one.settle().reward == MAX_REWARD
-    assert (two.settle().status, two.settle().reward) == (EpisodeStatus.VOID, None)
-    assert "the reward of the episode is 1.5e+06" in (two.settle().void_reason or "")
+@pytest.mark.parametrize(
+    ("each", "moves", "total", "reason"),
+    [
+        (MAX_REWARD / 2, 2, MAX_REWARD, "None"),
+        (MAX_REWARD / 2, 3, None, "the reward of the episode is 1.5e+06"),
+        (1e308, 4, None, "the reward of move is 1e+308"),
+    ],
+)
+def test_a_sum_beyond_the_bound_voids_and_one_within_it_counts(
+    each: float, moves: int, total: float | None, reason: str
+) -> None:
+    episode = episode_of(FakeSession(lambda *_: ToolResult("moved", each)))
+    for _ in range(moves):
+        episode.step(call("move"))
+    outcome = episode.settle()
+    assert (outcome.status is EpisodeStatus.VOID, outcome.reward) == (total is None, total)
+    assert reason in str(outcome.void_reason)
 
 
 def test_a_reward_function_beyond_the_bound_voids() -> None:
@@ -125,17 +134,17 @@ def test_a_fresh_session_that_answers_differently_voids() -> None:
     assert other.num_closed == 1
 
 
-def test_retries_are_counted_over_the_whole_episode() -> None:
-    sessions = Sessions(SessionLost("no"), FakeSession(lambda *_: SessionLost("again")), FakeSession(steady))
-    episode = Episode(TASK, sessions, RULES)
-    assert episode.step(call("move")).status is EpisodeStatus.VOID
-    assert len(sessions.script) == 1
-
-
-def test_a_secret_that_would_leave_is_not_tried_again() -> None:
-    sessions = Sessions(UnsafeOrigin("redirect"), FakeSession(steady))
-    episode = Episode(TASK, sessions, RULES)
-    assert episode.step(call("move")).status is EpisodeStatus.VOID
+@pytest.mark.parametrize(
+    "script",
+    [
+        # Retries are counted over the whole episode, and a secret that would leave is not tried again.
+        (SessionLost("no"), FakeSession(lambda *_: SessionLost("again")), FakeSession(steady)),
+        (UnsafeOrigin("redirect"), FakeSession(steady)),
+    ],
+)
+def test_a_fault_without_a_further_try_voids(script: tuple[FakeSession | EnvFault, ...]) -> None:
+    sessions = Sessions(*script)
+    assert Episode(TASK, sessions, RULES).step(call("move")).status is EpisodeStatus.VOID
     assert len(sessions.script) == 1
 
 
@@ -159,14 +168,6 @@ def test_an_exception_of_a_foreign_provider_voids_instead_of_reaching_the_traine
     episode = episode_of(FakeSession(lambda *_: KeyError("bug")), with_limits(RULES, retries_per_episode=0))
     assert episode.step(call("move")).status is EpisodeStatus.VOID
     assert episode.settle().void_reason == "EnvFault: the environment's client raised KeyError: 'bug'"
-
-
-def test_rewards_whose_sum_overflows_are_void() -> None:
-    episode = episode_of(FakeSession(lambda *_: ToolResult("", 1e308)))
-    for _ in range(4):
-        episode.step(call("move"))
-    outcome = episode.settle()
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
 
 
 @pytest.mark.parametrize(
