@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import pytest
-
 from tests.support.sections import PLACES, run_spec
-from xp.composition import compose
 from xp.episode.metrics_file import MetricsFile
-from xp.errors import XpError
-from xp.planning.plan import build_plan
 from xp.worker.best import METRIC, STAGE, BestEvaluation, BestKeeper
 from xp.worker.stage import StageConfig
-
-ON = {
-    "trl": (),
-    "skyrl": ("backend=skyrl", "model=qwen2.5-1.5b-instruct", "hardware=a100x2"),
-    "slime": ("backend=slime", "model=qwen2.5-1.5b-instruct", "hardware=h100x8", "env=gsm8k"),
-}
-KEEPS = ("evaluation.keep_best=true", "evaluation.patience=3")
 
 
 def keeper(root: Path, patience: int | None = 2, attempt: int = 1) -> tuple[BestKeeper, MetricsFile]:
@@ -92,22 +79,6 @@ def test_a_process_killed_while_it_replaced_the_best_has_lost_nothing(tmp_path: 
 def test_without_patience_training_goes_on(tmp_path: Path) -> None:
     kept, metrics = keeper(tmp_path, patience=None)
     assert [evaluated(kept, metrics, step, 0.5) for step in range(1, 50)] == [None] * 49
-
-
-@pytest.mark.parametrize("backend", ON)
-def test_every_backend_is_told_what_to_keep_and_when_to_stop(backend: str) -> None:
-    plan = build_plan(compose([*ON[backend], *KEEPS, "evaluation.every=4", "training.checkpoint_every=2"]), "r")
-    (train,) = (stage for stage in plan.stages if stage.name == "train")
-    told = json.loads(train.job.files["runs/r/attempt_1/train/config.json"])["spec"]["evaluation"]
-    assert (told["keep_best"], told["patience"]) == (True, 3)
-
-
-@pytest.mark.parametrize("backend", ON)
-def test_a_best_of_no_evaluations_is_refused(backend: str) -> None:
-    with pytest.raises(XpError) as error:
-        build_plan(compose([*ON[backend], *KEEPS]), "r")
-    for name in ("keep_best", "patience"):
-        assert f"evaluation.{name}: without evaluation.every there is no evaluation while training" in str(error.value)
 
 
 def test_a_best_rule_keeps_a_model_or_waits_for_a_better_one() -> None:

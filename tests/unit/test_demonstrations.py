@@ -192,6 +192,21 @@ def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path
     assert num_calls > NUM_EPISODES
 
 
+def qwen(directory: Path) -> ChatTokens:
+    return ChatTokens(tokenizer_of("qwen3_instruct_2507", directory))
+
+
+def in_hermes(
+    given: Sequence[Demonstration], spec: RunSpec, chat: ChatTokens, counts: Counter[str] | None = None
+) -> tuple[list[Example], list[Example]]:
+    """The examples to train on, and the held-out ones."""
+    return rendered(given, spec, chat, lambda _: Dialect.HERMES, Counter() if counts is None else counts)
+
+
+def trained_ids(sample: Example) -> list[int]:
+    return [token for token, is_trained in zip(sample.ids, sample.mask, strict=True) if is_trained]
+
+
 def demonstration(number: int = 0, reward: float = 1.0, text: str = "hi", **changes: Any) -> Demonstration:
     messages = [Message(role="user", content="play"), Message(role="assistant", content=text)]
     return replace(Demonstration(f"fake/train/{number}", "fake", reward, messages, {1: []}, TOOLS), **changes)
@@ -235,9 +250,9 @@ def test_a_dialogue_with_a_held_out_prompt_is_left_out_and_counted() -> None:
 
 
 def test_a_share_of_the_tasks_is_held_out_with_all_their_episodes(tmp_path: Path) -> None:
-    chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
+    chat = qwen(tmp_path)
     given = [demonstration(number, text=f"{number} {sample}") for number in range(400) for sample in range(2)]
-    trained, held_out = rendered(given, with_sft(held_out_fraction=0.25), chat, lambda _: Dialect.HERMES, Counter())
+    trained, held_out = in_hermes(given, with_sft(held_out_fraction=0.25), chat)
     assert len(trained) + len(held_out) == 800
     assert 150 < len(held_out) < 250
     numbers = [{chat.text(one.ids[:-1]).split()[-2] for one in part} for part in (trained, held_out)]
@@ -245,10 +260,10 @@ def test_a_share_of_the_tasks_is_held_out_with_all_their_episodes(tmp_path: Path
 
 
 def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path) -> None:
-    chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
+    chat = qwen(tmp_path)
     tasks = evaluated_episodes(run_spec(evaluation__num_tasks=60).evaluation, [row(number) for number in range(2000)])
     given = [demonstration(one.index) for one in tasks]
-    trained, held_out = rendered(given, with_sft(held_out_fraction=0.2), chat, lambda _: Dialect.HERMES, Counter())
+    trained, held_out = in_hermes(given, with_sft(held_out_fraction=0.2), chat)
     assert len(given) == 60
     assert 40 <= len(trained) <= 56
     assert len(held_out) == 60 - len(trained)
@@ -265,9 +280,9 @@ def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path
     ],
 )
 def test_what_a_rollout_could_not_write_is_left_out(budget: Sampling, is_rendered: bool, tmp_path: Path) -> None:
-    chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
+    chat = qwen(tmp_path)
     counts = Counter[str]()
-    trained, _ = rendered([demonstration()], within(budget), chat, lambda _: Dialect.HERMES, counts)
+    trained, _ = in_hermes([demonstration()], within(budget), chat, counts)
     assert (len(trained), sum(counts.values())) == (is_rendered, not is_rendered)
 
 
@@ -283,12 +298,11 @@ def test_what_a_rollout_could_not_write_is_left_out(budget: Sampling, is_rendere
     ],
 )
 def test_calls_are_written_in_the_policys_dialect(content: str, expected: str | None, tmp_path: Path) -> None:
-    chat, syntax = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path)), SYNTAX[Dialect.HERMES]
+    chat, syntax = qwen(tmp_path), SYNTAX[Dialect.HERMES]
     sample = example_of(demonstration(text=content, turns={1: [("look", {"n": 1})]}), chat, syntax, RULE)
     assert sample is not None
-    trained = [token for token, is_trained in zip(sample.ids, sample.mask, strict=True) if is_trained]
     call = syntax.write("look", {"n": 1})
-    assert chat.text(trained) == (content if expected is None else expected.replace("{call}", call))
+    assert chat.text(trained_ids(sample)) == (content if expected is None else expected.replace("{call}", call))
 
 
 def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
@@ -340,7 +354,7 @@ def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
 def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path: Path) -> None:
     chat, counts = ChatTokens(tokenizer_of("qwen3_5_nothink", tmp_path)), Counter[str]()
     given = [demonstration(text="<think>hm</think>yes"), demonstration(text="yes")]
-    trained, _ = rendered(given, RULE, chat, lambda _: Dialect.HERMES, counts)
+    trained, _ = in_hermes(given, RULE, chat, counts)
     assert len(trained) == 1
     assert "set sft.thinking=cut" in next(iter(counts))
 
@@ -363,20 +377,12 @@ def test_a_resumed_fine_tuning_does_not_call_its_checkpoints_loss_that_before(
 
 
 def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:
-    chat = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path))
+    chat = qwen(tmp_path)
     one = demonstration(text="<think>hm</think>yes")
     texts = []
-    for thinking in (True, False):
-        (sample,), _ = rendered(
-            [one],
-            with_sft(thinking=Thinking.KEEP if thinking else Thinking.CUT),
-            chat,
-            lambda _: Dialect.HERMES,
-            Counter(),
-        )
-        texts.append(
-            chat.text([token for token, is_trained in zip(sample.ids, sample.mask, strict=True) if is_trained])
-        )
+    for thinking in (Thinking.KEEP, Thinking.CUT):
+        (sample,), _ = in_hermes([one], with_sft(thinking=thinking), chat)
+        texts.append(chat.text(trained_ids(sample)))
     assert texts == ["<think>hm</think>yes", "yes"]
 
 
@@ -393,21 +399,22 @@ def talk() -> Demonstration:
 def test_the_loss_is_on_the_turns_the_last_one_or_all_tokens(
     loss_on: str, expected: str | None, tmp_path: Path
 ) -> None:
-    chat, spec = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path)), with_sft(loss_on=LossOn(loss_on))
+    chat, spec = qwen(tmp_path), with_sft(loss_on=LossOn(loss_on))
     given = chosen([talk()], spec, frozenset(), Counter())
-    ((sample,), _) = rendered(given, spec, chat, lambda _: Dialect.HERMES, Counter())
-    trained = [token for token, is_trained in zip(sample.ids, sample.mask, strict=True) if is_trained]
-    assert chat.tokenizer.decode(trained) == (chat.tokenizer.decode(sample.ids[1:]) if expected is None else expected)
+    ((sample,), _) = in_hermes(given, spec, chat)
+    assert chat.tokenizer.decode(trained_ids(sample)) == (
+        chat.tokenizer.decode(sample.ids[1:]) if expected is None else expected
+    )
 
 
 def test_a_long_episode_is_left_out_or_cut_and_counted(tmp_path: Path) -> None:
-    chat, counts = ChatTokens(tokenizer_of("qwen3_instruct_2507", tmp_path)), Counter[str]()
-    (whole,), _ = rendered([talk()], RULE, chat, lambda _: Dialect.HERMES, Counter())
+    chat, counts = qwen(tmp_path), Counter[str]()
+    (whole,), _ = in_hermes([talk()], RULE, chat)
     tight = within(replace(BUDGET, max_prompt_tokens=2, max_tokens_per_turn=1))
 
     def examples(**rule: Any) -> list[Example]:
         spec = replace(tight, sft=replace(tight.sft, **rule))
-        return rendered([talk()], spec, chat, lambda _: Dialect.HERMES, counts)[0]
+        return in_hermes([talk()], spec, chat, counts)[0]
 
     number = len(whole.ids)
     assert examples(max_tokens=number) == [whole]  # the limits of training are not those of the stage then
