@@ -74,18 +74,10 @@ class StepLog:
         if self._file is not None:
             self._file.continue_after(step)
 
-    def are_finite(self, step: int, values: Mapping[str, float | None]) -> bool:
-        """Returns whether all numbers of an update are finite; raises XpError(DIVERGED) if the run must stop."""
-        return self._finite.are_finite(step, values)
-
     def count_update(self, grad_norm: float | None) -> float | None:
         """Counts an optimizer update of the step, if its gradient is finite and not 0; returns the norm."""
         self._num_updates += grad_norm is None or 0 < grad_norm < math.inf
         return grad_norm
-
-    def check_gap(self, step: int, gap: float) -> None:
-        """Raises XpError(DIVERGED) if engine and trainer differ by more than `training.max_logprob_gap`."""
-        check_gap(step, gap, self._training.max_logprob_gap)
 
     def line(self, step: int, line: Mapping[str, float]) -> None:
         """Writes the line of a finished rollout step, whose tokens become those of the run so far.

@@ -17,7 +17,7 @@ from xp.episode.upload import Recorder
 from xp.worker.distill import DISTILL_KL
 from xp.worker.importance import METRICS as OF_WEIGHTS
 from xp.worker.played import PlayedEpisode, record, with_group_rewards
-from xp.worker.step_log import Start, StepLog
+from xp.worker.step_log import Start, StepLog, check_gap
 from xp.worker.time_limit import check_time
 
 
@@ -57,7 +57,7 @@ class SkyRLStepLog(StepLog):
     def compared(self, metrics: Mapping[str, float], step: int) -> None:
         """Compares the engine's log-probabilities with the policy's; raises XpError(DIVERGED) if too different."""
         if metrics.get(GAP) is not None and not metrics.get(AGE):
-            self.check_gap(step, float(metrics[GAP]))
+            check_gap(step, float(metrics[GAP]), self._training.max_logprob_gap)
 
     def updated(self, network: str, metrics: Mapping[str, float], step: int) -> None:
         """Records a step's updates of a network; raises XpError(DIVERGED) if the run must stop.
@@ -67,7 +67,7 @@ class SkyRLStepLog(StepLog):
             metrics: SkyRL's means over these updates; a single non-finite value makes the mean non-finite.
         """
         names = {"final_loss": "loss", "critic_loss": "critic's loss", "grad_norm": f"gradient norm of the {network}"}
-        self.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
+        self._finite.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
 
     def held_out(self, episodes: Sequence[PlayedEpisode], step: int) -> float:
         """Records an evaluation during training; returns its reward, or raises XpError(UNHEALTHY) as `episodes`."""

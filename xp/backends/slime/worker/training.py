@@ -18,7 +18,7 @@ from xp.episode.finite import finite_means
 from xp.lib.atomic import write_atomically
 from xp.spec import Estimator
 from xp.worker import importance
-from xp.worker.step_log import StepLog
+from xp.worker.step_log import StepLog, check_gap
 
 WATCHED = ("loss", "grad_norm", "value_loss", "critic_grad_norm")
 """Values of an update that must be finite, by xp's names."""
@@ -109,13 +109,13 @@ class CapturedLog(StepLog):
             | {name: float(metrics[name]) for name in OF_WEIGHTS if name in metrics}
         )
         watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
-        self.are_finite(rollout_id + 1, watched)
+        self._finite.are_finite(rollout_id + 1, watched)
         self.count_update(watched["grad_norm"])
         if position == 0 and (gap := self._updates[0].get("training/logprob_gap")) is not None:
             is_ahead = self._config.spec.training.max_staleness > 0
             half = json.loads(half_of(self._config, rollout_id).read_text()) if is_ahead else None
             if half is None or not half["metrics"]["training/staleness"]:
-                self.check_gap(rollout_id + 1, gap)
+                check_gap(rollout_id + 1, gap, self._training.max_logprob_gap)
         if position + 1 < self._config.spec.training.updates_per_step:
             return
         training = finite_means(self._updates) | distill_kl()

@@ -116,8 +116,8 @@ class RolloutThread(Generic[S]):
             raise
 
 
-class AsyncRollouts(Rollouts):
-    """TRL's `rollout_func` with steps that a thread plays ahead.
+class AsyncRollouts(Rollouts, TrainerCallback):  # type: ignore[misc]
+    """TRL's `rollout_func` with steps that a thread plays ahead, and its callback that keeps them in each checkpoint.
 
     Args:
         process: this process's parts.
@@ -142,18 +142,14 @@ class AsyncRollouts(Rollouts):
             self._being_played.end(_Closed())
         self._ahead.close()
 
-    def callback(self) -> TrainerCallback:
-        """Callback that stores the steps that were played ahead in each checkpoint; must come before the sealing
-        callback."""
-        return _Keep(self)
-
-    def keep(self, checkpoint: Path) -> None:
-        """Writes the steps that were played ahead, one file per process."""
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Trainer's hook: writes the steps that were played ahead, one file per process, before Seal."""
         played = [asdict(one) for one in self._ahead.all_played()]
+        checkpoint = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         write_atomically(self._file(checkpoint), json.dumps(played) + "\n")
 
     def resume(self, checkpoint: Path) -> None:
-        """Restores the steps in a checkpoint; raises ValueError for a file that `keep` did not write."""
+        """Restores the steps in a checkpoint; raises ValueError for a file that `on_save` did not write."""
         file = self._file(checkpoint)
         played = decode(list[StepSamples], file.read_text()) if file.exists() else []
         self._ahead.resume({one.step: one for one in played})
@@ -193,13 +189,3 @@ class AsyncRollouts(Rollouts):
 
 class _Closed(Exception):
     """The episodes are not needed any more."""
-
-
-class _Keep(TrainerCallback):  # type: ignore[misc]
-    """TRL's callback for checkpoints."""
-
-    def __init__(self, rollouts: AsyncRollouts) -> None:
-        self._rollouts = rollouts
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._rollouts.keep(Path(args.output_dir) / f"checkpoint-{state.global_step}")

@@ -13,7 +13,7 @@ from xp.backends.trl.worker.metric_names import NATIVE
 from xp.episode.finite import finite_means
 from xp.episode.metrics import EpisodeFacts, all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
-from xp.worker.step_log import Start, StepLog
+from xp.worker.step_log import Start, StepLog, check_gap
 
 OF_AN_UPDATE = ("loss", "grad_norm")
 """Metrics that a skipped update does not have."""
@@ -71,9 +71,8 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
     def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
         """Returns whether an update is applied; raises XpError(DIVERGED) if the run must stop."""
         step = global_step // self._config.updates_per_rollout + 1
-        is_finite = self.are_finite(step, {"loss": loss, "gradient norm": grad_norm})
-        self._is_left_out = not is_finite
-        return is_finite
+        self._is_left_out = not self._finite.are_finite(step, {"loss": loss, "gradient norm": grad_norm})
+        return not self._is_left_out
 
     def is_first(self, global_step: int) -> bool:
         """Returns whether the next update is the first of its rollout, with the weights that generated the episodes."""
@@ -83,7 +82,7 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
         """Adds the gap between engine and trainer; raises XpError(DIVERGED) if it is too large."""
         self._episodes["training/logprob_gap"] = gap
         if not self._episodes.get("training/staleness"):
-            self.check_gap(global_step // self._config.updates_per_rollout + 1, gap)
+            check_gap(global_step // self._config.updates_per_rollout + 1, gap, self._training.max_logprob_gap)
 
     def measured(self, metrics: Mapping[str, float]) -> None:
         """Adds what is measured before the updates of the step whose episodes are known."""

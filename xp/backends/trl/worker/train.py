@@ -90,8 +90,7 @@ def main(argv: Sequence[str]) -> None:
             config = config.with_patience(held_out.deadline_s)
         ahead = AsyncRollouts(process, order, held_out) if config.spec.training.max_staleness else None
         rollouts = ahead or Rollouts(process, order, held_out)
-        hooks = () if ahead is None else (ahead.callback(),)
-        trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts, hooks)
+        trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
         record_facts(config, config.start_model, path.parent, chat)
         start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
@@ -131,12 +130,11 @@ def make_trainer(
     order: Sequence[Any],
     log: TRLStepLog,
     rollouts: Rollouts,
-    hooks: Sequence[Any] = (),
 ) -> Any:
-    """The GRPOTrainer of this process; `hooks` are callbacks before the one that seals a checkpoint."""
+    """The GRPOTrainer of this process."""
     import torch
     from datasets import Dataset
-    from transformers import PrinterCallback
+    from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOConfig
 
     from xp.backends.trl.worker.checkpoints import EndInTime, Seal
@@ -157,6 +155,8 @@ def make_trainer(
         model.config._name_or_path = config.reference
     policy, distill = config.spec.model, config.spec.algorithm.distill
     of_dtype, end_ids = getattr(torch, policy.dtype.value), ChatTokens(tokenizer, policy).end_ids
+    # They write their part of a checkpoint before it is sealed.
+    kept = [rollouts] if isinstance(rollouts, TrainerCallback) else []
     trainer = GuardedTrainer(
         log,
         None if distill is None else Teacher(distill, environ, tokenizer, of_dtype),
@@ -167,7 +167,7 @@ def make_trainer(
         train_dataset=Dataset.from_list(trl_rows(order)),
         rollout_func=rollouts,
         reward_funcs=settled_reward,
-        callbacks=[log, *hooks, Seal(Ranks(), end_ids), EndInTime(config, Ranks())],
+        callbacks=[log, *kept, Seal(Ranks(), end_ids), EndInTime(config, Ranks())],
         peft_config=adapters,
     )
     trainer.remove_callback(PrinterCallback)
