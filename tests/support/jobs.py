@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final, TypeVar
 
 from xp.job import Job, Stage
@@ -17,6 +18,13 @@ PLACES: Final = RunPaths("runs/r", 1, "tasks/t")
 
 def job_named(name: str, stages: Iterable[Stage]) -> Job:
     return next(stage.job for stage in stages if stage.name == name)
+
+
+def leave_files(root: Path, job: Job) -> None:
+    """Puts a job's files in place, as a launcher does, over those of an earlier one."""
+    for name, text in job.files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
 
 
 def train_job(spec: RunSpec, places: RunPaths = PLACES) -> Job:

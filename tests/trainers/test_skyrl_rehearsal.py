@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.jobs import leave_files
+
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.support.evaluations import evaluated
@@ -60,9 +62,7 @@ def stage_of(outputs: Path, name: str, attempt: int, *overrides: str, run: str =
 
 def left(outputs: Path, stage: Stage) -> dict[str, str]:
     """Puts a stage's files in place; returns its environment."""
-    for path, text in stage.job.files.items():
-        (outputs / path).parent.mkdir(parents=True, exist_ok=True)
-        (outputs / path).write_text(text)
+    leave_files(outputs, stage.job)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     # A user's own modules may lie in the outputs root.
     return {**inherited, **stage.job.env, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{outputs}"}

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.jobs import leave_files
+
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
 from tests.envs_under_test.taught import teach
@@ -72,9 +74,7 @@ class Run:
 def run_stage(outputs: Path, name: str, overrides: Sequence[str], path: str = "") -> subprocess.CompletedProcess[str]:
     """A stage with its files in place, in the interpreter and the environment that the local launcher gives it."""
     stage = next(one for one in build_plan(compose([*SMALL, *overrides]), "r", 1).stages if one.name == name)
-    for file, text in stage.job.files.items():
-        (outputs / file).parent.mkdir(parents=True, exist_ok=True)
-        (outputs / file).write_text(text)
+    leave_files(outputs, stage.job)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environ = {**inherited, **stage.job.env, "PYTHONPATH": f"{REPOSITORY}:{path}", "XP_PYTHON": str(XPS_PYTHON)}
     python = str(XPS_PYTHON) if name == "prepare" else sys.executable

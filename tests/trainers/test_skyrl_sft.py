@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import PLACES
+from tests.support.jobs import PLACES, leave_files
 from tests.support.tiny import leave_model
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
@@ -35,9 +35,7 @@ def outputs_with_model(root: Path, *overrides: str) -> Path:
     spec = compose([*REHEARSAL, "env=multiply", "env.held_out=null", f"outputs={root}", *overrides])
     places = replace(PLACES, tasks=task_set_place(spec))
     leave_model(root / model_place(spec.model))
-    for name, text in sft_stage(spec, places).job.files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+    leave_files(root, sft_stage(spec, places).job)
     return root / "runs/r/attempt_1/sft/config.json"
 
 

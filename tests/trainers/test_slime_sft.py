@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import PLACES, train_config
+from tests.support.jobs import PLACES, leave_files, train_config
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from tests.trainers.slime_setup import needs_slime, parsed, tiny_directory
 from tests.trainers.test_slime_rehearsal import spec_of
@@ -40,9 +40,7 @@ def spec_with_talk(root: Path, *more: str) -> RunSpec:
 
 def left(root: Path, spec: RunSpec) -> Path:
     """Puts the stage's files in place; returns the path of its config."""
-    for name, text in sft_stage(spec, PLACES).job.files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+    leave_files(root, sft_stage(spec, PLACES).job)
     return root / "runs/r/attempt_1/sft/config.json"
 
 

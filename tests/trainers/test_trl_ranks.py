@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import train_job
+from tests.support.jobs import leave_files, train_job
 from tests.support.sections import replace, with_model
 from tests.support.task_set import leave_manifest
 from tests.support.tiny import leave_model
@@ -61,9 +61,7 @@ def run(directory: Path, processes: int, strategy: str, *others: str, more: tupl
     tasks = leave_manifest(directory / "tasks")
     write_rows(tasks / TABLE, [replace(row, purpose=Purpose.HELD_OUT) for row in ROWS])
     config = replace(config, places=replace(config.places, tasks=str(tasks)))
-    for path, text in job.files.items():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text)
+    leave_files(Path(), job)
     (directory / "config.json").write_text(config.to_json())
     words = ["-m", "tests.trainers.trl_ranks", f"{root}/config.json", f"{root}/result.json", *more]
     if processes > 1:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.cases import few
+from tests.support.jobs import leave_files
 from tests.support.tiny import leave_model, leave_untrained, tokenizer_and_model
 from tests.trainers.sft_batch import expected_loss, leave_talk, samples
 from xp.backends.trl.control.render import sft_stage
@@ -35,9 +36,7 @@ def outputs_with_model(root: Path, *overrides: str) -> TRLSftConfig:
     spec = compose([*env, "env.held_out=null", f"outputs={root}", "sft.micro_batch_size=4", *overrides])
     places = replace(PLACES, tasks=task_set_place(spec))
     leave_model(root / model_place(spec.model))
-    for name, text in sft_stage(spec, places).job.files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
+    leave_files(root, sft_stage(spec, places).job)
     return TRLSftConfig.from_json((root / "runs/r/attempt_1/sft/config.json").read_text())
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xp.backends.skyrl.control.constraints import CONSTRAINTS as SKYRL
 from xp.backends.slime.control.constraints import CONSTRAINTS as SLIME
 from xp.backends.trl.control.constraints import CONSTRAINTS as TRL
-from xp.composition import compose, options
+from xp.composition import compose
 from xp.planning.batch import (
     FIELDS,
     HEADS,
@@ -211,11 +211,6 @@ def test_every_silent_case_is_in_the_docs(backend: str) -> None:
     silent = [f"| {backend} | {one.formula} | {one.silent} |" for one in CONSTRAINTS[backend] if one.silent]
     assert [line for line in text.splitlines() if line in silent] == silent
     assert len(silent) == text.count(f"\n| {backend} | ")
-
-
-@pytest.mark.parametrize("recipe", options("recipes"))
-def test_every_recipe_is_legal(recipe: str) -> None:
-    assert spec_refusals(compose([f"recipes={recipe}"])) == []
 
 
 def test_the_arithmetic_multiplies_out() -> None:

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.recipes import recipes_of
 from tests.unit.slime_parser import is_on
 from tests.unit.slime_specs import SLIME
 from tests.unit.test_slime_render import line
 from xp.composition import compose
 from xp.errors import XpError
-from xp.planning.plan import build_plan
 from xp.planning.values import spec_refusals
 
 MODELS = ["qwen2.5-1.5b-instruct", "qwen2.5-3b-instruct", "qwen2.5-7b-instruct", "qwen3-4b", "qwen3-30b-a3b"]
@@ -47,13 +45,6 @@ def test_the_recipe_of_long_episodes_is_the_public_examples_override() -> None:
     found = line(compose(["recipes=whodunit-slime-cp"]))
     assert (found["context_parallel_size"], found["kl_loss_coef"]) == (2, 0.01)
     assert is_on(found, "--use-kl-loss")
-
-
-@pytest.mark.parametrize("recipe", recipes_of("slime"))
-def test_a_recipe_of_slime_plans_and_reads_back(recipe: str) -> None:
-    plan = build_plan(compose([f"recipes={recipe}"]), "r")
-    assert [stage.name for stage in plan.stages] == ["prepare", "train", "evaluate"]
-    assert line(plan.spec)["rollout_batch_size"] == plan.spec.training.prompts_per_step
 
 
 @pytest.mark.parametrize("model", MODELS)
