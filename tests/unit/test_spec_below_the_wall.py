@@ -27,7 +27,7 @@ HEAVY = ("hydra", "numpy", "omegaconf", "pyarrow", "rich", "scipy", "torch", "tr
 LIMIT_S = 3.0
 """Seconds of the processor for the import, several times what it takes."""
 
-GENERAL = {"env", "model", "name", "path", "prompt", "reward", "seed", "split", "url", "weight"}
+GENERAL = {"env", "key", "model", "name", "path", "prompt", "reward", "seed", "split", "url", "weight"}
 """Words of the field that records and requests have by themselves: the reward of an episode, the split of a task."""
 OTHERS = {
     "EnvConfig": {"dialect"},  # never None: the model's where the environment names none
@@ -36,7 +36,6 @@ OTHERS = {
     "Valid": {"num_tokens"},
     "EpisodeFacts": {"num_tokens"},
     "EpisodeResult": {"grader"},  # what the grader said
-    "_Form": {"data"},
     "Syntax": {"thinking"},
     "PromptLengths": {"groups"},
     "Lengths": {"too_long"},
