@@ -152,7 +152,7 @@ def test_a_prompts_earlier_calls_reach_the_model() -> None:
     batch = play(client, FakeMix(RULES), [CALLED], ROOMY)
     expected = ChatTokens(tokenizer_and_model()[0]).prompt(CALLED.messages, CALLED.tools)
     assert [one["ids"] for one in client.asked] == [expected]
-    assert batch.plays[0].row.messages == CALLED.messages
+    assert batch.plays[0].task.messages == CALLED.messages
 
 
 def test_what_a_chat_template_refuses_is_void_and_ends_no_batch(
