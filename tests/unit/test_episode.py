@@ -30,8 +30,6 @@ LAST = {"reward": reward_rule(Reduction.LAST, nonterminal=-1.0)}
     ("changes", "texts", "status", "reward", "calls"),
     [
         ({}, [call("move"), call("win")], EpisodeStatus.FINISHED, 1.5, "move win"),
-        # After the end, a step does nothing.
-        ({}, [call("win"), call("move")], EpisodeStatus.FINISHED, 1.0, "win"),
         ({"max_turns": 2}, [call("move"), call("move")], EpisodeStatus.TRUNCATED, 1.0, "move move"),
         ({"max_turns": 1}, [call("win")], EpisodeStatus.FINISHED, 1.0, "win"),
         # A turn without a call, or with a malformed one.
@@ -60,6 +58,15 @@ def test_texts_are_played_by_the_rules(
     assert [name for name, _ in session.calls] == calls.split()
     assert (outcome.num_tool_calls, outcome.num_malformed) == (len(session.calls), "".join(texts).count(MALFORMED))
     assert session.num_closed == 1
+
+
+def test_a_step_after_the_end_does_nothing() -> None:
+    session = FakeSession(steady)
+    episode = episode_of(session)
+    episode.step(call("win"))
+    assert episode.step(call("move")).status is EpisodeStatus.FINISHED
+    assert len(session.calls) == 1
+    assert episode.settle().num_turns == 1
 
 
 def result(text: str, name: str, number: int = 0) -> Message:
