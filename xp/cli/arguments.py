@@ -28,8 +28,6 @@ class Command:
     """Adds its arguments."""
     handler: str
     """Function that takes the arguments and returns the exit code: `module:name` below xp.cli, imported at need."""
-    takes_overrides: bool = True
-    """True if its arguments are `group=option` and `key=value`; an unknown flag may then be another tool's key."""
 
 
 def _sweep(parser: argparse.ArgumentParser) -> None:
@@ -153,10 +151,19 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 class Parser(argparse.ArgumentParser):
     """Raises XpError instead of ending the process; help names the list of the groups, that of xp itself has it."""
 
+    @property
+    def takes_overrides(self) -> bool:
+        """True if its arguments are `group=option` and `key=value`; an unknown flag may then be another tool's key."""
+        return any(action.dest == "overrides" for action in self._actions)
+
+    @property
+    def flags(self) -> list[str]:
+        return [flag for action in self._actions for flag in action.option_strings]
+
     def format_help(self) -> str:
         if self.description:
             self.description = folded(self.description)
-        if any(action.dest == "overrides" and action.nargs == "*" for action in self._actions) and not self.epilog:
+        if self.takes_overrides and not self.epilog:
             self.epilog = LISTS
         elif self.epilog == EPILOG:
             self.epilog = f"{EPILOG}\n{groups()}\n\n{LISTS}"  # reads the files, so only for --help
@@ -222,24 +229,20 @@ def folded(text: str, indent: int = 0) -> str:
     return fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
-Actions = Any
-"""The subparsers of a command; argparse's type for them is private."""
-
-
-def _actions(parser: argparse.ArgumentParser) -> Actions:
+def _actions(parser: argparse.ArgumentParser) -> Any:
     return parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
 
 
-def _action(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
-    """One action; `text` is its line in the list and the description in its own help."""
-    one: argparse.ArgumentParser = actions.add_parser(
+def add_parser(subparsers: Any, name: str, text: str) -> Parser:
+    """A command or an action; `text` is its line in the list and the description in its own help."""
+    one: Parser = subparsers.add_parser(
         name,
         help=text,
         description=f"{text[0].upper()}{text[1:]}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    one.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show a traceback")
+    one.add_argument("--debug", action="store_true", help="show a traceback instead of one message")
     return one
 
 
@@ -250,7 +253,7 @@ def _outputs(parser: argparse.ArgumentParser) -> None:
 def add_env(parser: argparse.ArgumentParser) -> None:
     """The actions of `env`."""
     actions = _actions(parser)
-    check = _action(actions, "check", "open, call and play an environment without a model")
+    check = add_parser(actions, "check", "open, call and play an environment without a model")
     check.add_argument(
         "words",
         nargs="+",
@@ -268,7 +271,7 @@ def add_env(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--seconds", type=count, default=120, metavar="N", help="time limit of the check (120)")
     check.add_argument("--slots", type=count, metavar="N", help=SLOTS)
     check.add_argument("--json", action="store_true", help="the report as JSON")
-    new = _action(actions, "new", "write a working environment and its test, for you to edit")
+    new = add_parser(actions, "new", "write a working environment and its test, for you to edit")
     new.add_argument("name", metavar="NAME", help="name of the module: small letters, digits and _")
     new.add_argument(
         "--kind",
@@ -282,14 +285,14 @@ def add_env(parser: argparse.ArgumentParser) -> None:
 def add_tasks(parser: argparse.ArgumentParser) -> None:
     """The actions of `tasks`."""
     actions = _actions(parser)
-    listing = _action(actions, "list", "every task set in the store")
+    listing = add_parser(actions, "list", "every task set in the store")
     listing.add_argument("--json", action="store_true", help="as JSON")
-    show = _action(actions, "show", "tasks as the model will see them")
+    show = add_parser(actions, "show", "tasks as the model will see them")
     show.add_argument("key", metavar="SET", help="key of the set, or its first characters")
     show.add_argument("-n", "--num-tasks", type=count, default=1, metavar="N", help="number of tasks (1)")
     show.add_argument("--purpose", choices=["train", "held_out"], help="only tasks of this purpose (default: both)")
     show.add_argument("--task", metavar="ID", help="this task only: member/split/index")
-    profile = _action(actions, "profile", "pass rate of each training task over several tries of a model")
+    profile = add_parser(actions, "profile", "pass rate of each training task over several tries of a model")
     add_spec(profile)
     profile.add_argument("--tries", type=count, default=8, metavar="N", help="episodes of each task (8)")
     profile.add_argument(
@@ -299,12 +302,12 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     )
     profile.add_argument("--logged-model", metavar="NAME", help="the same, for the rollouts of this model")
     profile.add_argument("--json", action="store_true", help="the rates as JSON")
-    verify = _action(actions, "verify", "check every hash; exit code 6 if one is wrong")
+    verify = add_parser(actions, "verify", "check every hash; exit code 6 if one is wrong")
     verify.add_argument(
         "keys", nargs="*", metavar="SET", help="keys of sets, or their first characters (default: all sets)"
     )
     verify.add_argument("--json", action="store_true", help="the results as JSON")
-    prune = _action(actions, "prune", "remove sets, leftovers and damaged sets")
+    prune = add_parser(actions, "prune", "remove sets, leftovers and damaged sets")
     prune.add_argument("--keep", nargs="*", default=[], metavar="SET", help="sets to keep")
     prune.add_argument("--yes", action="store_true", help="remove them; without this, only list them")
     prune.add_argument("--json", action="store_true", help="the list as JSON")
@@ -316,10 +319,8 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
 def _add_compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("names", nargs="*", metavar="RUN", help="names, prefixes or patterns (default: all runs)")
     form = compare.add_mutually_exclusive_group()
-    for name in ("csv", "markdown", "json"):
-        form.add_argument(
-            f"--{name}", action="store_true", help=f"as {name.upper() if name != 'markdown' else 'Markdown'}"
-        )
+    for name in ("CSV", "Markdown", "JSON"):
+        form.add_argument(f"--{name.lower()}", action="store_true", help=f"as {name}")
     compare.add_argument(
         "--paired", action="store_true", help="the first RUN or evaluation against the others, task by task, with tests"
     )
@@ -333,16 +334,16 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     actions = _actions(parser)
 
     def of_run(name: str, text: str) -> argparse.ArgumentParser:
-        action = _action(actions, name, text)
+        action = add_parser(actions, name, text)
         action.add_argument("run", metavar="RUN", help="name of the run, or its directory OUTPUTS/runs/RUN")
         return action
 
-    listing = _action(actions, "list", "every run, oldest first (the default)")
+    listing = add_parser(actions, "list", "every run, oldest first (the default)")
     listing.add_argument(
         "words", nargs="*", metavar="key=value|TEXT", help="only runs with these values, tags (tag=WORD) and texts"
     )
     listing.add_argument("--json", action="store_true", help="as JSON")
-    tag = _action(actions, "tag", "add tags to runs or evaluations, or remove them; set the note; print both")
+    tag = add_parser(actions, "tag", "add tags to runs or evaluations, or remove them; set the note; print both")
     tag.add_argument("run", metavar="RUN", help=NAMES_OF_RUNS)
     tag.add_argument("words", nargs="*", metavar="TAG", help="words such as good-baseline; none: print the tags")
     tag.add_argument("--remove", action="store_true", help="remove these tags instead")
@@ -377,8 +378,8 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     trust.add_argument(
         "--accept", nargs="+", metavar="FACT", help="instead: let a resume continue with this code as it is now"
     )
-    add_episode(_action(actions, "episode", "the text of one episode"))
-    _add_compare(_action(actions, "compare", "runs by held-out reward, best first"))
+    add_episode(add_parser(actions, "episode", "the text of one episode"))
+    _add_compare(add_parser(actions, "compare", "runs by held-out reward, best first"))
     for one in actions.choices.values():
         _outputs(one)
 
@@ -397,7 +398,6 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "list the groups and their options, or the options of one group with what they are",
         _options,
         "options:options_command",
-        takes_overrides=False,
     ),
     "explain": Command(
         "explain a key (value, origin, meaning, each backend's rendering) or a metric",
@@ -406,46 +406,28 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "doctor": Command("check this machine against a plan", _doctor, "commands:doctor"),
     "env": Command(
-        "environments: check one without a model, or its judge; create one",
-        add_env,
-        "environments:env_command",
-        takes_overrides=False,
+        "environments: check one without a model, or its judge; create one", add_env, "environments:env_command"
     ),
-    "tasks": Command(
-        "the task store: list, show, profile, verify, prune", add_tasks, "tasks:tasks_command", takes_overrides=False
-    ),
+    "tasks": Command("the task store: list, show, profile, verify, prune", add_tasks, "tasks:tasks_command"),
     "runs": Command(
         "runs: list, show, diagnose, logs, tag, recipe, bundle, publish, fetch, cancel, trust, episode, compare",
         add_runs,
         "runs:runs_command",
-        takes_overrides=False,
     ),
-    "replay": Command(
-        "do a recorded run again, and name what is not the same",
-        _replay,
-        "reproduce:replay_command",
-        takes_overrides=False,
-    ),
+    "replay": Command("do a recorded run again, and name what is not the same", _replay, "reproduce:replay_command"),
     "rescore": Command(
         "settle the recorded episodes of a run by another rule of rewards", _rescore, "rescore:rescore_command"
     ),
     "report": Command(
-        "write one offline page of runs: curves, episodes, comparison",
-        add_report,
-        "report:report_command",
-        takes_overrides=False,
+        "write one offline page of runs: curves, episodes, comparison", add_report, "report:report_command"
     ),
     "view": Command(
         "serve a page of all runs, or the report of some, on 127.0.0.1, also during a run",
         add_view,
         "report:view_command",
-        takes_overrides=False,
     ),
     "completion": Command(
-        "print a script for completion of `xp` in a shell",
-        _completion,
-        "completion:completion_command",
-        takes_overrides=False,
+        "print a script for completion of `xp` in a shell", _completion, "completion:completion_command"
     ),
 }
 """Commands, in the order of `--help`."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from xp.cli.arguments import COMMANDS, INSTEAD, Parser
+from xp.cli.arguments import COMMANDS, INSTEAD, Parser, add_parser
 from xp.cli.help_texts import EPILOG
 from xp.errors import XpError, nearest
 
@@ -37,19 +37,22 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         if words and _is_word(words[0]):
             raise XpError(_no_command(words[0]))
         words = ["run", *words]
-    parser, flags = build()
-    is_open = words[0] in COMMANDS and COMMANDS[words[0]].takes_overrides
+    parser, parsers = build()
+    is_open = words[0] in COMMANDS and parsers[words[0]].takes_overrides
+    outputs = Path("outputs")
     if is_open:
-        words = [words[0], *_with_values(words[1:], flags[words[0]])]
-    words, outputs = (words, Path("outputs")) if is_open or words[0] == "env" else _outputs_of(words)
-    words = _with_action(words, flags)
+        words = [words[0], *_with_values(words[1:], parsers[words[0]].flags)]
+    elif words[0] != "env":
+        outputs = outputs_of(words)
+        words = [word for word in words if not word.startswith("outputs=")]
+    words = _with_action(words, parsers)
     args, unknown = parser.parse_known_args(words)
     unknown = unknown if is_open else _with_rest(args, unknown)
     action = getattr(args, "action", None)
     args.called = f"{args.command} {action}" if action else args.command
     for word in unknown:
-        if not is_open or _owners(word, args.called, flags):
-            raise XpError(_not_taken(word, args.called, flags))
+        if not is_open or _owners(word, args.called):
+            raise XpError(_not_taken(word, args.called))
     if is_open:
         args.overrides = [*args.overrides, *unknown]
         _check_configuration(args)
@@ -66,12 +69,18 @@ def is_product(args: argparse.Namespace) -> bool:
 
 def outputs_of(words: Sequence[str]) -> Path:
     """The outputs root in a command line, else the default one; raises XpError if it is not a local path."""
-    return _outputs_of(words)[1]
+    from xp.spec.section import local_path
+
+    values = [_unquoted(word) for word in words if word.startswith("outputs=")]
+    try:
+        return Path(local_path(values[-1]) if values else "outputs")
+    except ValueError as error:
+        raise XpError(f"outputs: {error}") from None
 
 
 @cache
-def build() -> tuple[Parser, Mapping[str, frozenset[str]]]:
-    """The parser, and the flags of each command and of each action, as `runs list`."""
+def build() -> tuple[Parser, Mapping[str, Parser]]:
+    """The parser, and those of each command and of each action, as `runs list`."""
     from xp import __version__
 
     parser = Parser(
@@ -85,30 +94,14 @@ def build() -> tuple[Parser, Mapping[str, frozenset[str]]]:
     commands = parser.add_subparsers(
         title="commands", dest="command", metavar="COMMAND", parser_class=Parser, prog="python -m xp"
     )
-    flags: dict[str, frozenset[str]] = {}
+    parsers: dict[str, Parser] = {}
     for name, command in COMMANDS.items():
-        one = commands.add_parser(
-            name,
-            help=command.help,
-            description=f"{command.help[0].upper()}{command.help[1:]}.",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        parsers[name] = one = add_parser(commands, name, command.help)
         command.add(one)
-        one.add_argument("--debug", action="store_true", help="show a traceback instead of one message")
-        flags |= _flags(one, name)
-    return parser, flags
-
-
-def _outputs_of(words: Sequence[str]) -> tuple[list[str], Path]:
-    from xp.spec.section import local_path
-
-    values = [_unquoted(word) for word in words if word.startswith("outputs=")]
-    try:
-        root = Path(local_path(values[-1]) if values else "outputs")
-    except ValueError as error:
-        raise XpError(f"outputs: {error}") from None
-    return [word for word in words if not word.startswith("outputs=")], root
+        for action in one._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers |= {f"{name} {child}": below for child, below in action.choices.items()}
+    return parser, parsers
 
 
 def _unquoted(word: str) -> str:
@@ -121,24 +114,14 @@ def _unquoted(word: str) -> str:
     return str(parse_assignments([word])["outputs"])
 
 
-def _flags(parser: argparse.ArgumentParser, name: str) -> dict[str, frozenset[str]]:
-    """Flags of a command and of each of its actions."""
-    flags = {name: frozenset(flag for action in parser._actions for flag in action.option_strings)}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for child, one in action.choices.items():
-                flags |= _flags(one, f"{name} {child}")
-    return flags
-
-
-def _with_action(words: list[str], flags: Mapping[str, frozenset[str]]) -> list[str]:
+def _with_action(words: list[str], parsers: Mapping[str, Parser]) -> list[str]:
     """The words with the action moved directly behind its command; `runs` alone becomes `runs list`.
 
     Raises:
         XpError: there is no such action.
     """
     command, *rest = words
-    actions = [name.partition(" ")[2] for name in flags if name.startswith(f"{command} ")]
+    actions = [name.partition(" ")[2] for name in parsers if name.startswith(f"{command} ")]
     if not actions or (rest and rest[0] in ("-h", "--help")):
         return words
     place = next((at for at, word in enumerate(rest) if not word.startswith("-")), None)
@@ -178,23 +161,23 @@ def _no_command(text: str) -> str:
     )
 
 
-def _owners(word: str, called: str, flags: Mapping[str, frozenset[str]]) -> list[str]:
+def _owners(word: str, called: str) -> list[str]:
     """Commands that have a flag; only actions of the same command, if some have it."""
     flag = word.partition("=")[0]
-    owners = [name for name, own in flags.items() if flag in own and name != called]
+    owners = [name for name, one in build()[1].items() if flag in one.flags and name != called]
     siblings = [name for name in owners if name.startswith(f"{called.partition(' ')[0]} ")]
     return siblings or owners
 
 
-def _not_taken(word: str, called: str, flags: Mapping[str, frozenset[str]]) -> str:
+def _not_taken(word: str, called: str) -> str:
     """Message for an argument that a command or action does not accept."""
     see = f"see python -m xp {called} --help"
     flag = word.partition("=")[0]
     if not flag.startswith("-"):
         return f"{word}: {called} takes no further argument; {see}"
-    legal = sorted(name for name in flags[called] if name.startswith("--") and name != "--help")
+    legal = sorted(name for name in build()[1][called].flags if name.startswith("--") and name != "--help")
     takes = f"{called} takes {', '.join(legal)}; {see}"
-    if owners := _owners(word, called, flags):
+    if owners := _owners(word, called):
         return f"{flag} is a flag of {' and '.join(owners)}, not of {called}; {takes}"
     return f"{flag}: no such flag of {called}{nearest(flag, legal)}; {takes}"
 
@@ -211,7 +194,7 @@ def _check_configuration(args: argparse.Namespace) -> None:
         )
 
 
-def _with_values(words: Sequence[str], flags: frozenset[str]) -> list[str]:
+def _with_values(words: Sequence[str], flags: Collection[str]) -> list[str]:
     """The words, with another program's flag joined to its value, so that one message is about both."""
     rest, found = list(words), list[str]()
     while rest:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +14,7 @@ from xp.composition.groups import compose_groups, with_plugins
 from xp.composition.known_names import SECTIONS, foreign_hint
 from xp.composition.values import resolve_values
 from xp.lib.nested import set_at
-from xp.planning.backend import backend_of
+from xp.planning.native_keys import NativeKeys
 from xp.spec import RunSpec
 
 _REFERENCE = {"env": "whodunit", "model": "qwen2.5-3b-instruct", "hardware": "a100x4"}
@@ -27,8 +26,6 @@ _VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "slime": ({"evaluation.every": 5, "backend.parallel.tensor": 2}, {**_CRITIC, "backend.convert_model": True}),
 }
 """Compositions whose renderings are searched, in this order: together they use all of xp's fields."""
-_SAMPLES: Mapping[str, Any] = {"bool": True, "int": 1, "float": 1.0, "str": "a", "list": [], "dict": {}, "union": True}
-"""A value of each type that a catalog names."""
 
 
 def hint(text: str) -> str | None:
@@ -42,13 +39,14 @@ def hint(text: str) -> str | None:
     for name in backends:
         if field := _fields(name).get(key):
             return f"in xp: {field}"
-    answers = {name: _tried(name, key) for name in backends}
-    taken_by = [name for name, (reason, _) in answers.items() if reason is None]
-    if taken_by:
+    keys = {name: _keys(name, {}) for name in backends}
+    faults = {name: keys[name].fault(key, _spec(name, {})) for name in backends}
+    if taken_by := [name for name, fault in faults.items() if fault is None]:
         passed = " or ".join(f"backend={name} 'backend.overrides.{key.lstrip('-')}=...'" for name in taken_by)
-        loses = dict.fromkeys(line.partition(": ")[2] for name in taken_by for line in answers[name][1])
+        loses = dict.fromkeys(line.partition(": ")[2] for name in taken_by for line in keys[name].warnings([key]))
         return f"a key of {' and '.join(backends)} that xp passes through: {'; '.join((passed, *loses))}"
-    return next((reason for reason, _ in answers.values()), None)
+    first = next(iter(faults.values()), None)
+    return first and first.replace("xp has a field for this; set ", "in xp: ")
 
 
 @cache
@@ -66,39 +64,22 @@ def _fields(backend: str) -> dict[str, str]:
     """Native key -> field of the spec, by the rows of the backend."""
     fields: dict[str, str] = {}
     for variant in _VARIANTS[backend]:
-        groups = {key: value for key, value in variant.items() if "." not in key}
-        values = {key: value for key, value in variant.items() if "." in key}
-        spec = reference_spec({**_REFERENCE, "backend": backend, **groups}, values)
-        render = import_module(f"xp.backends.{backend}.control.render")
-        for key, field in render.native_keys(spec).owners.items():
+        for key, field in _keys(backend, variant).owners.items():
             if key not in fields or field.startswith(f"{fields[key]}."):  # a later variant may name the field itself
                 fields[key] = field
     return {key: field for key, field in fields.items() if field}
 
 
-@cache
-def _tried(backend: str, key: str) -> tuple[str | None, Sequence[str]]:
-    """Returns why this backend refuses the key in `backend.overrides`, None if it takes it; and its warnings."""
-    name = key.lstrip("-")
-    spec = reference_spec({**_REFERENCE, "backend": backend}, {})
-    overrides = {**spec.backend.overrides, name: _sample(catalogs()[backend][key])}
-    tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
-    reasons = [one.reason for one in backend_of(tried).check(tried) if one.field == f"backend.overrides.{name}"]
-    said = reasons[0].replace("xp has a field for this; set ", "in xp: ") if reasons else None
-    return said, backend_of(tried).override_lines(tried)
+def _keys(backend: str, variant: Mapping[str, Any]) -> NativeKeys:
+    """Native keys of a backend's training in a variant of the reference spec."""
+    keys: NativeKeys = import_module(f"xp.backends.{backend}.control.render").native_keys(_spec(backend, variant))
+    return keys
 
 
-def _sample(known: Mapping[str, Any]) -> Any:
-    """A value that the catalog's words for the key allow."""
-    if known.get("nargs") == 0:
-        return True
-    if known.get("choices"):
-        one: Any = known["choices"][0]
-    else:
-        kind = str(known.get("type") or "str").removeprefix("Optional[")
-        one = _SAMPLES.get(re.split(r"[\[ |]", kind)[0].rstrip("]").lower(), "a")
-        one = "{}" if kind == "loads" else str(one) if "origin" in known else one
-    return [one] * known["nargs"] if isinstance(known.get("nargs"), int) else one
+def _spec(backend: str, variant: Mapping[str, Any]) -> RunSpec:
+    groups = {key: value for key, value in variant.items() if "." not in key}
+    values = {key: value for key, value in variant.items() if "." in key}
+    return reference_spec({**_REFERENCE, "backend": backend, **groups}, values)
 
 
 def reference_spec(options: Mapping[str, str], values: Mapping[str, Any]) -> RunSpec:
