@@ -38,7 +38,11 @@ def sample(reward: float, group: int, num_tokens: int = 3, *, is_left_out: bool 
 
 def settings_of(estimator: str, advantage_fn: str | None = None) -> WorkerConfig:
     name = Estimator(estimator)
-    algorithm = {"estimator": name, "advantage_scale": SCALES.get(name, "group_std"), "advantage_fn": advantage_fn}
+    algorithm = {
+        "estimator": name,
+        "advantage_scale": SCALES.get(name, ("group_std",))[0],
+        "advantage_fn": advantage_fn,
+    }
     return worker_config(Path("/"), 1, **{f"algorithm__{key}": value for key, value in algorithm.items()})
 
 

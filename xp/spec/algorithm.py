@@ -237,9 +237,9 @@ class Algorithm(Section):
         return (self.importance_correction, self.importance_mask) != ("none", "none")
 
     def faults(self) -> Iterator[str]:
-        expected = SCALES.get(self.estimator, self.advantage_scale)
+        expected, reason = SCALES.get(self.estimator, (self.advantage_scale, ""))
         if self.advantage_scale is not expected:
-            yield (f"estimator={self.estimator} {SCALE_REASONS[self.estimator]}: set advantage_scale={expected}")
+            yield (f"estimator={self.estimator} {reason}: set advantage_scale={expected}")
         for field, estimator in (("advantage_fn", Estimator.CUSTOM), ("critic", Estimator.GAE)):
             is_given, is_needed = getattr(self, field) is not None, self.estimator is estimator
             if is_needed and not is_given:
@@ -301,19 +301,11 @@ class Algorithm(Section):
             yield "distill.revision is of a loaded model, and distill.url names a server: set one to null"
 
 
+_OVER_TOKENS = AdvantageScale.BATCH_STD, "divides by the deviation over the trained tokens of a step"
 SCALES = {
-    Estimator.RLOO: AdvantageScale.NONE,
-    Estimator.MAXRL: AdvantageScale.NONE,
-    Estimator.REINFORCE_PP: AdvantageScale.BATCH_STD,
-    Estimator.REINFORCE_PP_BASELINE: AdvantageScale.BATCH_STD,
-    Estimator.GAE: AdvantageScale.BATCH_STD,
-    Estimator.CUSTOM: AdvantageScale.NONE,
+    Estimator.RLOO: (AdvantageScale.NONE, "divides by nothing"),
+    Estimator.MAXRL: (AdvantageScale.NONE, "divides by the mean of the group"),
+    **dict.fromkeys((Estimator.REINFORCE_PP, Estimator.REINFORCE_PP_BASELINE, Estimator.GAE), _OVER_TOKENS),
+    Estimator.CUSTOM: (AdvantageScale.NONE, "is scaled by your own function"),
 }
-SCALE_REASONS = {
-    Estimator.RLOO: "divides by nothing",
-    Estimator.MAXRL: "divides by the mean of the group",
-    Estimator.REINFORCE_PP: "divides by the deviation over the trained tokens of a step",
-    Estimator.REINFORCE_PP_BASELINE: "divides by the deviation over the trained tokens of a step",
-    Estimator.GAE: "divides by the deviation over the trained tokens of a step",
-    Estimator.CUSTOM: "is scaled by your own function",
-}
+"""Estimator -> its only scale, and the reason."""

@@ -15,7 +15,7 @@ from xp.spec.section import (
     EnvVarName,
     ImagePlace,
     LocalPath,
-    NativeKeys,
+    OpenKeys,
     Section,
     Size,
 )
@@ -191,6 +191,6 @@ class BackendSpec(Section):
     engine: EngineSpec
     num_threads: Size
     """CPU threads of the trainer; used where hardware has no accelerator."""
-    overrides: NativeKeys
+    overrides: OpenKeys
     """Native keys of the trainer for training and evaluation, passed through; one that xp renders itself is an error.
     `{}` on the command line removes those of a recipe."""

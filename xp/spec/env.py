@@ -20,6 +20,7 @@ from xp.spec.open_name import checked_name, checked_options
 from xp.spec.reward_fn import RewardFns
 from xp.spec.section import (
     CATALOG_NAME,
+    CHECKED_BELOW,
     FORMS,
     MODULE_PATH,
     MOST_COUNT,
@@ -31,13 +32,12 @@ from xp.spec.section import (
     ModulePath,
     Name,
     Number,
+    OpenKeys,
     Positive,
     RowsName,
     Seconds,
     Section,
     check_http_url,
-    check_no_secret_below,
-    check_numbers_below,
     check_plain_url,
 )
 from xp.spec.tasks import HeldOutSpec, SelectionSpec
@@ -200,7 +200,7 @@ class EnvMember(Section):
 
     provider: str
     """One of xp's own (docs/environments.md), a plugin's, or `package.module:Class` of your own provider."""
-    options: dict[str, Any]
+    options: OpenKeys
     """Fields of a provider that has a schema of its own (a package's, a plugin's), or of your own provider."""
     target: str | None
     """`Org/Name` in the OpenReward catalog, the URL of an ORS or OpenEnv server, a verifiers package, a task of
@@ -221,14 +221,14 @@ class EnvMember(Section):
     grader_form: Annotated[GraderForm, Field(strict=False)]
     """Form of a function's call: `xp` (answer, row), `verl` (data_source, solution_str, ground_truth, extra_info), or
     `trl` (prompts, completions and the columns), which returns a list."""
-    grader_args: dict[str, Any]
+    grader_args: OpenKeys
     """Keyword arguments of the grader: `tolerance` of number, `pattern` of regex, those of your own."""
     env_class: Name | None
     """provider local: an environment that skyrl_gym has registered, as the grader."""
-    rows: RowsName | dict[Name, RowsName] | None
+    rows: Annotated[RowsName | dict[Name, RowsName] | None, CHECKED_BELOW]
     """Tasks of providers local, openenv and harness: a file (.jsonl, .json, .csv, .parquet), split -> file,
     `hf:ORG/NAME`, or `package.module:function` that returns them."""
-    columns: dict[Literal["prompt", "answer", "split"], str]
+    columns: Annotated[dict[Literal["prompt", "answer", "split"], str], CHECKED_BELOW]
     """The columns of `rows` that have the prompt, the answer and the split; dots lead into structs."""
     num_seeds: Count
     """provider openenv: reset seeds for each row; a task is a row with one of them."""
@@ -237,7 +237,7 @@ class EnvMember(Section):
     toolset: Name | None
     """provider openreward: a toolset of the server's SDK (codex, claude-code, hermes, ...) that each session has. Its
     tools replace the environment's tools of the same names."""
-    overrides: dict[EnvVarName, str | SecretSource | None]
+    overrides: Annotated[dict[EnvVarName, str | SecretSource | None], CHECKED_BELOW]
     """Variables of the environment's server (`serve`) or of its container in the catalog, such as OPENAI_BASE_URL of an
     environment's own model. A secret is `{from_env: VARIABLE}`. null means the variable of the same name."""
     train: SelectionSpec
@@ -267,7 +267,7 @@ class EnvMember(Section):
     """Prompt that the model reads: `prepared` is the task set's, which each session must repeat; `live` is that of the
     episode's own session, for environments that draw it anew."""
     limits: EnvLimits
-    secrets: dict[EnvVarName, SecretSource | None]
+    secrets: Annotated[dict[EnvVarName, SecretSource | None], CHECKED_BELOW]
     """Secrets of each session, by name. null means the variable of the same name (in upper case)."""
     allowed_origins: tuple[str, ...]
     """Origins beside the catalog's that may receive the API key and the secrets."""
@@ -295,11 +295,6 @@ class EnvMember(Section):
     @classmethod
     def _whole_path(cls, target: str | None) -> str | None:
         return str(Path(target).absolute()) if target is not None and target.startswith(("./", "../")) else target
-
-    @field_validator("options", "secrets", "grader_args", "rows", "columns", "overrides", mode="before")
-    @classmethod
-    def _no_secret_in_options(cls, options: Any) -> Any:
-        return check_numbers_below(check_no_secret_below(options))
 
     @field_validator("options", mode="after")
     @classmethod

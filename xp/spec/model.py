@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, Field
 
 from xp.spec.dialect import Dialect, DialectName
 from xp.spec.section import (
@@ -17,7 +17,7 @@ from xp.spec.section import (
     Name,
     Positive,
     Section,
-    check_no_secret_below,
+    check_below,
 )
 
 
@@ -197,13 +197,8 @@ class Model(Section):
         """Arguments that the chat template is given."""
         return {name: value for name, value in self.chat_template.items() if value is not None}
 
-    @field_validator("name", "path", mode="before")
-    @classmethod
-    def _no_secret_in_names(cls, text: Any) -> Any:
-        return check_no_secret_below(text)
-
     def faults(self) -> Iterator[str]:
-        check_no_secret_below(self.model_dump())
+        check_below(self.model_dump())
         if self.dialect is Dialect.AUTO and self.tools_prompt is ToolsPrompt.SYSTEM:
             yield "dialect=auto reads the chat template, which writes no tools with tools_prompt=system; set dialect"
         if self.router_replay and self.architecture is not None and self.architecture.num_experts is None:

@@ -19,12 +19,11 @@ from xp.spec.section import (
     ImageName,
     LocalPath,
     Name,
+    OpenKeys,
     Seconds,
     Section,
     Size,
     check_http_url,
-    check_no_secret_below,
-    check_numbers_below,
     check_plain_url,
 )
 
@@ -76,7 +75,7 @@ class LauncherSpec(Section):
     """Place of the run. A field of another launcher is null: one that would be ignored is refused."""
 
     name: Annotated[LauncherName | str, OpenName(Kind.LAUNCHER, LauncherName)]
-    options: dict[str, Any]
+    options: OpenKeys
     """Fields of launcher=skypilot or of a plugin's launcher, as its own schema has them."""
     grace_s: Seconds
     """Seconds between SIGTERM and SIGKILL when a run is stopped."""
@@ -125,11 +124,6 @@ class LauncherSpec(Section):
     """Modal: time limit of one stage, in seconds."""
     secret_name: Name | None
     """Modal: the Modal Secret that holds the values of the run's secrets; None where a run has none."""
-
-    @field_validator("options", mode="before")
-    @classmethod
-    def _no_secret_in_options(cls, options: Any) -> Any:
-        return check_numbers_below(check_no_secret_below(options))
 
     @field_validator("options", mode="after")
     @classmethod

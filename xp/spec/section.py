@@ -154,38 +154,32 @@ def check_http_url(name: str, url: str, instead: str = "") -> None:
 def user_in_url(value: Any) -> str | None:
     """The path of the first text below a value with a URL that has a user or a password. None means that there is
     none."""
-    return _first_text(value, lambda text: bool(USER_IN_URL.search(text)))
+    return _first_leaf(value, lambda one: isinstance(one, str) and USER_IN_URL.search(one) is not None)
 
 
 def secret_below(value: Any) -> str | None:
     """Describes, with its path, the first text below a value that holds a secret by its shape. None means that there is
     none."""
-    for reason, place in ((WITHOUT_USER, user_in_url(value)), (WITHOUT_TOKEN, _first_text(value, holds_token))):
+    token = _first_leaf(value, lambda one: isinstance(one, str) and holds_token(one))
+    for reason, place in ((WITHOUT_USER, user_in_url(value)), (WITHOUT_TOKEN, token)):
         if place is not None:
             return f"{place}: {reason}" if place else reason
     return None
 
 
-def check_no_secret_below(value: Any) -> Any:
-    """Raises ValueError, with the path, where a text below the value holds a secret by its shape."""
+def check_below(value: Any) -> Any:
+    """Raises ValueError, with the path, where a text below the value holds a secret by its shape, or a number is not
+    finite: JSON has no such number."""
     if (fault := secret_below(value)) is not None:
         raise ValueError(fault)
-    return value
-
-
-def check_numbers_below(value: Any) -> Any:
-    """Raises ValueError, with the path, where a number below the value is not finite: JSON has no such number."""
     if (place := _first_leaf(value, lambda one: isinstance(one, float) and not math.isfinite(one))) is not None:
         raise ValueError(f"{place}{place and ': '}should be a finite number")
     return value
 
 
-NativeKeys = Annotated[dict[str, Any], BeforeValidator(lambda value: check_numbers_below(check_no_secret_below(value)))]
-"""A trainer's own keys and their values."""
-
-
-def _first_text(value: Any, is_match: Callable[[str], bool]) -> str | None:
-    return _first_leaf(value, lambda one: isinstance(one, str) and is_match(one))
+CHECKED_BELOW: Final = BeforeValidator(check_below)
+OpenKeys = Annotated[dict[str, Any], CHECKED_BELOW]
+"""Keys of another schema, as of a trainer or a provider, with their values."""
 
 
 def _first_leaf(value: Any, is_match: Callable[[Any], bool], place: str = "") -> str | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field
 
 from xp.lib.data_files import HUB
-from xp.spec.section import Count, CountOrZero, NativeKeys, NotNegative, Number, Positive, Section, Size
+from xp.spec.section import Count, CountOrZero, NotNegative, Number, OpenKeys, Positive, Section, Size
 from xp.spec.training import LrSchedule, rate_faults
 
 SOLVE: Final = "solve"
@@ -95,7 +95,7 @@ class Sft(Section):
     """Optimizer updates between checkpoints."""
     held_out_fraction: Annotated[float, Field(ge=0, le=0.5)]
     """Fraction of the episodes' tasks held out for the validation loss, which is measured before and after."""
-    overrides: NativeKeys
+    overrides: OpenKeys
     """Native keys of the trainer for this stage, passed through: of SFTConfig on TRL and SkyRL, flags of Slime."""
 
     def faults(self) -> Iterator[str]:

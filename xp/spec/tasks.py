@@ -36,6 +36,7 @@ SplitNames = Annotated[tuple[str, ...], BeforeValidator(_as_names), PlainSeriali
 Share = Annotated[float, Field(ge=0, le=1)]
 PassRate = tuple[Share, Share] | None
 Indices = tuple[CountOrZero, ...] | None
+BOTH = "num_tasks and indices exclude each other: set one of them to null"
 
 
 class SelectionSpec(Section):
@@ -60,27 +61,23 @@ class SelectionSpec(Section):
     """Orders the tasks by their pass rate in `profile`, from the highest to the lowest."""
 
     def faults(self) -> Iterator[str]:
-        _refuse_both(self.num_tasks, self.indices)
-        self._check_profile()
+        if self.num_tasks is not None and self.indices is not None:
+            yield BOTH
+        if self.profile is None and (self.pass_rate is not None or self.easy_first):
+            yield (
+                "pass_rate and easy_first need profile, an evaluation of the training tasks: python -m xp tasks profile"
+                " makes one"
+            )
+        if self.pass_rate is not None and self.pass_rate[0] > self.pass_rate[1]:
+            yield "pass_rate is [lowest, highest], two shares from 0 to 1"
+        if self.profile is not None and (self.indices is not None or self.shuffle):
+            yield "profile selects tasks by their pass rate: set indices to null and shuffle to false"
+        if self.profile is not None and len(self.split) != 1:
+            yield "profile supports one training split: name one in split"
         if self.indices is not None and len(self.split) > 1:
             yield "indices are positions within one split, but there are several splits: use num_tasks"
         if len(set(self.split)) < len(self.split):
             yield "split has one name twice"
-
-    def _check_profile(self) -> None:
-        if self.profile is None:
-            if self.pass_rate is not None or self.easy_first:
-                raise ValueError(
-                    "pass_rate and easy_first need profile, an evaluation of the training tasks:"
-                    " python -m xp tasks profile makes one"
-                )
-            return
-        if self.pass_rate is not None and self.pass_rate[0] > self.pass_rate[1]:
-            raise ValueError("pass_rate is [lowest, highest], two shares from 0 to 1")
-        if self.indices is not None or self.shuffle:
-            raise ValueError("profile selects tasks by their pass rate: set indices to null and shuffle to false")
-        if len(self.split) != 1:
-            raise ValueError("profile supports one training split: name one in split")
 
 
 class HeldOutSpec(Section):
@@ -111,11 +108,7 @@ class HeldOutSpec(Section):
         return self.overlap is Overlap.ALLOWED
 
     def faults(self) -> Iterator[str]:
-        _refuse_both(self.num_tasks, self.indices)
+        if self.num_tasks is not None and self.indices is not None:
+            yield BOTH
         if self.indices is not None and self.split is None:
             yield "indices are positions within a split: set split too"
-
-
-def _refuse_both(num_tasks: int | None, indices: Indices) -> None:
-    if num_tasks is not None and indices is not None:
-        raise ValueError("num_tasks and indices exclude each other: set one of them to null")
