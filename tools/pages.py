@@ -10,9 +10,10 @@ from typing import Final
 
 from tools.parity.measure import section
 from tools.public_scripts import page as scripts_page
-from xp.cli.explain import Field, as_yaml, comment_of, fields_of, source_of, specs_of
+from xp.cli.explain import Field, comment_of, fields_of, source_of, specs_of
 from xp.composition import compose, origin_of
 from xp.episode.metric_table import METRICS, Metric
+from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of
 from xp.planning.rows import FieldSupport, Support, meant_fields
 from xp.spec import BackendName

@@ -15,7 +15,6 @@ from xp.planning.memory.estimate import (
     BY_LENGTH,
     estimate,
     fine_tuning,
-    shape_of,
 )
 from xp.planning.memory.fit import (
     MemoryVerdict,
@@ -53,7 +52,7 @@ TRL = ("env=whodunit", "hardware=a100x2", "model=qwen3-4b", "backend=trl")
     ],
 )
 def test_parameters_are_counted_exactly(model: str, published: int) -> None:
-    shape = shape_of(compose([f"model={model}"]))
+    shape = compose([f"model={model}"]).model.architecture
     assert shape is not None
     assert weights_of(shape).total == published
 
@@ -250,7 +249,7 @@ def test_a_plan_shows_both_cases_with_their_parts() -> None:
         "  fits with 30.7 to 32.1 GiB to spare",
     ]
     ddp = memory_lines(compose([*TRL, "backend.parallel.strategy=ddp"]))
-    lora = "model.lora='{rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}'"
+    lora = "'model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}'"
     assert ddp[2].endswith("reference 7.5, activations 17.7 to 20.8, fragmentation 8.0 to 8.3, overhead 2.8")
     assert ddp[-1] == (
         "  would not fit by 24.8 GiB as expected; cheapest: backend.parallel.strategy=fsdp2 (11.0 GiB to spare), or"
@@ -379,7 +378,7 @@ def test_a_fine_tuning_is_counted_with_its_own_batch_and_no_other_model(
 ) -> None:
     spec = compose([*overrides, TALK, "sft.micro_batch_size=2", "training.micro_batch_size=4"])
     own, training = estimate(fine_tuning(spec)), estimate(spec)
-    shape = shape_of(spec)
+    shape = spec.model.architecture
     assert shape is not None
     assert own.tokens == 2 * (2048 + 8192)
     assert (own.generation, training.training.keys() - own.training.keys()) == ({}, without)
@@ -445,7 +444,7 @@ def test_what_a_logit_takes_is_what_was_measured() -> None:
     }
     for overrides, size in by_spec.items():
         spec = compose(overrides)
-        shape = shape_of(spec)
+        shape = spec.model.architecture
         assert shape is not None
         assert estimate(spec).training["logits"] == pytest.approx(size * tokens * shape.vocab_size)
     # The entropy of 1,024 tokens at once is more than the gradients of so few.

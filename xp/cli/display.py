@@ -214,7 +214,7 @@ def arithmetic(plan: Plan) -> list[str]:
 
 def show_summary(plan: Plan, outputs: Path) -> None:
     """Prints the summary at the end of a run: the training, reward before and after, and paths of its files."""
-    from xp.cli.report import episodes_line, report_line, written_report
+    from xp.cli.report import episodes_line, report_line, write_report
     from xp.planning.extent import held_out_lines
 
     out = console()
@@ -244,7 +244,7 @@ def show_summary(plan: Plan, outputs: Path) -> None:
         out.print(f"  fine-tuned    {run / 'sft'}")
     if (run / "model").exists():
         out.print(f"  model         {run / 'model'}")
-    written_report(run, lambda text: out.print(f"  {text}"))
+    write_report(run, lambda text: out.print(f"  {text}"))
     for place in filter(None, (report_line(run), episodes_line(run))):
         out.print(f"  {place}", soft_wrap=True)
     for line in tracked_places(plan.spec.tracking, run):
@@ -303,20 +303,12 @@ def environment_lines(run: Path) -> list[str]:
 
 
 def _reward(result: HeldOutResult) -> str:
-    size = counted(result.num_scored, "episode")
-    text = f"{result.reward_mean:.3f}{_interval(result)} over {size}{_passes(result)}"
-    text = f"{text}, {result.num_void} void" if result.num_void else text
-    return f"{text} ({result.label})" if result.label else text
-
-
-def _interval(result: HeldOutResult) -> str:
-    """Confidence interval of the mean over tasks; empty with a single task, or if all rewards are equal."""
+    """Mean reward, with its confidence interval over tasks unless there is one task or all rewards are equal."""
     low, high = interval_of(result)
-    return "" if low is None or high is None else f" (95 %: {low:.3f} to {high:.3f})"
-
-
-def _passes(result: HeldOutResult) -> str:
-    """Text of the passed share."""
-    if result.pass_threshold == FULL_REWARD:
-        return f", {result.pass_share:.0%} with full reward"
-    return f", {result.pass_share:.0%} with a reward of at least {result.pass_threshold:g}"
+    interval = "" if low is None or high is None else f" (95 %: {low:.3f} to {high:.3f})"
+    is_full = result.pass_threshold == FULL_REWARD
+    passed = "full reward" if is_full else f"a reward of at least {result.pass_threshold:g}"
+    text = f"{result.reward_mean:.3f}{interval} over {counted(result.num_scored, 'episode')}"
+    text += f", {result.pass_share:.0%} with {passed}"
+    text += f", {result.num_void} void" if result.num_void else ""
+    return f"{text} ({result.label})" if result.label else text

@@ -27,7 +27,7 @@ from xp.evaluation.entries import CLASS
 from xp.planning.episode import episode_config, episode_environ, spec_in_job
 from xp.run_records.resume import split_off
 from xp.run_records.run_directory import resource_errors
-from xp.spec import EnvMember, RunSpec
+from xp.spec import RunSpec
 
 NUM_TASKS: Final = 4
 
@@ -87,7 +87,9 @@ def _check_member(
         try:
             watch.doing("connecting")
             providers.append(provider := load_provider(rules, environ := episode_environ(spec)))
-            split = _split(member, provider.splits())
+            # A training split, or any split of an environment without training tasks.
+            known = provider.splits()
+            split = next((split for split in (*member.train.split, *known) if split in known), "train")
             for measured in measure(  # noqa: B007 - the last ones are reported
                 provider,
                 rules,
@@ -118,11 +120,6 @@ def _check_member(
         raise fault
     limit = spec.training.max_prompt_tokens
     return report(rules, result, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
-
-
-def _split(member: EnvMember, splits: Sequence[str]) -> str:
-    """The split to play: a training split, or any split of an environment without training tasks."""
-    return next((split for split in (*member.train.split, *splits) if split in splits), "train")
 
 
 def token_counter(directory: str, spec: RunSpec) -> Callable[[Sequence[Message], str], int]:

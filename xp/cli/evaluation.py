@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import asdict
 from itertools import pairwise
@@ -209,11 +209,12 @@ def profile_command(args: Namespace) -> int:
         raise XpError(f"a profile is of one model and one environment or mixture; got {len(profiled)} pairs")
     with stopping(), redirect_stdout(sys.stderr):
         result = EvaluationRun(profiled[0], words.settings, Allowance(None, None)).run(again=False)
-    rates = rates_of(result)
+    tries, threshold = result["playing"]["samples_per_task"], result["playing"]["pass_threshold"]
+    # None means that every episode of a task was void.
+    rates = {task: pass_share(one["rewards"], threshold) for task, one in result["tasks"].items()}
     if args.json:
         print(json.dumps({"id": result["id"], "model": result["model"]["name"], "rates": rates}, indent=2))
     else:
-        tries, threshold = result["playing"]["samples_per_task"], result["playing"]["pass_threshold"]
         head = (
             f"{len(rates)} training tasks of {result['env']}, {tries} tries each by {result['model']['name']};"
             f" passed from a reward of {threshold:g} on"
@@ -235,27 +236,18 @@ def _logged_command(args: Namespace) -> int:
     return ExitCode.OK
 
 
-def rates_of(result: Mapping[str, Any]) -> dict[str, float | None]:
-    """Task -> share of its episodes that passed. None means that every episode was void."""
-    threshold = result["playing"]["pass_threshold"]
-    return {task: pass_share(one["rewards"], threshold) for task, one in result["tasks"].items()}
-
-
 def _show_rates(head: str, rates: Sequence[float | None], profile: str, lowest: float) -> None:
     """Prints the distribution of the rates, and the keys of a training on tasks with a rate from `lowest` on."""
     known = [rate for rate in rates if rate is not None]
+    edges = [number / BINS for number in range(BINS + 1)]
+    between = [
+        (f"{low:g} to {high:g}", sum(low <= rate < high and rate > 0 for rate in known))
+        for low, high in pairwise(edges)
+    ]
     print(shown(head))
-    for label, number in _histogram(known):
+    for label, number in (("never", known.count(0.0)), *between, ("always", known.count(1.0))):
         print(f"  {label:<22}{number:>6}  {bar(number / max(1, len(known)))}")
     if void := len(rates) - len(known):
         print(f"  {'every try was void':<22}{void:>6}  left out of a training by pass rate")
     print("train on what is neither always nor never passed:")
     print(f"  env.train.profile={profile} env.train.pass_rate=[{lowest:g},{1 - lowest:g}]")
-
-
-def _histogram(rates: list[float]) -> list[tuple[str, int]]:
-    """Label and number of tasks of each range: never, ranges between, always."""
-    between = [rate for rate in rates if 0 < rate < 1]
-    edges = [number / BINS for number in range(BINS + 1)]
-    ranges = [(f"{low:g} to {high:g}", sum(low <= rate < high for rate in between)) for low, high in pairwise(edges)]
-    return [("never", rates.count(0.0)), *ranges, ("always", rates.count(1.0))]

@@ -20,6 +20,7 @@ from xp.composition.native_names import hint as native_hint
 from xp.composition.origins import ALTERNATIVES
 from xp.episode.metric_table import METRICS, Metric, find
 from xp.errors import ExitCode, XpError, nearest
+from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of
 from xp.planning.rows import implemented_by_xp
 from xp.planning.values import spec_refusals
@@ -155,15 +156,6 @@ def fields_of(spec: RunSpec) -> dict[str, Field]:
         short = [replace(one, path=one.path.replace(prefix, "env.", 1)) for one in fields.values()]
         return {field.path: field for field in short}
     return fields
-
-
-def as_yaml(value: Any) -> str:
-    """A value in YAML's syntax."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(as_yaml, value))}]"
-    return str(value)
 
 
 def _walk(section: Section, path: str) -> Iterator[Field]:

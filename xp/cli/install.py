@@ -44,7 +44,6 @@ SKYRL_ON_A_CPU = (
         for file in (LOCKS.parent / "requirements/skyrl.lock", LOCKS.parent / "requirements/skyrl-wheels.lock")
     ),
 )
-USE_IT = "then add to a command: backend.runtime.python=.venv-skyrl/bin/python"
 
 
 def install(spec: RunSpec, python: str | None = None) -> Path | None:
@@ -113,7 +112,8 @@ def why_not(spec: RunSpec) -> str:
         if spec.backend.name != BackendName.SKYRL:
             return f"on hardware=cpu the job runs in xp's own Python; {gpus}"
         steps = SKYRL_ON_A_CPU if not IS_CLONE else ("make .venv-skyrl/.done",)
-        return "\n  ".join((f"SkyRL on hardware=cpu has a Python of its own; {gpus}; for a CPU:", *steps, USE_IT))
+        use_it = "then add to a command: backend.runtime.python=.venv-skyrl/bin/python"
+        return "\n  ".join((f"SkyRL on hardware=cpu has a Python of its own; {gpus}; for a CPU:", *steps, use_it))
     strategy = spec.backend.parallel.strategy
     return f"backend={spec.backend.name} with strategy={strategy} has no lock here: see its page in docs/backends"
 
@@ -147,9 +147,6 @@ def install_command(args: Namespace) -> int:
     python = install(spec, args.python)
     print(f"nothing to install: {why_not(spec)}" if python is None else f"installed: {python}")
     return ExitCode.OK
-
-
-PYTHON_NAMES = ("python3.12", "python3", "python")
 
 
 def install_sources(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -255,7 +252,8 @@ def _is_virtual(python: str) -> bool:
 
 def _on_path() -> list[str]:
     places = os.environ.get("PATH", "").split(os.pathsep)
-    paths = [shutil.which(name, path=place) for name in PYTHON_NAMES for place in places if place]
+    names = ("python3.12", "python3", "python")
+    paths = [shutil.which(name, path=place) for name in names for place in places if place]
     return list(dict.fromkeys(os.path.abspath(one) for one in paths if one is not None))
 
 

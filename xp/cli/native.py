@@ -16,12 +16,13 @@ from typing import Any, Final
 import yaml
 
 from xp.backends.slime.control.flags import catalog as flag_catalog
-from xp.cli.explain import as_yaml, fields_of
+from xp.cli.explain import fields_of
 from xp.cli.table import Column, show_table
 from xp.composition.known_names import PLAIN, RENAMED, SENTENCES, foreign_hint
 from xp.composition.native_names import catalogs
 from xp.composition.scripts import keys_of, script_keys
 from xp.errors import XpError
+from xp.lib.text import as_yaml
 from xp.lib.yaml_loader import LOADER
 from xp.planning.native_keys import AnswerKind, NativeKeys
 from xp.planning.plan import Plan

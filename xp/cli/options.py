@@ -33,11 +33,15 @@ def options_command(args: Namespace) -> int:
     if group is not None and group not in GROUPS:
         raise XpError(f"{group}: no such group{nearest(group, GROUPS)}; groups are {', '.join(GROUPS)}")
     if group is None:
-        listed = {name: list(options(name, args.config_dir)) for name in GROUPS}
-        print(json.dumps(listed, indent=2) if args.json else groups())
+        names = {name: list(options(name, args.config_dir)) for name in GROUPS}
+        print(json.dumps(names, indent=2) if args.json else groups())
         return ExitCode.OK
     if group == "env":
-        show_environments(args.config_dir, is_opened=args.open, as_json=args.json)
+        environments = listed(args.config_dir, is_opened=args.open)
+        if args.json:
+            print(json.dumps([asdict(one) for one in environments], indent=2))
+        else:
+            show_options({one.name: _line(one) for one in environments})
         return ExitCode.OK
     sentences = {name: first_sentence(file) for name, file in options(group, args.config_dir).items()}
     if group == "hardware":
@@ -90,15 +94,6 @@ class InstalledEnvironment:
     tools: Sequence[str] | None = None
     fault: str | None = None
     """Reason why the environment could not be opened."""
-
-
-def show_environments(config_dirs: Sequence[Path], *, is_opened: bool, as_json: bool) -> None:
-    """Prints the list of environments."""
-    environments = listed(config_dirs, is_opened=is_opened)
-    if as_json:
-        print(json.dumps([asdict(one) for one in environments], indent=2))
-    else:
-        show_options({one.name: _line(one) for one in environments})
 
 
 def listed(config_dirs: Sequence[Path], *, is_opened: bool) -> Iterator[InstalledEnvironment]:

@@ -12,9 +12,6 @@ from xp.cli.arguments import COMMANDS, INSTEAD, Parser, add_parser
 from xp.cli.help_texts import EPILOG
 from xp.errors import XpError, nearest
 
-_SECTIONS: Final = ("env", "model", "algorithm", "sft", "training", "evaluation", "backend", "hardware", "launcher")
-_KEYS: Final = ("seed", "name", *_SECTIONS)
-"""First words of keys, which are not commands."""
 _WORK: Final = (
     *("run", "prepare", "sft", "eval", "search", "install", "replay", "report", "view", "env new"),
     *("tasks profile", "tasks prune", "runs fetch", "runs cancel", "runs publish", "runs tag", "runs trust"),
@@ -34,7 +31,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if bare := next((word for word in words if word.startswith("=")), None):
         raise XpError(f"{bare}: no key before `=`; an override is written key=value, without spaces")
     if not words or (words[0] not in COMMANDS and words[0] not in ("-h", "--help", "--version")):
-        if words and _is_word(words[0]):
+        if words and not words[0].startswith(("-", "~", "+")) and "=" not in words[0]:
             raise XpError(_no_command(words[0]))
         words = ["run", *words]
     parser, parsers = build()
@@ -143,15 +140,12 @@ def _with_rest(args: argparse.Namespace, unknown: Sequence[str]) -> list[str]:
     return [word for word in unknown if word.startswith("-")]
 
 
-def _is_word(text: str) -> bool:
-    """Returns whether a first argument is a command, not a flag or an override."""
-    return not text.startswith(("-", "~", "+")) and "=" not in text
-
-
 def _no_command(text: str) -> str:
+    from xp.spec import RunSpec
+
     if text in INSTEAD:
         return f"{text}: no such command; use `python -m xp {INSTEAD[text]}`"
-    if text.partition(".")[0] in _KEYS:
+    if text.partition(".")[0] in RunSpec.model_fields:
         return f"{text}: no such command; a key is set as {text}=VALUE, and shown by `python -m xp explain {text}`"
     actions = [name for name in build()[1] if name.endswith(f" {text}")]
     guess = f" (did you mean {' or '.join(actions)}?)" if actions else nearest(text, COMMANDS)

@@ -61,15 +61,12 @@ def last_problem(run: Path, record: RunRecord) -> str | None:
         problems = symptoms(metrics_history(run, record))
     except XpError:
         return None
-    alarms = sorted((one for one in problems if one.severity is not Severity.NOTE), key=_weight)
+    alarms = [one for one in problems if one.severity is not Severity.NOTE]
     if not alarms:
         return None
-    one, command = alarms[0], xp_command(f"runs diagnose {run.name}", run.parent.parent)
+    one = min(alarms, key=lambda alarm: (alarm.severity is not Severity.BROKEN, -alarm.step))
+    command = xp_command(f"runs diagnose {run.name}", run.parent.parent)
     return shown(f"problem  {one.rule}, step {one.step}: {one.found} ({command})")
-
-
-def _weight(symptom: Any) -> tuple[bool, int]:
-    return symptom.severity is not Severity.BROKEN, -symptom.step
 
 
 def _last_words(run: Path, stage: StageRecord) -> str:
@@ -178,7 +175,7 @@ class Panel:
         self._lines: deque[str] = deque(maxlen=LINES)
         self._rest = ""
         self._is_over = False
-        self._seen: tuple[int, ...] | None = None
+        self._seen: tuple[tuple[int, int], ...] | None = None
         self._known: tuple[RunRecord, RunProgress | None] | None = None
 
     def echo(self, text: str) -> None:
@@ -224,7 +221,8 @@ class Panel:
         """Record and progress, read again when their files change."""
         files = [self._run / FILE, self._run / "metrics.jsonl"]
         try:
-            seen = tuple(value for file in files if file.is_file() for value in _stamp(file))
+            stats = [file.stat() for file in files if file.is_file()]
+            seen = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
             if seen and seen != self._seen:
                 record = read_record(self._run)
                 progress = progress_of(self._run, record)
@@ -234,11 +232,6 @@ class Panel:
         except (OSError, XpError):
             return self._known  # the record is being written; it is read again in half a second
         return self._known
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    stat = file.stat()
-    return stat.st_mtime_ns, stat.st_size
 
 
 def _stages(record: RunRecord) -> Any:

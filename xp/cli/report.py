@@ -124,14 +124,12 @@ def report_line(run: Path) -> str:
     return f"report        not written yet: {xp_command(f'report {run.name}', run.parent.parent)}"
 
 
-def written_report(run: Path, warn: Callable[[str], None]) -> Path | None:
-    """Writes the run's report; returns None, with a warning, if that fails."""
+def write_report(run: Path, warn: Callable[[str], None]) -> None:
+    """Writes the run's report; warns if that fails."""
     try:
         write_page([run], run / REPORT)
     except Exception as error:
         warn(f"no report: {type(error).__name__}: {error}")
-        return None
-    return run / REPORT
 
 
 def places_of_failed(run: Path) -> list[str]:
@@ -139,5 +137,5 @@ def places_of_failed(run: Path) -> list[str]:
     line = episodes_line(run)
     if line is None:
         return []
-    written_report(run, lambda _: None)
+    write_report(run, lambda _: None)
     return [line, report_line(run)]

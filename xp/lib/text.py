@@ -35,6 +35,18 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def as_yaml(value: Any) -> str:
+    """A value in YAML's syntax, in one line."""
+    match value:
+        case None | bool():
+            return "null" if value is None else str(value).lower()
+        case list() | tuple():
+            return f"[{', '.join(map(as_yaml, value))}]"
+        case dict():
+            return "{" + ", ".join(f"{key}: {as_yaml(one)}" for key, one in value.items()) + "}"
+    return str(value)
+
+
 def shortened(text: str, most: int = 60) -> str:
     """The text with at most this number of characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."

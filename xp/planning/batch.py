@@ -100,19 +100,22 @@ class BatchShape:
         return self.prompts * self.group
 
 
-FIELDS: Mapping[str, str] = {
-    "micro": "training.micro_batch_size",
-    "updates": "training.updates_per_step",
-    "prompts": "training.prompts_per_step",
-    "group": "training.group_size",
-    "tensor": "backend.parallel.tensor",
-    "pipeline": "backend.parallel.pipeline",
-    "context": "backend.parallel.context",
-    "expert": "backend.parallel.expert",
-    "engine_tensor": "backend.engine.tensor_parallel",
-    "engine_accelerators": "backend.engine.accelerators",
+FIELDS: Mapping[str, tuple[str, float]] = {
+    # The micro-batch and the engines' layout change only speed and memory.
+    "micro": ("training.micro_batch_size", 1.0),
+    "engine_tensor": ("backend.engine.tensor_parallel", 1.0),
+    "engine_accelerators": ("backend.engine.accelerators", 1.5),
+    "tensor": ("backend.parallel.tensor", 2.0),
+    "pipeline": ("backend.parallel.pipeline", 2.0),
+    "context": ("backend.parallel.context", 2.0),
+    "expert": ("backend.parallel.expert", 2.0),
+    # These three change the experiment: the noise of an update, the number of updates, the baseline.
+    "updates": ("training.updates_per_step", 3.0),
+    "prompts": ("training.prompts_per_step", 4.0),
+    "group": ("training.group_size", 6.0),
 }
-"""Field of BatchShape -> key of the spec."""
+"""Field of BatchShape -> key of the spec, and the cost of doubling or halving the number; any change costs a quarter of
+it in addition."""
 
 
 def batch_shape(spec: RunSpec) -> BatchShape:
@@ -124,7 +127,7 @@ def batch_shape(spec: RunSpec) -> BatchShape:
     of_network = ("num_heads", "num_kv_heads", "num_layers", "num_experts")
     network: dict[str, Any] = {name: getattr(shape, name, None) for name in of_network}
     return BatchShape(
-        **{name: attrgetter(key)(spec) for name, key in FIELDS.items()},
+        **{name: attrgetter(key)(spec) for name, (key, _) in FIELDS.items()},
         **network,
         first_stage=spec.backend.parallel.first_stage_layers,
         last_stage=spec.backend.parallel.last_stage_layers,
@@ -299,21 +302,6 @@ MOST = 3
 """Largest number of proposals."""
 MOST_TRIED = 100_000
 """Largest number of shapes that are tried: about two seconds."""
-WEIGHTS: Mapping[str, float] = {
-    # The micro-batch and the engines' layout change only speed and memory.
-    "micro": 1.0,
-    "engine_tensor": 1.0,
-    "engine_accelerators": 1.5,
-    "tensor": 2.0,
-    "pipeline": 2.0,
-    "context": 2.0,
-    "expert": 2.0,
-    # These three change the experiment: the noise of an update, the number of updates, the baseline.
-    "updates": 3.0,
-    "prompts": 4.0,
-    "group": 6.0,
-}
-"""Cost of doubling or halving a number; any change costs a quarter of it in addition."""
 SCHEDULE = ("updates", "prompts", "group")
 PLACEMENT = ("tensor", "pipeline", "context", "expert", "engine_tensor", "engine_accelerators")
 
@@ -333,7 +321,7 @@ class Proposal:
 def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...]) -> list[Proposal]:
     """Up to three legal batch shapes with one or two changed numbers, without those that change more than another does.
 
-    The cost is the sum of weight x (1/4 + |log2(new / old)|) over the numbers that change.
+    The cost is the sum of FIELDS x (1/4 + |log2(new / old)|) over the numbers that change.
     """
     proposals = []
     is_misplaced = any(constraint.tier is Tier.PLACEMENT for constraint in broken(batch, constraints))
@@ -341,8 +329,8 @@ def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...]) -> lis
         candidate = replace(batch, **changes)
         if all(constraint.holds(candidate) for constraint in constraints):
             factors = {name: value / getattr(batch, name) for name, value in changes.items()}
-            cost = sum(WEIGHTS[name] * (0.25 + abs(math.log2(factor))) for name, factor in factors.items())
-            proposals.append(Proposal({FIELDS[name]: value for name, value in changes.items()}, cost))
+            cost = sum(FIELDS[name][1] * (0.25 + abs(math.log2(factor))) for name, factor in factors.items())
+            proposals.append(Proposal({FIELDS[name][0]: value for name, value in changes.items()}, cost))
     nearest: list[Proposal] = []
     for proposal in sorted(proposals, key=lambda one: (one.cost, len(one.changes), str(one))):
         if not any(one.changes.items() <= proposal.changes.items() for one in nearest):

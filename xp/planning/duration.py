@@ -18,7 +18,7 @@ from xp.lib.text import counted
 from xp.planning.backend import backend_of
 from xp.planning.batch import batch_shape
 from xp.planning.extent import evaluation_episodes, num_steps
-from xp.planning.memory.estimate import MOVED, estimate, fine_tuning, shape_of, teacher_shape
+from xp.planning.memory.estimate import MOVED, estimate, fine_tuning, teacher_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
 from xp.planning.memory.weights import cache_width, weights_of
 from xp.spec import Architecture, BackendName, EngineName, RunSpec, Strategy
@@ -102,7 +102,11 @@ def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
         outputs: the outputs root with earlier runs. None means that none is looked up.
     """
     card, parts = cards().get(spec.hardware.accelerator), None
-    if card is not None and shape_of(spec) is not None and spec.backend.engine.name is not EngineName.TRANSFORMERS:
+    if (
+        card is not None
+        and spec.model.architecture is not None
+        and spec.backend.engine.name is not EngineName.TRANSFORMERS
+    ):
         parts = step_time(spec, card, expected(spec, outputs)), step_time(spec, card, at_limit(spec))
     if outputs is not None and (measured := _of_earlier_run(spec, outputs)) is not None:
         return replace(measured, parts=parts)
@@ -166,7 +170,7 @@ def sft_time_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
     The episodes of a run, an evaluation or a file are counted when the stage reads them.
     """
     sft, card = spec.sft, cards().get(spec.hardware.accelerator)
-    if sft.data is None or card is None or shape_of(spec) is None:
+    if sft.data is None or card is None or spec.model.architecture is None:
         return []
     episodes = [one.mean * sft.batch_size for one in (expected(spec, outputs), at_limit(spec))]
     low, high = (STEP_S + _update_s(fine_tuning(spec), card, tokens) for tokens in episodes)
@@ -179,7 +183,7 @@ def sft_time_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
 
 def checkpoint_bytes(spec: RunSpec) -> tuple[float, float]:
     """Bytes of a checkpoint, weights in four bytes and Adam's two moments, and of an exported model in bfloat16."""
-    shape = shape_of(spec)
+    shape = spec.model.architecture
     assert shape is not None
     parameters = float(weights_of(shape).total)
     return 12 * parameters, 2 * parameters
@@ -188,7 +192,7 @@ def checkpoint_bytes(spec: RunSpec) -> tuple[float, float]:
 def disk_bytes(spec: RunSpec) -> float | None:
     """Largest size of what a run writes: the kept checkpoints and the one that is being written, the models exported
     beside them, the trained model, the best one, and the download. None means that nothing is known of the network."""
-    if shape_of(spec) is None:
+    if spec.model.architecture is None:
         return None
     (checkpoint, export), training = checkpoint_bytes(spec), spec.training
     written = training.keep_checkpoints + 1
@@ -217,7 +221,7 @@ def step_time(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> StepTime:
 
     Sampling: an engine reads its weights, and the cache of all its sequences, for each token.
     """
-    batch, shape, training = batch_shape(spec), shape_of(spec), spec.training
+    batch, shape, training = batch_shape(spec), spec.model.architecture, spec.training
     assert shape is not None
     weights, active = weights_of(shape), _active(shape)
     response = min(lengths.mean, training.max_response_tokens)
@@ -251,7 +255,7 @@ def _training_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
     (Patarasuk and Yuan, 2009). A trainer that pads computes the longest episode of a micro-batch for each of it: of
     micro-batches of b, about mean + deviation * sqrt(2 ln b).
     """
-    batch, shape, training = batch_shape(spec), shape_of(spec), spec.training
+    batch, shape, training = batch_shape(spec), spec.model.architecture, spec.training
     assert shape is not None
     padded, per_rank = lengths.mean, batch.episodes / batch.updates / batch.ranks
     if batch.is_packed and training.max_tokens_per_micro_batch is not None:
@@ -302,7 +306,7 @@ def _update_s(spec: RunSpec, card: Card, tokens: float, others: int = 0) -> floa
     Args:
         others: operations for each parameter and token beside them.
     """
-    training, shape, distill = spec.training, shape_of(spec), spec.algorithm.distill
+    training, shape, distill = spec.training, spec.model.architecture, spec.algorithm.distill
     assert shape is not None
     # Operations for each parameter and token: forward 2, backward 4 (Kaplan et al., 2020, 2.1), of frozen weights 2.
     backward = 2 if spec.model.lora is not None else 4

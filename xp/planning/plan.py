@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import overload
+from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
@@ -96,25 +96,13 @@ class SweepPlans(Sequence[Plan]):
         self._points, self.names = points, names
 
     @property
-    def specs(self) -> list[RunSpec]:
-        return [spec for spec, *_ in self._points]
-
-    @property
     def run_ids(self) -> list[str]:
         return [run_id for _, run_id, *_ in self._points]
 
     def __len__(self) -> int:
         return len(self._points)
 
-    @overload
-    def __getitem__(self, at: int) -> Plan: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> SweepPlans: ...
-
-    def __getitem__(self, at: int | slice) -> Plan | SweepPlans:
-        if isinstance(at, slice):
-            return SweepPlans(self._points[at], self.names[at])
+    def __getitem__(self, at: Any) -> Any:
         return build_plan(*self._points[at])
 
 

@@ -31,26 +31,20 @@ def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None 
     """The trainer's Python; `install`: command that makes one, if not pip with the packages' names."""
     runtime = spec.backend.runtime
     lock = runtime_lock(spec)
-    key = None if lock is None else lock.key
     sources = runtime_checkouts(spec)
     if install is None and sources is not None:
         install = f"python -m xp install backend={sources.name} hardware={spec.hardware.name}"
     if install is None and lock is not None:
-        words = (f"backend={spec.backend.name}", f"hardware={spec.hardware.name}", *_attention(spec, lock))
-        install = f"python -m xp install {' '.join(words)}"
+        install = f"python -m xp install backend={spec.backend.name} hardware={spec.hardware.name}"
+        if lock.files != replace(lock, has_flash=True).files:  # this lock is without FlashAttention
+            install += f" backend.attention={spec.backend.attention}"
     return Runtime(
         python=runtime.python,
         project=runtime.project_env,
         image=runtime.image,
         image_checkouts=runtime.image_checkouts,
-        lock=key,
+        lock=None if lock is None else lock.key,
         checkouts=None if sources is None else sources.key,
         packages=tuple(packages),
         install=install,
     )
-
-
-def _attention(spec: RunSpec, lock: RuntimeLock) -> tuple[str, ...]:
-    """Override that `install` needs to select this lock, if it is without FlashAttention."""
-    is_left_out = lock.files != replace(lock, has_flash=True).files
-    return (f"backend.attention={spec.backend.attention}",) if is_left_out else ()

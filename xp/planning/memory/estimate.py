@@ -88,11 +88,6 @@ class MemoryEstimate:
         return max(0, min(self.episodes_per_engine, int(self.kv_room / self.kv_episode)))
 
 
-def shape_of(spec: RunSpec) -> Architecture | None:
-    """The network's architecture, if the spec has it."""
-    return spec.model.architecture
-
-
 def teacher_shape(spec: RunSpec) -> Architecture | None:
     """The network of the teacher that a trainer keeps on its accelerators. None means that there is none, or its
     config.json is neither on this machine nor available from the hub."""
@@ -134,13 +129,13 @@ def fine_tuning(spec: RunSpec) -> RunSpec:
 
 
 def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEstimate:
-    """Estimates the bytes of a spec whose architecture is known (`shape_of`).
+    """Estimates the bytes of a spec whose architecture is known.
 
     Args:
         spec: the run.
         lengths: lengths of its episodes. None means that all are at their limit.
     """
-    shape = shape_of(spec)
+    shape = spec.model.architecture
     assert shape is not None
     lengths = lengths or at_limit(spec)
     weights, batch = weights_of(shape), batch_shape(spec)
@@ -168,7 +163,7 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
 def engine_stays_awake(spec: RunSpec) -> bool:
     """Returns whether a colocated engine keeps its memory during an update: every part fits at once, with each episode
     at its limit. Waking it costs a part of each step."""
-    if not (_use(spec).keeps_engine and _is_colocated(spec)) or shape_of(spec) is None:
+    if not (_use(spec).keeps_engine and _is_colocated(spec)) or spec.model.architecture is None:
         return False
     largest = sum(_largest_stage(spec, at_limit(spec))[1].values()) + _engine_share(spec)
     return largest <= capacity_of(spec)
@@ -214,7 +209,7 @@ def _pipeline(spec: RunSpec, weights: Weights, batch: BatchShape, lengths: Episo
 def _largest_stage(spec: RunSpec, lengths: EpisodeLengths) -> tuple[dict[str, float], dict[str, float]]:
     """States of the pipeline stage that needs most, and all bytes of one of its accelerators at the peak of an update,
     without an engine."""
-    shape = shape_of(spec)
+    shape = spec.model.architecture
     assert shape is not None
     weights, batch = weights_of(shape), batch_shape(spec)
     tokens, found = _tokens(spec, batch, lengths), []

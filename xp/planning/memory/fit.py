@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from xp.lib.nested import set_at
+from xp.lib.text import as_yaml
 from xp.models.network import COUNTED
 from xp.planning.memory.estimate import (
     BY_LENGTH,
@@ -25,7 +27,6 @@ from xp.planning.memory.estimate import (
     engine_stays_awake,
     estimate,
     fine_tuning,
-    shape_of,
     teacher_shape,
 )
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
@@ -61,7 +62,7 @@ class Lever:
     """Free bytes after the change."""
 
     def __str__(self) -> str:
-        return " ".join(f"{key}={_yaml(value)}" for key, value in self.changes.items())
+        return " ".join(shlex.quote(f"{key}={as_yaml(value)}") for key, value in self.changes.items())
 
 
 class Work(StrEnum):
@@ -82,7 +83,7 @@ def works(spec: RunSpec, *, trains: bool = True) -> tuple[Work, ...]:
         spec: the run.
         trains: False if it only fine-tunes.
     """
-    if not _has_accelerators(spec) or shape_of(spec) is None:
+    if not _has_accelerators(spec) or spec.model.architecture is None:
         return ()
     return (*([Work.TRAINING] * trains), *([Work.FINE_TUNING] * (spec.sft.data is not None)))
 
@@ -141,7 +142,7 @@ class MemoryFit:
 
 
 def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) -> MemoryFit:
-    """Checks whether a spec fits its accelerators. Its architecture must be known (`shape_of`).
+    """Checks whether a spec fits its accelerators. Its architecture must be known.
 
     Args:
         spec: the run.
@@ -293,14 +294,6 @@ def _room_with(
     return headroom(estimate(work.of(changed), lengths), capacity)
 
 
-def _yaml(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, dict):
-        return "'{" + ", ".join(f"{key}: {_yaml(child)}" for key, child in value.items()) + "}'"
-    return str(value)
-
-
 def memory_lines(spec: RunSpec, outputs: Path | None = None, *, trains: bool = True) -> list[str]:
     """The interval from the expected to the worst case in both phases, the verdict, and changes that make it fit.
 
@@ -313,7 +306,7 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None, *, trains: bool = T
     """
     if not _has_accelerators(spec):
         return []
-    shape = shape_of(spec)
+    shape = spec.model.architecture
     if shape is None:
         return [
             f"memory: not estimated: the config.json of {spec.model.path} is neither on this machine nor available"
