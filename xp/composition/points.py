@@ -71,10 +71,7 @@ def variants_of(words: Sequence[str]) -> list[tuple[str, ...]]:
 
 def parse_assignments(overrides: Sequence[str]) -> dict[str, Any]:
     """`key=value` texts as a mapping; raises XpError for group choices and sweeps, which have no place there."""
-    parsed, faults = parse(overrides)
-    faults += [fault for override in parsed if (fault := _no_assignment(override)) is not None]
-    _raise(faults)
-    return {override.key_or_group: override.value() for override in parsed}
+    return {override.key_or_group: override.value() for override in _assignments(overrides)}
 
 
 def compose_recorded(container: Mapping[str, Any], overrides: Sequence[str], source: str) -> RunSpec:
@@ -90,29 +87,30 @@ def compose_recorded(container: Mapping[str, Any], overrides: Sequence[str], sou
     """
     validated(dict(container), source)
     container = copy.deepcopy(dict(container)) | {"outputs": "outputs"}
-    parsed, faults = parse(overrides)
-    faults += [fault for override in parsed if (fault := _no_assignment(override)) is not None]
-    _raise(faults)
+    parsed = _assignments(overrides)
     name, members = "env", container["env"]["members"]
     if len(members) == 1 and not any(one.key_or_group.startswith("env.members.") for one in parsed):
         ((name, container["env"]),) = members.items()
-    faults += [str(fault) for override in parsed for fault in apply(container, override)]
+    faults = [str(fault) for override in parsed for fault in apply(container, override)]
     give_way(container, with_value([(one.key_or_group, one.value()) for one in parsed]))
     faults += [str(fault) for fault in complete_rows(container)]
     _raise(faults)
-    spec = _validate(container, name)
-    if isinstance(spec, list):
-        raise XpError("\n".join(map(str, spec)))
-    return spec
+    return from_container(container, name)
 
 
-def _no_assignment(override: Override) -> str | None:
-    key, _, text = (override.input_line or "").partition("=")
-    if override.is_sweep_override():
-        return f"{key}={text}: only one value is allowed; a list is written '{key}=[{text}]'"
-    if is_group(override):
-        return f"{key}={text}: the run keeps its recorded options; single values may be set ({key}.KEY=VALUE)"
-    return None
+def _assignments(overrides: Sequence[str]) -> list[Override]:
+    """Overrides that are each one value of a key; raises XpError for others."""
+    parsed, faults = parse(overrides)
+    for override in parsed:
+        key, _, text = (override.input_line or "").partition("=")
+        if override.is_sweep_override():
+            faults.append(f"{key}={text}: only one value is allowed; a list is written '{key}=[{text}]'")
+        elif is_group(override):
+            faults.append(
+                f"{key}={text}: the run keeps its recorded options; single values may be set ({key}.KEY=VALUE)"
+            )
+    _raise(faults)
+    return parsed
 
 
 def to_yaml(spec: RunSpec) -> str:
@@ -122,13 +120,14 @@ def to_yaml(spec: RunSpec) -> str:
     return yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def from_container(container: dict[str, Any]) -> RunSpec:
+def from_container(container: dict[str, Any], name: str = "env") -> RunSpec:
     """Validates plain data; raises XpError that names every fault.
 
     Args:
         container: the sections as nested dicts; `env` is a mixture (`members`), or one environment, a mixture of one.
+        name: name of a single environment.
     """
-    result = _validate(container, "env")
+    result = _validate(container, name)
     if isinstance(result, list):
         raise XpError("\n".join(str(fault) for fault in result))
     return result

@@ -21,12 +21,11 @@ from xp.lib.packages import require
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
+    from optuna.distributions import BaseDistribution
 
 DATABASE = "trials.db"
 MAX_CHECKED = 200
 """Values of one `range` that are composed before the first trial: its first ones, and its last."""
-ROUNDING = 1e-9
-"""Part of a step by which a range of floats may miss its upper bound."""
 
 
 def search(
@@ -68,9 +67,8 @@ def search(
             storage=f"sqlite:///{database}", study_name="search", direction="maximize", load_if_exists=True
         )
         for _ in range(num_trials):
-            trial = study.ask()
-            values = {override.key_or_group: _proposed(trial, override) for override in ranges}
-            words = [*fixed, *(f"{key}={value}" for key, value in values.items())]
+            trial = study.ask(ranges)
+            words = [*fixed, *(f"{key}={value}" for key, value in trial.params.items())]
             try:
                 reward = objective(Point(tuple(words), compose(words, config_dirs)))
                 if not isfinite(reward):
@@ -86,73 +84,69 @@ def search(
     write_atomically(directory / "optimization_results.yaml", yaml.safe_dump(best))
 
 
-def _proposed(trial: Any, override: Override) -> Any:
-    """The value of a range that Optuna proposes for a trial."""
-    from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, RangeSweep
-
-    key, value = override.key_or_group, override.value()
-    if isinstance(value, ChoiceSweep) or (isinstance(value, RangeSweep) and value.shuffle):
-        return trial.suggest_categorical(key, sorted(override.sweep_string_iterator()))
-    assert isinstance(value, (IntervalSweep, RangeSweep))  # Hydra has no other kind
-    low, high = value.start, value.end if isinstance(value, IntervalSweep) else value.stop
-    how: dict[str, Any] = {"step": value.step} if isinstance(value, RangeSweep) else {"log": "log" in value.tags}
-    if all(isinstance(one, int) for one in (low, high, how.get("step", 1))):
-        return trial.suggest_int(key, low, high, **how)
-    return trial.suggest_float(key, low, high, **how)
-
-
-def _checked_ranges(overrides: Sequence[str], config_dirs: Sequence[Path]) -> tuple[list[Override], list[str]]:
-    """The ranges, and the other overrides. Each value of each range is composed alone, the others at their first, so
-    that an error is reported before anything runs."""
+def _checked_ranges(
+    overrides: Sequence[str], config_dirs: Sequence[Path]
+) -> tuple[dict[str, BaseDistribution], list[str]]:
+    """Key -> its range, and the other overrides. Each value of each range is composed alone, the others at their first,
+    so that an error is reported before anything runs."""
     parsed, faults = parse(overrides)
-    spaces = [(override, _values(override)) for override in parsed if override.is_sweep_override()]
-    faults += [fault for _, fault in spaces if isinstance(fault, str)]
+    ranges: dict[str, BaseDistribution] = {}
+    for override in (one for one in parsed if one.is_sweep_override()):
+        try:
+            ranges[override.key_or_group] = _range(override)
+        except ValueError as error:
+            faults.append(f"{override.input_line}: {error}")
     if faults:
         raise XpError("\n".join(faults))
     fixed = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
-    firsts = {override.key_or_group: values[0] for override, values in spaces}
-    if not spaces:
+    if not ranges:
         compose(fixed, config_dirs)
         raise XpError("nothing to search: give a range, such as training.learning_rate='interval(1e-4,1e-3)'")
-    trials = [firsts] + [
-        {**firsts, override.key_or_group: value} for override, values in spaces for value in values[1:]
-    ]
-    for trial in trials:
+    values = {key: _values(one) for key, one in ranges.items()}
+    firsts = {key: some[0] for key, some in values.items()}
+    for trial in (firsts, *({**firsts, key: value} for key, some in values.items() for value in some[1:])):
         try:
             compose([*fixed, *(f"{key}={value}" for key, value in trial.items())], config_dirs)
         except XpError as error:
             faults += [line for line in str(error).splitlines() if line not in faults]
     if faults:
         raise XpError("\n".join(faults))
-    return [override for override, _ in spaces], fixed
+    return ranges, fixed
 
 
-def _values(override: Override) -> list[str] | str:
-    """The values of a range that are checked, as Optuna draws them (`range(1,5)` with 5); a text: the range's fault."""
+def _range(override: Override) -> BaseDistribution:
+    """A range as Optuna has it; raises ValueError for one that has no values, or values that Optuna cannot draw."""
     from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, QuotedString, RangeSweep
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    line, key, value = override.input_line or "", override.key_or_group, override.value()
+    value = override.value()
     if isinstance(value, Glob):
-        return f"{line}: a search does not support globs; name the options, {key}=choice(A,B)"
-    if isinstance(value, ChoiceSweep):
-        if odd := [one for one in value.list if not isinstance(one, (str, int, float, QuotedString, type(None)))]:
-            return f"{line}: a searched value is a text, a number, true, false or null; got {odd[0]}"
-        return list(override.sweep_string_iterator())
+        raise ValueError(f"a search does not support globs; name the options, {override.key_or_group}=choice(A,B)")
+    if isinstance(value, ChoiceSweep) or (isinstance(value, RangeSweep) and value.shuffle):
+        listed = value.list if isinstance(value, ChoiceSweep) else ()
+        if odd := [one for one in listed if not isinstance(one, (str, int, float, QuotedString, type(None)))]:
+            raise ValueError(f"a searched value is a text, a number, true, false or null; got {odd[0]}")
+        return CategoricalDistribution(sorted(override.sweep_string_iterator()))
     assert isinstance(value, (IntervalSweep, RangeSweep))  # Hydra has no other kind
-    low, high = value.start, value.end if isinstance(value, IntervalSweep) else value.stop
-    assert low is not None
-    assert high is not None
+    low: Any = value.start
+    high: Any = value.end if isinstance(value, IntervalSweep) else value.stop
     if low > high:
-        call = "interval" if isinstance(value, IntervalSweep) else "range"
-        return f"{line}: the lower bound is first; write {call}({high},{low})"
-    if isinstance(value, IntervalSweep):
-        if "log" in value.tags and low <= 0:
-            return f"{line}: the logarithm needs a lower bound above 0; got {low}"
-        return [str(one) for one in dict.fromkeys((low, high))]
-    if low == high or value.step <= 0:
-        return f"{line}: the range has no value; write range(LOW,HIGH), or range(LOW,HIGH,STEP) with a step above 0"
-    if value.shuffle:
-        return list(override.sweep_string_iterator())[:MAX_CHECKED]
-    last = int((high - low) / value.step + ROUNDING)
-    indices = dict.fromkeys((*range(min(last, MAX_CHECKED)), last))
-    return [str(low + index * value.step) for index in indices]
+        raise ValueError(f"the lower bound is first; got {low} and {high}")
+    if isinstance(value, RangeSweep) and (low == high or value.step <= 0):
+        raise ValueError("the range has no value; write range(LOW,HIGH), or range(LOW,HIGH,STEP) with a step above 0")
+    how: dict[str, Any] = {"step": value.step} if isinstance(value, RangeSweep) else {"log": "log" in value.tags}
+    is_whole = all(isinstance(one, int) for one in (low, high, how.get("step", 1)))
+    return (IntDistribution if is_whole else FloatDistribution)(low, high, **how)
+
+
+def _values(some: BaseDistribution) -> list[Any]:
+    """The values of a range that are checked; of an interval its ends, of a long range its first ones and its last."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(some, CategoricalDistribution):
+        return list(some.choices[:MAX_CHECKED])
+    assert isinstance(some, (FloatDistribution, IntDistribution))
+    if not some.step:
+        return list(dict.fromkeys((some.low, some.high)))
+    last = round((some.high - some.low) / some.step)
+    return [some.low + index * some.step for index in dict.fromkeys((*range(min(last, MAX_CHECKED)), last))]
