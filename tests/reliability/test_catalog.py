@@ -15,8 +15,6 @@ from tests.reliability.test_sessions import wait_for
 from tests.support.sections import replace
 from xp.envs.base import NotOffered, ProtocolError, Task
 from xp.envs.openreward import OpenRewardProvider
-from xp.envs.target import remote_target
-from xp.errors import ExitCode, XpError
 from xp.spec.env import SecretSource
 
 
@@ -104,9 +102,3 @@ def test_of_several_environments_the_one_of_the_targets_name_is_meant(
             provider.splits()
     else:
         assert provider.splits() == ("train",)
-
-
-def test_the_catalog_without_a_key_is_refused_before_any_request(world: World) -> None:
-    with pytest.raises(XpError, match="OPENREWARD_API_KEY") as caught:
-        remote_target(replace(world.config(), target="Org/Counter"), {})
-    assert caught.value.code is ExitCode.SECRET

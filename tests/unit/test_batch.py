@@ -23,8 +23,6 @@ from xp.planning.batch import (
     BatchShape,
     Constraint,
     Tier,
-    _best_micro,
-    _values,
     arithmetic,
     batch_shape,
     broken,
@@ -57,7 +55,7 @@ def test_there_is_a_legal_proposal_and_the_cheapest_comes_first(backend: str, ba
     constraints = CONSTRAINTS[backend]
     found = nearest_legal(batch, constraints)
     assert found or not broken(batch, constraints)
-    numbers = {path: name for name, path in FIELDS.items()}
+    numbers = {path: name for name, (path, _) in FIELDS.items()}
     for proposal in found:
         changed = replace(batch, **{numbers[path]: value for path, value in proposal.changes.items()})  # type: ignore[arg-type]
         assert broken(changed, constraints) == []
@@ -114,8 +112,8 @@ def needs(holds: Callable[[BatchShape], bool], tier: Tier = Tier.BATCH) -> tuple
     return (Constraint(tier, "field", "formula", holds, lambda _: "numbers", "source"),)
 
 
-MICRO, PROMPTS, GROUP, UPDATES = (FIELDS[name] for name in ("micro", "prompts", "group", "updates"))
-TENSOR, PIPELINE = FIELDS["tensor"], FIELDS["pipeline"]
+MICRO, PROMPTS, GROUP, UPDATES = (FIELDS[name][0] for name in ("micro", "prompts", "group", "updates"))
+TENSOR, PIPELINE, CONTEXT = (FIELDS[name][0] for name in ("tensor", "pipeline", "context"))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +145,7 @@ TENSOR, PIPELINE = FIELDS["tensor"], FIELDS["pipeline"]
         (
             {},
             needs(lambda s: s.ranks == 1, Tier.PLACEMENT),
-            {f"{TENSOR}=4": 2.5, f"{PIPELINE}=4": 2.5, f"{FIELDS['context']}=2": 2.5},
+            {f"{TENSOR}=4": 2.5, f"{PIPELINE}=4": 2.5, f"{CONTEXT}=2": 2.5},
         ),
         ({}, needs(lambda s: s.tensor == s.pipeline == 1, Tier.PLACEMENT), {f"{TENSOR}=1 {PIPELINE}=1": 5.0}),
         ({}, needs(lambda s: s.tensor == 1 and s.prompts == 10, Tier.PLACEMENT), {f"{TENSOR}=1 {PROMPTS}=10": 4.7877}),
@@ -161,38 +159,6 @@ def test_the_nearest_layouts_and_their_costs(
     assert {str(one): one.cost for one in nearest} == {
         text: pytest.approx(cost, abs=1e-4) for text, cost in proposals.items()
     }
-
-
-@pytest.mark.parametrize(
-    ("changes", "name", "values"),
-    [
-        ({}, "micro", [1, 2, 3, *range(5, 17)]),
-        ({}, "group", [2, 3, *range(5, 17)]),
-        ({"prompts": 1000}, "prompts", [*range(488, 1000), *range(1001, 1513)]),
-        ({"prompts": 1, "updates": 4}, "prompts", [*range(2, 9)]),
-        ({}, "tensor", [1, 4, 8]),
-        ({"num_nodes": 3, "engine_accelerators": 4}, "engine_accelerators", [1, 2, 3, 5, 6, 7, 8, 16]),
-    ],
-)
-def test_which_values_are_tried(changes: dict[str, int], name: str, values: list[int]) -> None:
-    assert [*_values(replace(SHAPE, **changes), name)] == values  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("changes", "micro"),
-    # Two ranks share 32 episodes.
-    [
-        ({}, 4),
-        ({"micro": 3}, 4),
-        ({"micro": 5}, 4),
-        ({"micro": 6}, 8),
-        ({"micro": 99}, 16),
-        ({"updates": 4}, 4),
-        ({"updates": 40}, 1),
-    ],
-)
-def test_the_micro_batch_that_divides_a_ranks_share(changes: dict[str, int], micro: int) -> None:
-    assert _best_micro(replace(SHAPE, **changes)) == micro  # type: ignore[arg-type]
 
 
 def test_a_micro_batch_is_changed_before_the_experiment_is() -> None:
