@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.golden.test_plans import native
+from tests.support.sections import PLACES
 from xp.composition import compose
 from xp.planning.backend import backend_of
-from xp.planning.plan import RunPaths
 
 CHOICES = Path(__file__).parent / "choices"
-PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 
 
 def received(line: str) -> dict[str, str]:

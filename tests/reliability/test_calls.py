@@ -11,6 +11,7 @@ from tests.reliability.conftest import World
 from tests.reliability.proxy import Fault
 from tests.reliability.test_sessions import FAR_BEYOND_S
 from tests.support.fake_session import call
+from xp.envs import transport
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, ResponseLost
 from xp.envs.retry import MAX_ATTEMPTS
 from xp.episode.outcome import EpisodeStatus
@@ -128,3 +129,16 @@ def test_a_finish_that_was_lost_is_recognised_by_the_next_call(world: World) -> 
     session.call("submit", {})
     with pytest.raises(ResponseLost, match="had finished"):
         session.call("inc", {})
+
+
+def test_a_call_on_a_half_open_connection_is_executed_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The id has arrived, then nothing more, and no end of the connection either."""
+    monkeypatch.setattr(transport, "SILENCE_S", world.deadline_s(0.5))
+    world.proxy.inject("/call", faults.stalled(faults.EVENT))
+    episode = world.episode()
+    for name in ("inc", "inc"):
+        episode.step(call(name))
+    assert episode.step(call("submit")).status is EpisodeStatus.FINISHED
+    assert episode.settle().reward == 1.5
+    assert world.effects.count("inc") == 2
+    assert len(world.proxy.requests("/call")) == 4

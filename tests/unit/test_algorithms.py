@@ -9,14 +9,8 @@ from xp.errors import XpError
 from xp.planning.plan import build_plan
 from xp.planning.values import spec_refusals
 from xp.spec import (
-    AdvantageScale,
-    Critic,
-    Estimator,
     ImportanceCorrection,
     ImportanceMask,
-    LossAggregation,
-    PolicyLoss,
-    RatioLevel,
     RunSpec,
 )
 
@@ -44,13 +38,45 @@ def composed(name: str, *overrides: str) -> RunSpec:
     return compose([*overrides, f"algorithm={name}", *MUST.get(name, ())])
 
 
-def test_dapo_clips_higher_and_leaves_out_overlong_and_flat() -> None:
-    algorithm = compose(["algorithm=dapo"]).algorithm
-    assert (algorithm.clip_low, algorithm.clip_high) == (0.2, 0.28)
-    assert algorithm.mask_truncated
-    assert algorithm.dynamic_sampling
-    assert algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN
-    assert algorithm.advantage_scale is AdvantageScale.GROUP_STD
+PAPERS: dict[str, dict[str, object]] = {
+    "dapo": {"clip_low": 0.2, "clip_high": 0.28, "mask_truncated": True, "dynamic_sampling": True}
+    | {"loss_aggregation": "token_mean", "advantage_scale": "group_std"},
+    "dr_grpo": {"estimator": "grpo", "advantage_scale": "none", "loss_aggregation": "constant"},
+    "rloo": {"estimator": "rloo", "advantage_scale": "none"},
+    # Section 5.1 of GSPO's paper.
+    "gspo": {"estimator": "grpo", "policy_loss": "clip", "ratio_level": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}
+    | {"loss_aggregation": "sequence_mean", "advantage_scale": "group_std"},
+    "cispo": {"estimator": "grpo", "policy_loss": "cispo", "ratio_level": "token", "clip_low": 1.0, "clip_high": 4.0}
+    | {"loss_aggregation": "token_mean", "advantage_scale": "group_std"},
+    "reinforce_pp": {"estimator": "reinforce_pp", "advantage_scale": "batch_std", "policy_loss": "clip"},
+    "ppo": {
+        "estimator": "gae",
+        "advantage_scale": "batch_std",
+        "policy_loss": "clip",
+        "clip_low": 0.2,
+        "clip_high": 0.2,
+    }
+    | {"critic": {"discount": 1.0, "gae_lambda": 0.95, "value_clip": 0.2}},
+    "custom": {"estimator": "custom", "advantage_scale": "none"},
+}
+"""Option -> the fields that make it what its paper says."""
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_an_option_is_what_its_paper_says(name: str) -> None:
+    assert composed(name).algorithm.model_dump(mode="json", include={*PAPERS[name]}) == PAPERS[name]
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("algorithm=rloo", "algorithm.advantage_scale=group_std"), "advantage_scale=none"),
+        (("algorithm=custom",), "estimator=custom needs advantage_fn: set it"),
+    ],
+)
+def test_what_an_option_needs_is_said(words: tuple[str, ...], fault: str) -> None:
+    with pytest.raises(XpError, match=fault):
+        compose(words)
 
 
 @pytest.mark.parametrize(
@@ -59,56 +85,6 @@ def test_dapo_clips_higher_and_leaves_out_overlong_and_flat() -> None:
 def test_maxrl_takes_nothing_that_lowers_rewards_below_zero(word: str) -> None:
     with pytest.raises(XpError, match="estimator=maxrl needs rewards of at least 0"):
         composed("maxrl", *GPU["skyrl"], word)
-
-
-def test_dr_grpo_divides_neither_by_deviation_nor_by_length() -> None:
-    algorithm = compose(["algorithm=dr_grpo"]).algorithm
-    assert (algorithm.advantage_scale, algorithm.loss_aggregation) == (AdvantageScale.NONE, LossAggregation.CONSTANT)
-    assert algorithm.estimator is Estimator.GRPO
-
-
-def test_rloo_leaves_one_out_and_scales_nothing() -> None:
-    algorithm = compose(["algorithm=rloo"]).algorithm
-    assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.RLOO, AdvantageScale.NONE)
-    with pytest.raises(XpError, match="advantage_scale=none"):
-        compose(["algorithm=rloo", "algorithm.advantage_scale=group_std"])
-
-
-def test_gspo_clips_one_ratio_an_episode_far_closer_to_1() -> None:
-    algorithm = compose(["algorithm=gspo"]).algorithm
-    assert (algorithm.policy_loss, algorithm.ratio_level) == (PolicyLoss.CLIP, RatioLevel.SEQUENCE)
-    # Section 5.1 of the paper.
-    assert (algorithm.clip_low, algorithm.clip_high) == (3e-4, 4e-4)
-    assert algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN
-    assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.GRPO, AdvantageScale.GROUP_STD)
-
-
-def test_cispo_weighs_tokens_without_a_lower_bound() -> None:
-    algorithm = compose(["algorithm=cispo"]).algorithm
-    assert (algorithm.policy_loss, algorithm.ratio_level) == (PolicyLoss.CISPO, RatioLevel.TOKEN)
-    assert (algorithm.clip_low, 1 + algorithm.clip_high) == (1.0, 5.0)
-    assert algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN
-    assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.GRPO, AdvantageScale.GROUP_STD)
-
-
-def test_reinforce_pp_takes_baseline_and_scale_from_the_whole_step() -> None:
-    algorithm = compose(["algorithm=reinforce_pp"]).algorithm
-    assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.REINFORCE_PP, AdvantageScale.BATCH_STD)
-    assert (algorithm.policy_loss, algorithm.ratio_level) == (PolicyLoss.CLIP, RatioLevel.TOKEN)
-
-
-def test_ppo_has_a_critic_and_the_usual_constants() -> None:
-    algorithm = compose(["algorithm=ppo"]).algorithm
-    assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.GAE, AdvantageScale.BATCH_STD)
-    assert algorithm.critic == Critic(discount=1.0, gae_lambda=0.95, value_clip=0.2)
-    assert (algorithm.clip_low, algorithm.clip_high, algorithm.policy_loss) == (0.2, 0.2, PolicyLoss.CLIP)
-
-
-def test_custom_is_nothing_without_a_function() -> None:
-    with pytest.raises(XpError, match="estimator=custom needs advantage_fn: set it"):
-        compose(["algorithm=custom"])
-    algorithm = composed("custom").algorithm
-    assert (algorithm.estimator, algorithm.advantage_scale) == (Estimator.CUSTOM, AdvantageScale.NONE)
 
 
 @pytest.mark.parametrize("backend", sorted(GPU))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.sections import PLACES
 from xp.backends.skyrl.control.overrides import catalog
 from xp.backends.skyrl.control.render import native
 from xp.backends.slime.control.render import train_flags
@@ -16,11 +17,8 @@ from xp.errors import XpError
 from xp.planning.engine import sglang_arguments, vllm_server
 from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
-from xp.planning.refusals import card_refusals
 from xp.planning.values import spec_refusals
-from xp.worker.places import RunPaths
 
-PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 CORRECTED = "algorithm.importance_correction=token_truncate"
 FP8 = ("backend.engine.quantization=fp8", "backend.engine.kv_cache_dtype=fp8", CORRECTED)
 EXPERTS = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b")
@@ -91,15 +89,6 @@ def test_sglang_of_an_evaluation_gets_them_too() -> None:
 
 def test_a_ratio_to_the_engine_is_a_correction_too() -> None:
     assert refused(*DENSE, "backend=skyrl", *FP8[:2], "algorithm.ratio_from=engine") == {}
-
-
-def test_a_turing_card_has_no_fp8_cache_and_an_ampere_card_has() -> None:
-    def fields(hardware: str) -> list[str]:
-        spec = compose(["env=whodunit", *SERVER, f"hardware={hardware}", *FP8])
-        return [one.field for one in card_refusals(spec)]
-
-    assert "backend.engine.kv_cache_dtype" in fields("8xt4")
-    assert fields("a100x4") == []
 
 
 # Of Qwen3-4B: parameters of the embedding (tied, with the last norm) and of a layer, layers, numbers of keys and values

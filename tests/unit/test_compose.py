@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from omegaconf._utils import get_yaml_loader
 
 from xp.composition import GROUPS, ROOT, compose, compose_sweep, from_container, options, to_yaml
-from xp.composition.invalid import _fix, _shown, user_path
 from xp.composition.sources import read_once
 from xp.errors import ExitCode, XpError
 
@@ -183,50 +181,6 @@ def test_every_default_has_a_comment_above_it() -> None:
     ]
     assert len(files) > 6
     assert [line for file in files for line in keys_without_comment(file)] == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "fix"),
-    [
-        ("int_from_float", 3.0, "; write 3"),
-        ("int_from_float", 3.5, ""),
-        ("int_from_float", 1e15, ""),
-        ("float_type", 3.0, ""),
-        ("int_type", "3", "; it is text here: write 3 without quotes"),
-        ("float_type", "1e-4", "; it is text here: write 1e-4 without quotes"),
-        ("int_type", "three", ""),
-        ("int_type", None, ""),
-        ("string_type", "3", ""),
-        ("bool_type", "Yes", "; write true or false"),
-        ("bool_type", "maybe", ""),
-        ("int_type", "yes", ""),
-    ],
-)
-def test_a_value_of_another_type_is_answered_with_the_likely_one(kind: str, value: Any, fix: str) -> None:
-    assert _fix({"type": kind}, value) == fix
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "null"),
-        ("3", "'3'"),
-        ("three", "three"),
-        (3, "3"),
-        ([1, 2], "<list of 2>"),
-        ({}, "<dict of 0>"),
-        ("x" * 60, "x" * 60),
-        ("x" * 61, "x" * 57 + "..."),
-    ],
-)
-def test_a_value_is_shown_as_it_was_meant_and_in_short(value: Any, text: str) -> None:
-    assert _shown(value) == text
-
-
-def test_a_path_names_the_member_of_a_mix_alone() -> None:
-    location = ("env", "members", "a", "train")
-    assert [user_path(location, is_mix=is_mix) for is_mix in (True, False)] == ["env.members.a.train", "env.train"]
-    assert [user_path(one, is_mix=False) for one in (("env", "members"), ())] == ["env.members", "the spec"]
 
 
 def test_files_are_read_as_omegaconf_reads_them(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.sections import distill, without_spec
+from tests.support.sections import PLACES, distill, without_spec
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import XpError
@@ -25,9 +25,7 @@ from xp.planning.plan import build_plan
 from xp.planning.values import spec_refusals
 from xp.spec import Architecture, RunSpec
 from xp.worker.distill import distilled
-from xp.worker.places import RunPaths
 
-PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 OPD = ("algorithm=opd", "algorithm.distill.teacher=Org/Teacher")
 SERVER = (*OPD, "algorithm.distill.url=http://127.0.0.1:8000/v1", "algorithm.distill.key=TEACHER_KEY")
 SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-4b")

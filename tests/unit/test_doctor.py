@@ -12,14 +12,12 @@ import pytest
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
 from xp.composition import compose
-from xp.doctor import exit_code
 from xp.doctor.finding import Finding, Verdict, fault, ok
 from xp.doctor.functions import functions
 from xp.doctor.machine import accelerators, disk, versions
 from xp.doctor.reach import environments, launcher, secrets
 from xp.doctor.template import chat_template
 from xp.errors import ExitCode
-from xp.launchers.preflight import differing
 from xp.planning.plan import build_plan
 from xp.testing.jobs import DEADLINE_S
 
@@ -149,12 +147,6 @@ def test_a_tokenizer_that_is_here_is_looked_at_in_the_trainers_python(tmp_path: 
     assert (finding.verdict, "keeps earlier turns" in finding.text) == (Verdict.OK, True), finding
 
 
-def test_the_exit_code_is_the_first_faults() -> None:
-    findings = [ok("a", ""), fault("b", "", ExitCode.SECRET), fault("c", "", ExitCode.RUNTIME)]
-    assert exit_code(findings) is ExitCode.SECRET
-    assert exit_code(findings[:1]) is ExitCode.OK
-
-
 @pytest.mark.integration
 def test_the_command_goes_on_after_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -191,15 +183,6 @@ def test_each_checkout_is_held_against_its_pinned_commit(tmp_path: Path, monkeyp
     said = [finding for finding in versions(compose(SLIME), ()) if finding.subject == "checkout"]
     assert said[0].verdict is Verdict.FAULT
     assert f"is at {there[:9]}, and xp's rendering was proven with 624b824a8" in said[0].text
-
-
-def test_a_checkout_of_another_commit_is_refused_with_ways_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    there = checkout_in(tmp_path)
-    monkeypatch.setenv("SLIME_PATH", str(tmp_path))
-    wrong = "\n".join(differing(compose(SLIME).backend.commits))
-    assert f"git -C {tmp_path} checkout 624b824a898ab0ec1fcb4d373004c7f3852bf515" in wrong
-    assert f"backend.commits.SLIME_PATH={there}" in wrong
-    assert list(differing(compose([*SLIME, f"backend.commits.SLIME_PATH={there}"]).backend.commits)) == []
 
 
 def test_with_modal_this_machines_disk_python_and_gpus_are_not_asked_for(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.sections import PLACES
 from tools.pages import REFERENCE
 from xp.backends.skyrl.control.render import native
 from xp.composition import compose
@@ -16,10 +17,8 @@ from xp.evaluation.words import read
 from xp.planning.backend import backend_of
 from xp.planning.values import spec_refusals
 from xp.spec import BackendName, RunSpec, Sampling
-from xp.worker.places import RunPaths
 from xp.worker.token_budget import evaluation_sampling
 
-PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 OWN = (
     *("evaluation.temperature=0.6", "evaluation.top_p=0.7", "evaluation.top_k=20"),
     *("evaluation.max_tokens_per_turn=3000", "evaluation.max_response_tokens=12000"),
@@ -50,15 +49,6 @@ def test_an_evaluation_has_limits_of_its_own_and_the_training_keeps_its(backend:
     told = RunSpec.model_validate(configs(spec)["train"]["spec"], strict=False)
     assert limits(evaluation_sampling(told)) == (3000, 12000)
     assert limits(told.training) == limits(spec.training)
-
-
-def test_null_is_the_trainings_limit_and_the_cut_is_not_the_trainings() -> None:
-    spec = compose(
-        [*REFERENCE, "backend=trl", "training.top_p=0.5", "training.top_k=9", "training.max_logprob_gap=null"]
-    )
-    own = evaluation_sampling(spec)
-    assert limits(own) == limits(spec.training)
-    assert (own.top_p, own.top_k) == (1.0, None)
 
 
 def test_the_engine_has_room_for_the_longer_of_both() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import random
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from xp.__main__ import main
 from xp.cli.explain import fields_of
 from xp.composition import GROUPS, compose
 from xp.composition.known_names import RENAMED, unread_variables
-from xp.composition.native_names import _sample, catalogs, hint
+from xp.composition.native_names import catalogs, hint
 from xp.errors import ExitCode
 from xp.planning.plan import build_plan
 from xp.planning.values import spec_refusals
@@ -92,30 +93,6 @@ def test_no_answer_to_a_native_key_is_false(backend: str) -> None:
     assert faults == []
 
 
-@pytest.mark.parametrize(
-    ("known", "value"),
-    [
-        ({"nargs": 0, "type": "int"}, True),
-        ({"choices": ["b", "a"], "type": "str"}, "b"),
-        ({"type": "bool"}, True),
-        ({"type": "Optional[int]"}, 1),
-        ({"type": "float | None"}, 1.0),
-        ({"type": "List[str]"}, []),
-        ({"type": "dict[str, int]"}, {}),
-        ({"type": "loads"}, "{}"),
-        ({"type": "Unheard"}, "a"),
-        ({}, "a"),
-        ({"type": None, "default": 3}, "a"),
-        ({"type": "int", "origin": "megatron"}, "1"),
-        ({"type": "int", "nargs": 2}, [1, 1]),
-        ({"type": "str", "nargs": "+"}, "a"),
-    ],
-)
-def test_a_key_is_tried_with_a_value_of_its_type(known: dict[str, Any], value: Any) -> None:
-    sample = _sample(known)
-    assert (sample, type(sample)) == (value, type(value))
-
-
 def _false_answer(backend: str, key: str) -> list[str]:
     """What is wrong with the answer to a key of a catalog."""
     said = hint(key)
@@ -137,6 +114,19 @@ def _fields() -> frozenset[str]:
     more = [[*skyrl, word] for word in ("algorithm=ppo", "algorithm=sapo", lora)]
     specs = [compose(list(given)) for given in (skyrl, slime, *more)]
     return frozenset(path for spec in specs for path in fields_of(spec))
+
+
+SAMPLES = {"bool": True, "int": 1, "float": 1.0, "list": [], "dict": {}, "union": True}
+
+
+def _sample(known: Mapping[str, Any]) -> Any:
+    """A value that the catalog's words for a key allow."""
+    if known.get("choices") or known.get("nargs") == 0:
+        return (known.get("choices") or [True])[0]
+    kind = str(known.get("type") or "str").removeprefix("Optional[")
+    value = SAMPLES.get(re.split(r"[\[ |]", kind)[0].rstrip("]").lower(), "a")
+    value = "{}" if kind == "loads" else str(value) if "origin" in known else value
+    return [value] * known["nargs"] if isinstance(known.get("nargs"), int) else value
 
 
 def _not_passed(option: str, backend: str, key: str) -> list[str]:

@@ -63,6 +63,5 @@ def test_files_of_this_machine_are_refused_where_a_cloud_cannot_see_them(
 @pytest.mark.parametrize("recipe", options("recipes"))
 def test_a_recipe_fits_its_own_hardware_by_its_own_plan(recipe: str) -> None:
     spec = compose([f"recipes={recipe}"])
-    assert build_plan(spec, "r").stages
     lines = memory_lines(spec)
     assert spec.hardware.accelerator == "cpu" or " fits with " in lines[-1]

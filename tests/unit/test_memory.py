@@ -19,8 +19,6 @@ from xp.planning.memory.estimate import (
 from xp.planning.memory.fit import (
     MemoryVerdict,
     Work,
-    _changes,
-    _interval,
     fit,
     headroom,
     memory_json,
@@ -55,16 +53,6 @@ def test_parameters_are_counted_exactly(model: str, published: int) -> None:
     shape = compose([f"model={model}"]).model.architecture
     assert shape is not None
     assert weights_of(shape).total == published
-
-
-def test_the_tiny_model_is_counted_as_it_is_made() -> None:
-    from tests.support.tiny import tokenizer_and_model
-
-    shape = compose([]).model.architecture
-    assert shape is not None
-    tokenizer, model = tokenizer_and_model()
-    shape = shape.model_copy(update={"vocab_size": len(tokenizer)})
-    assert weights_of(shape).total == sum(parameter.numel() for parameter in model.parameters())
 
 
 def training(*overrides: str) -> float:
@@ -262,27 +250,6 @@ def test_a_plan_shows_both_cases_with_their_parts() -> None:
     )
 
 
-def test_changes_are_tried_from_the_cheapest_to_another_experiment() -> None:
-    megatron = [f"{key}={value}" for changes in _changes(compose(SLIME)) for key, value in changes.items()]
-    batch, engine, parallel = "training.micro_batch_size", "backend.engine", "backend.parallel"
-    assert megatron == [
-        *(f"{batch}={size}" for size in (2, 1)),
-        *(f"{engine}.memory_fraction={share}" for share in (0.6, 0.5, 0.8, 0.9)),
-        *(f"{engine}.tensor_parallel=2", f"{parallel}.expert=2", f"{engine}.tensor_parallel=4", f"{parallel}.expert=4"),
-        *(f"{engine}.tensor_parallel=8", f"{parallel}.tensor=8", f"{parallel}.expert=8"),
-        *(
-            f"{parallel}.cpu_optimizer=True",
-            f"{parallel}.offload_optimizer=True",
-            f"{parallel}.offload_parameters=True",
-        ),
-        "model.lora={'rank': 32, 'alpha': 64.0, 'dropout': 0.0, 'target_modules': None}",
-    ]
-    plain = [*TRL, "backend.parallel.strategy=ddp", "training.gradient_checkpointing=false"]
-    others = [key for changes in _changes(compose(plain)) for key in changes]
-    assert others[:3] == ["training.gradient_checkpointing", f"{parallel}.offload_reference", batch]
-    assert others[9:11] == [f"{parallel}.strategy", f"{engine}.tensor_parallel"]
-
-
 def test_a_run_without_accelerators_says_nothing() -> None:
     assert memory_lines(compose([])) == []
 
@@ -341,10 +308,6 @@ def test_a_plan_in_json_has_both_cases() -> None:
     assert found["expected"]["headroom"] > 0 > found["worst"]["headroom"]
     assert found["ways_out"][0]["changes"] == {"training.micro_batch_size": 32}
     assert memory_json(compose([])) is None
-
-
-def test_two_sizes_that_look_the_same_are_written_once() -> None:
-    assert [_interval(low, 2.04 * 2**30) for low in (2**30, 2 * 2**30)] == ["1.0 to 2.0", "2.0"]
 
 
 def test_only_what_no_lengths_make_fit_is_refused() -> None:

@@ -6,6 +6,7 @@ from importlib import import_module
 
 import pytest
 
+from tests.support.sections import PLACES
 from tools.pages import REFERENCE
 from xp.backends.skyrl.control import rows as skyrl
 from xp.backends.skyrl.control.render import native
@@ -19,10 +20,8 @@ from xp.planning.plan import build_plan
 from xp.planning.rows import Support
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
-from xp.worker.places import RunPaths
 
 ROWS = {"trl": trl.ROWS, "skyrl": skyrl.ROWS, "slime": slime.ROWS}
-PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 OPEN = {
     "trl": [("loss_type", "bnpo", "algorithm.loss_aggregation"), ("router_aux_loss_coef", 0.01, "")],
     "skyrl": [
@@ -32,11 +31,6 @@ OPEN = {
         ("generator.eval_sampling_params.min_p", 0.05, ""),
     ],
     "slime": [("kl-loss-type", "low_var_kl", "algorithm.kl_estimator"), ("update-weights-interval", 2, "")],
-}
-PINNED = {
-    "trl": [("shuffle_dataset", True), ("learning_rate", 1.0), ("min_p", 0.1)],
-    "skyrl": [("generator.batched", True), ("generator.sampling_params.min_p", 0.05), ("trainer.logger", "wandb")],
-    "slime": [("loss-type", "sft_loss"), ("lr", 1.0)],
 }
 
 
@@ -56,16 +50,6 @@ def test_an_open_key_replaces_xps_with_a_warning(backend: str, key: str, value: 
         meaning = backend_of(spec).meanings(spec)[field]
         assert (meaning.support, "Overridden: " in meaning.note) == (Support.EMULATED, True)
         assert str(value) in meaning.receives
-
-
-@pytest.mark.parametrize(("backend", "key", "value"), [(b, *one) for b, all_ in PINNED.items() for one in all_])
-def test_a_pinned_key_is_refused_with_its_reason(backend: str, key: str, value: object) -> None:
-    spec = spec_of(backend, key, value)
-    (refusal,) = spec_refusals(spec)
-    assert refusal.field == f"backend.overrides.{key}"
-    assert any(
-        part in refusal.reason for part in ("for every run: ", "set training.", "set tracking", "no effect: ", "write ")
-    )
 
 
 @pytest.mark.parametrize("backend", ROWS)

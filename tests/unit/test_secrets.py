@@ -59,51 +59,24 @@ def test_values_secret_by_name_are_found_and_paths_are_not() -> None:
     assert sorted(secret_values(environ)) == sorted(["hf_0123456789ab", "k" * 20, "hunter2hunter2"])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "OPENAI_APIKEY",
-            "APIKEY",
-            "SECRETKEY",
-            "ACCESSKEY",
-            "AWS_ACCESSKEY",
-            "TS_AUTHKEY",
-            "PRIVATEKEY",
-            "SSH_PASSKEY",
-        ),
-        *(
-            "TOKEN2",
-            "DB_PASSWORD2",
-            "API_KEY1",
-            "TOKENS",
-            "HF_TOKENS",
-            "GITHUB_TOKENS2",
-            "AWS_CREDS",
-            "DB_PW",
-            "PGPASS",
-        ),
-        *("SSHPASS", "SLACK_WEBHOOK_URL", "wandb_apikey", "APPTAINERENV_OPENAI_APIKEY", "MY-API-KEYS"),
-    ],
-)
+SECRET = """
+    OPENAI_APIKEY APIKEY SECRETKEY ACCESSKEY AWS_ACCESSKEY TS_AUTHKEY PRIVATEKEY SSH_PASSKEY TOKEN2 DB_PASSWORD2
+    API_KEY1 TOKENS HF_TOKENS GITHUB_TOKENS2 AWS_CREDS DB_PW PGPASS SSHPASS SLACK_WEBHOOK_URL wandb_apikey
+    APPTAINERENV_OPENAI_APIKEY MY-API-KEYS
+"""
+ORDINARY = """
+    TOKENIZERS_PARALLELISM HF_TOKENIZER MAX_TOKENS VLLM_MAX_NEW_TOKENS SGLANG_NUM_RESERVED_DECODE_TOKENS NUM_TOKENS
+    SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK BYPASS COMPASS MONKEY SACRED RAY_AUTH_MODE DB_PASSWORD_FILE
+    HF_PASSING WANDB_PATH NCCL_PXN VLLM_HOTKEY SLURM_PWDX
+"""
+
+
+@pytest.mark.parametrize("name", SECRET.split())
 def test_a_name_tells_however_its_words_are_joined_and_numbered(name: str) -> None:
     value = "0123456789abcdef" * 2
     assert list(secret_values({name: value})) == [value]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "TOKENIZERS_PARALLELISM",
-            "HF_TOKENIZER",
-            "MAX_TOKENS",
-            "VLLM_MAX_NEW_TOKENS",
-            "SGLANG_NUM_RESERVED_DECODE_TOKENS",
-        ),
-        *("SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK", "NUM_TOKENS", "BYPASS", "COMPASS", "MONKEY", "SACRED"),
-        *("RAY_AUTH_MODE", "DB_PASSWORD_FILE", "HF_PASSING", "WANDB_PATH", "NCCL_PXN", "VLLM_HOTKEY", "SLURM_PWDX"),
-    ],
-)
+@pytest.mark.parametrize("name", ORDINARY.split())
 def test_ordinary_names_tell_nothing(name: str) -> None:
     assert not looks_like_secret(name)

@@ -11,7 +11,6 @@ from xp.errors import XpError
 from xp.planning.episode import (
     episode_config,
     judge_server,
-    named_code,
     used_plugins,
     user_modules,
 )
@@ -35,14 +34,6 @@ def test_every_option_plans_or_says_what_is_missing(name: str) -> None:
             build_plan(compose([f"env={name}"]), "x")
     else:
         assert build_plan(compose([f"env={name}"]), "x").stages
-
-
-@pytest.mark.parametrize(
-    "name", sorted(NEEDS_AN_ADDRESS - {"openreward", "openenv", "verifiers", "inspect", "harbor", "harness"})
-)
-def test_a_published_openenv_environment_plans_with_a_url_or_an_image(name: str) -> None:
-    for address in ("env.target=https://example.org", "env.image=games:latest"):
-        assert build_plan(compose([f"env={name}", address]), "x").stages
 
 
 def test_a_mix_keeps_each_members_own_turns_reward_weight_and_provider() -> None:
@@ -140,23 +131,6 @@ def test_the_server_of_a_judge(is_sglang: bool, machine: str, words: str, sizes:
     server = judge_server(spec, spec.served_judge, "log", is_sglang=is_sglang)
     assert (" ".join(server.server.arguments), server.is_sglang) == (words, is_sglang)
     assert (server.server.num_accelerators, server.trainer_accelerators) == sizes
-
-
-def test_the_code_that_a_spec_names_is_listed() -> None:
-    judge = "env.judge={rubric: r, model: {name: m, url: 'https://j.example/v1', key: null}}"
-    overrides = (
-        "backend.overrides={optim: adamw_torch, a: pkg.mod, trust_remote_code: true, b: false, model_init_kwargs: {}}"
-    )
-    own = ["env=graded", "env.grader=mine:grade", "env.rows=mine:rows", "env.reward_fn=other.shaping:fn", judge]
-    assert named_code(compose([*own, overrides, "backend.runtime.python=/x/python"])) == [
-        "would import modules: mine, other",
-        "would send tasks, answers and no key to the judge at https://j.example/v1",
-        "would start the Python of the jobs: /x/python",
-        "would pass this to the trainer, which may import it: backend.overrides.a=pkg.mod",
-        "would pass this to the trainer, which may import it: backend.overrides.trust_remote_code=True",
-        "would pass this to the trainer, which may import it: backend.overrides.model_init_kwargs={}",
-    ]
-    assert named_code(compose(["env=multiply"])) == []
 
 
 def test_the_stage_of_tasks_needs_a_part_of_the_machine_and_the_sdk_of_its_environments() -> None:

@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_session import RULES
-from tests.support.sections import replace
 from xp.__main__ import main
 from xp.composition import compose
-from xp.envs.target import _is_allowed
 from xp.errors import XpError
 from xp.evaluation.settings import settings
 from xp.spec.section import user_in_url
@@ -105,21 +102,3 @@ def test_a_token_is_refused_with_its_path_wherever_free_text_is_taken(token: str
 )
 def test_names_paths_and_digests_are_no_tokens(text: str) -> None:
     assert compose([*OWN, f"env.options={{a:'{text}'}}"])
-
-
-@pytest.mark.parametrize(
-    ("url", "origins", "is_allowed"),
-    [
-        ("https://api.example.com/x", (), True),
-        ("http://api.example.com/x", (), False),
-        ("https://other.example.com", (), False),
-        ("http://127.0.0.1:9000", (), False),
-        ("http://127.0.0.1:9000/x", ("http://127.0.0.1:9000",), True),
-        ("http://127.0.0.1:9001", ("http://127.0.0.1:9000",), False),
-    ],
-)
-def test_a_key_goes_to_the_catalog_by_https_and_to_allowed_origins(
-    url: str, origins: tuple[str, ...], is_allowed: bool
-) -> None:
-    catalog = {"https://api.example.com:443", "http://api.example.com:80"}
-    assert _is_allowed(url, replace(RULES, allowed_origins=origins), catalog) is is_allowed
