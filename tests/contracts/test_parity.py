@@ -18,9 +18,10 @@ from xp.backends.skyrl.control import rows as skyrl
 from xp.backends.slime.control import rows as slime
 from xp.backends.trl.control import rows as trl
 from xp.composition import compose
+from xp.lib.nested import upwards
 from xp.planning.backend import backend_of
 from xp.planning.by_xp import BY_XP
-from xp.planning.rows import Row, Support, meant_fields, upwards
+from xp.planning.rows import Row, Support, meant_fields
 from xp.planning.values import spec_refusals
 from xp.spec import BackendName, RunSpec, schema_fields
 from xp.testing.backend import BackendSuite

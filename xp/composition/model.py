@@ -58,7 +58,9 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
     path = model.get("path")
     if path is None and option.get("name") is None:
         yield Fault(_KEY, f"model={GENERAL} needs {_KEY}=ORG/NAME, or the directory of a Hugging Face model")
-    if isinstance(path, str) and _is_missing_here(path, container):
+    place = Path(path).expanduser() if isinstance(path, str) else Path()
+    # No other machine could have the path.
+    if place.is_absolute() and _is_local(container) and not any((place / file).is_file() for file in _FILES):
         reason = f"no such directory with a config.json on this machine, where launcher={LOCAL} runs"
         yield _fault(_KEY, path, f"{reason}; correct the path, or write ORG/NAME for a hub's model")
         return
@@ -67,11 +69,11 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
     # An option with all fields needs no config.json; a URL is a fault that the schema reports.
     if not isinstance(path, str) or ADDRESS.match(path) or is_whole:
         return
-    place = _resolved(path, outputs)
-    if place is None:
+    resolved = _resolved(path, outputs)
+    if resolved is None:
         yield _fault(_KEY, path, NO_DIRECTORY)
         return
-    model["path"] = path = place
+    model["path"] = path = resolved
     config = config_of(path, outputs, model.get("revision"))
     if config is not None and (why := not_causal(config)):
         yield _fault(_KEY, path, f"not a causal language model: {why}")
@@ -154,12 +156,6 @@ def _note(line: str) -> None:
     print(f"xp: note: {line}", file=sys.stderr)
 
 
-def _is_missing_here(path: str, container: Mapping[str, Any]) -> bool:
-    """Returns whether an absolute path is no model and no other machine could have it: its launcher is `local`."""
-    place = Path(path).expanduser()
-    return _is_local(container) and place.is_absolute() and not any((place / file).is_file() for file in _FILES)
-
-
 def _is_local(container: Mapping[str, Any]) -> bool:
     return _below(container, "launcher").get("name") == LOCAL
 
@@ -229,7 +225,12 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
     training["initial_checkpoint"] = str(place.absolute())
     config = config_of(str(place), outputs) if (place / "config.json").is_file() else None
     if config is None:
-        yield _fault(_START, start, _without_config(place))
+        reason = "the directory has no readable config.json; a Megatron checkpoint must be exported first"
+        if (place / "adapter_config.json").is_file():
+            reason = (
+                "the directory has adapters; merge them into their model first, in float32 (peft's merge_and_unload)"
+            )
+        yield _fault(_START, start, reason)
         return
     yield from _faults_of_parts(_START, start, place)
     yield from _network_of_start(start, config, _below(container, "model"), outputs)
@@ -309,12 +310,6 @@ def complete_demonstrations(container: dict[str, Any]) -> Iterator[Fault]:
     elif "." in path or "/" in path:
         reason = "no such file or directory, whose rows have `messages`; a data set of the hub is hf:ORG/NAME"
         yield _fault("sft.data", data, reason)
-
-
-def _without_config(place: Path) -> str:
-    if (place / "adapter_config.json").is_file():
-        return "the directory has adapters; merge them into their model first, in float32 (peft's merge_and_unload)"
-    return "the directory has no readable config.json; a Megatron checkpoint must be exported first"
 
 
 def _network_of_start(

@@ -10,7 +10,7 @@ from typing import Any
 
 from xp.composition.files import Mark, marks_under, read_file
 from xp.composition.groups import GROUPS, ROOT, compose_groups, merge_order, with_plugins
-from xp.lib.nested import set_at, value_at
+from xp.lib.nested import set_at, upwards, value_at
 
 NULLS = ("", "~", "null", "Null", "NULL")
 """Spellings of null in YAML."""
@@ -61,21 +61,10 @@ def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] =
     directories = with_plugins(config_dirs)
     composed = compose_groups(groups, directories)
     history = file_history(composed.chosen, directories)
-    setters = [text for text in overrides if _sets(text.partition("=")[0], path)]
-    return Origin(setters[-1] if setters else None, _marks_at(path, history))
-
-
-def _sets(key: str, path: str) -> bool:
-    return key not in GROUPS and (path == key or path.startswith(f"{key}."))
-
-
-def _marks_at(path: str, history: Mapping[str, tuple[Mark, ...]]) -> tuple[Mark, ...]:
-    """Places of the key itself, or of the nearest section above it that is one value (`chat_template: {...}`)."""
-    while path:
-        if path in history:
-            return history[path]
-        path = path.rpartition(".")[0]
-    return ()
+    # The key itself, or the nearest section above it that is one value (`chat_template: {...}`).
+    above = list(upwards(path))
+    setters = [text for text, (key, _, _) in zip(overrides, pairs, strict=True) if key in above and key not in GROUPS]
+    return Origin(setters[-1] if setters else None, next((history[one] for one in above if one in history), ()))
 
 
 ALTERNATIVES = (("training.num_steps", "training.epochs"), ("sft.num_updates", "sft.epochs"))

@@ -46,7 +46,9 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
     parser = OverridesParser.create()
     parsed: list[Override] = []
     faults = []
-    for text in map(_without_plus, overrides):
+    for typed in overrides:
+        # `+recipes=x`, as Hydra's users add an option: every group has a place in the defaults here.
+        text = typed[1:] if typed.startswith("+") and typed[1:].partition("=")[0] in GROUPS else typed
         try:
             override = _read(parser, text)
         except HydraException as error:
@@ -79,11 +81,6 @@ def _read(parser: OverridesParser, text: str) -> Override:
             if argument is None:
                 raise
     return replace(parser.parse_override(f"{key}=x"), _value=value, input_line=text)
-
-
-def _without_plus(text: str) -> str:
-    """`+recipes=x`, as Hydra's users add an option, is `recipes=x`: every group has a place in the defaults here."""
-    return text[1:] if text.startswith("+") and text[1:].partition("=")[0] in GROUPS else text
 
 
 def _unread(text: str) -> str:

@@ -35,3 +35,10 @@ def set_at(nested: dict[str, Any], path: str, value: Any) -> bool:
         return False
     holder[key] = value
     return True
+
+
+def upwards(path: str) -> Iterator[str]:
+    """The dotted key itself, then those of its enclosing sections."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]

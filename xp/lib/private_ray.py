@@ -62,7 +62,7 @@ def token_variables(file: Path) -> dict[str, str]:
 
 def joining(environ: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     """An environment with further variables; if these have a token, another cluster's token is removed."""
-    # Ray prefers RAY_AUTH_TOKEN to the file.
+    # Ray prefers RAY_AUTH_TOKEN to the file, and passes it on as plain text.
     return {name: value for name, value in environ.items() if name != TOKEN or TOKEN_PATH not in more} | dict(more)
 
 
@@ -77,13 +77,9 @@ def files(directory: Path) -> Path:
 
 def variables(environ: Mapping[str, str], directory: Path) -> dict[str, str]:
     """Environment of the cluster's programs, without another cluster's token."""
-    # Ray prefers RAY_AUTH_TOKEN to the file, and passes it on as plain text.
-    rest = {name: value for name, value in environ.items() if name != TOKEN}
     return {
         **NICENESS,
-        **rest,
-        MODE: "token",
-        TOKEN_PATH: str(token_file(directory)),
+        **joining(environ, token_variables(token_file(directory))),
         ONE_MACHINE: "1",
         # Without it Ray replaces 127.0.0.1 by an address that other machines can reach.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",

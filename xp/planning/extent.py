@@ -95,21 +95,29 @@ def ineffective_lines(spec: RunSpec) -> list[str]:
 
 def evaluation_episodes(spec: RunSpec) -> int | None:
     """Episodes of all evaluations of a run. None means that the number of tasks or steps is not known."""
-    evaluation, steps, num_held_out = spec.evaluation, num_steps(spec), num_tasks(spec).held_out
+    evaluation, during = spec.evaluation, _num_during(spec)
     if not spec.env.is_held_out:
         return 0
-    known = [number for number in (evaluation.num_tasks, num_held_out) if number]
-    if steps is None or not known:
+    known = [number for number in (evaluation.num_tasks, num_tasks(spec).held_out) if number]
+    if during is None or not known:
         return None
-    during = 0 if evaluation.every is None else (steps - 1) // evaluation.every
     return min(known) * evaluation.samples_per_task * (evaluation.before_training + during + 1)
+
+
+def _num_during(spec: RunSpec) -> int | None:
+    """Number of evaluations during training; after the last step is that of the trained model. None means that the
+    number of steps is not known."""
+    every, steps = spec.evaluation.every, num_steps(spec)
+    if every is None:
+        return 0
+    return None if steps is None else (steps - 1) // every
 
 
 def evaluation_line(spec: RunSpec) -> str:
     """One line about the evaluations of a run: tasks, number of evaluations, and their share of all episodes."""
     if not spec.env.is_held_out:
         return "evaluation: none before or after training, since there are no held-out tasks (env.held_out=null)"
-    evaluation, training, steps = spec.evaluation, spec.training, num_steps(spec)
+    evaluation, steps, during = spec.evaluation, num_steps(spec), _num_during(spec)
     samples, num_held_out = counted(evaluation.samples_per_task, "episode"), num_tasks(spec).held_out
     if not num_held_out:
         most = evaluation.num_tasks
@@ -117,18 +125,12 @@ def evaluation_line(spec: RunSpec) -> str:
         return f"evaluation: {samples} of {which}; how many there are is known after prepare"
     tasks = num_held_out if evaluation.num_tasks is None else min(evaluation.num_tasks, num_held_out)
     episodes = tasks * evaluation.samples_per_task
-    every, during = evaluation.every, None
-    if every is None:
-        during = 0
-    elif steps is not None:
-        during = (steps - 1) // every  # after the last step is the evaluation of the trained model
     size = f"{counted(tasks, 'held-out task')} x {samples} = {counted(episodes, 'episode')}, {_when(spec, during)}"
     if evaluation.samples_per_task == 1 and spec.env.scores_groups:
         size += ", without rewards of groups (evaluation.samples_per_task)"
-    if during is None or steps is None:
+    if (total := evaluation_episodes(spec)) is None or steps is None:
         return f"evaluation: {size}"
-    total = episodes * (evaluation.before_training + during + 1)
-    share = total / (total + steps * training.episodes_per_step)
+    share = total / (total + steps * spec.training.episodes_per_step)
     percent = f"{share:.0%}" if share >= 0.005 else "under 1%"
     return f"evaluation: {size}: {counted(total, 'episode')}, {percent} of the run's"
 

@@ -117,21 +117,17 @@ class NativeKeys:
 
     def warnings(self, keys: Iterable[str]) -> list[str]:
         """Warnings of the user's own keys: one line for each property that no longer holds."""
-        answers = {key: self.answer(key) for key in keys}
-        return [
-            f"{self.place}.{key.removeprefix('--')}: {found[1]}"
-            for key, found in answers.items()
-            if found is not None and found[0] in (AnswerKind.OPEN, AnswerKind.WARNED)
-        ]
+        losses = self._losses(keys, AnswerKind.OPEN, AnswerKind.WARNED)
+        return [f"{self.place}.{key.removeprefix('--')}: {loss}" for key, loss in losses.items()]
 
     def replaced(self, overrides: Native) -> dict[str, tuple[Any, str]]:
         """Rendered keys that the user's own replace, each with the value and what no longer holds."""
-        answers = {key: self.answer(key) for key in overrides}
-        return {
-            key: (overrides[key], found[1])
-            for key, found in answers.items()
-            if found is not None and found[0] is AnswerKind.OPEN
-        }
+        return {key: (overrides[key], loss) for key, loss in self._losses(overrides, AnswerKind.OPEN).items()}
+
+    def _losses(self, keys: Iterable[str], *kinds: AnswerKind) -> dict[str, str]:
+        """Key -> what no longer holds, for the keys whose answers are of these kinds."""
+        answers = {key: found for key in keys if (found := self.answer(key)) is not None}
+        return {key: text for key, (kind, text) in answers.items() if kind in kinds}
 
 
 def keys_of(place: str, files: tuple[Path, ...], pins: Mapping[str, Pin], owners: Mapping[str, str]) -> NativeKeys:

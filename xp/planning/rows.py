@@ -14,6 +14,7 @@ from operator import attrgetter
 from types import NoneType
 from typing import Any, get_args
 
+from xp.lib.nested import upwards
 from xp.planning.by_xp import BY_XP
 from xp.spec import RunSpec, Section
 
@@ -206,10 +207,3 @@ def _meaning(
     parts = (written({**keys, **{key: value for key, (value, _) in own.items()}}), _text(row.implemented_by, spec))
     receives = "; ".join(filter(None, parts)) or LEFT_OUT
     return FieldSupport(Support.EMULATED if note else Support.EXACT, receives, note)
-
-
-def upwards(path: str) -> Iterator[str]:
-    """The path itself, then its enclosing sections."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
