@@ -76,18 +76,15 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     out = console()
     out.print(title(plan), style="bold")
     of_training = (*time_lines([plan.spec], outputs), *disk_line(plan.spec)) if plan.trains else ()
-    times = (*sft_time_lines(plan.spec, outputs), *of_training)
-    facts = (machine_line(plan.spec), *arithmetic(plan), *times)
-    for line in (*facts, *memory_lines(plan.spec, outputs, trains=plan.trains)):
-        out.print(wrapped(f"  {line}"))
-    for line in notice_lines(plan):
-        out.print(f"  {line}")
+    lines = [machine_line(plan.spec), *arithmetic(plan), *sft_time_lines(plan.spec, outputs), *of_training]
+    lines += [*memory_lines(plan.spec, outputs, trains=plan.trains), *notice_lines(plan)]
     try:
         check_model_files(plan.spec)
     except XpError as error:
-        out.print(wrapped(f"  this plan cannot run yet: {str(error).splitlines()[0]}"))
-    for line in (*row_lines(plan.spec), *held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)):
-        out.print(f"  {line}")
+        lines.append(f"this plan cannot run yet: {str(error).splitlines()[0]}")
+    lines += [*row_lines(plan.spec), *held_out_lines(plan.spec, outputs), *profile_lines(plan.spec)]
+    for line in lines:
+        out.print(wrapped(f"  {line}"))
     for stage in plan.stages:
         there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
         after = f", after {' and '.join(stage.needs)}" if stage.needs else ""
@@ -98,13 +95,16 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
         for path in stage.job.outputs:
             out.print(f"  -> {outputs / path}{there}")
     secrets = {name: source for stage in plan.stages for name, source in stage.job.secrets.items()}
-    for name, source in secrets.items():
-        unset = "" if _has_value(source) else ", which has no value here: export it, or set it in .env"
-        out.print(f"  secret {name}: from the variable {source}{unset}")
-    for line in (
+    unset = ", which has no value here: export it, or set it in .env"
+    lines = [
+        f"secret {name}: from the variable {source}{'' if _has_value(source) else unset}"
+        for name, source in secrets.items()
+    ]
+    lines += [
         *named_code(plan.spec),
-        *(f"open: {door}" for door in backend_of(plan.spec).unauthenticated_endpoints(plan.spec)),
-    ):
+        *(f"open: {one}" for one in backend_of(plan.spec).unauthenticated_endpoints(plan.spec)),
+    ]
+    for line in lines:
         out.print(wrapped(f"  {line}"))
     if with_files:
         for stage in plan.stages:
@@ -224,32 +224,23 @@ def show_summary(plan: Plan, outputs: Path) -> None:
     was_tuned = any(stage.name == "sft" for stage in plan.stages)
     size, record = _made(run, "train" if plan.trains else "sft"), read_record(run)
     out.print(headed(f"\n{'Trained' if plan.trains else 'Fine-tuned'}", f" {title(plan)}{size}"))
-    for line in notice_lines(plan):
-        out.print(f"  {line}")
-    for name, label in (("before", "before"), ("after", "after ")):
-        if name in results:
-            out.print(f"  held-out reward {label} {_reward(results[name])}")
+    lines = notice_lines(plan)
+    lines += [f"held-out reward {name:6} {_reward(results[name])}" for name in ("before", "after") if name in results]
     if not is_evaluated:
-        out.print("  not evaluated: nothing is held out (env.held_out=null)")
+        lines.append("not evaluated: nothing is held out (env.held_out=null)")
     if was_tuned and not plan.trains and "after" in results:
-        out.print(f"  RL can learn   {_learnable(run)}")
-    for line in held_out_lines(plan.spec, outputs):
-        out.print(f"  {line}")
-    out.print(f"  took          {time_text(record, plan.spec.hardware)}")
-    for line in symptom_lines(run) if plan.trains else ():
-        out.print(f"  {line}", soft_wrap=True)
-    for line in environment_lines(run):
-        out.print(f"  {line}", soft_wrap=True)
+        lines.append(f"RL can learn   {_learnable(run)}")
+    lines += [*held_out_lines(plan.spec, outputs), f"took          {time_text(record, plan.spec.hardware)}"]
+    lines += [*(symptom_lines(run) if plan.trains else ()), *environment_lines(run)]
     if was_tuned and (run / "sft").exists():
-        out.print(f"  fine-tuned    {run / 'sft'}")
+        lines.append(f"fine-tuned    {run / 'sft'}")
     if (run / "model").exists():
-        out.print(f"  model         {run / 'model'}")
-    write_report(run, lambda text: out.print(f"  {text}"))
-    for place in filter(None, (report_line(run), episodes_line(run))):
-        out.print(f"  {place}", soft_wrap=True)
-    for line in tracked_places(plan.spec.tracking, run):
-        out.print(f"  {line}", soft_wrap=True)
-    out.print(f"  everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{len(record.attempts)}/*/log.txt)")
+        lines.append(f"model         {run / 'model'}")
+    write_report(run, lines.append)
+    lines += [*filter(None, (report_line(run), episodes_line(run))), *tracked_places(plan.spec.tracking, run)]
+    lines.append(f"everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{len(record.attempts)}/*/log.txt)")
+    for line in lines:
+        out.print(f"  {line}")
 
 
 def _made(run: Path, stage: str) -> str:

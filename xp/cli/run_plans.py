@@ -115,7 +115,7 @@ def run_plan(
         require("the summary of a run", "scipy", "statsmodels")
     launcher = launcher or make_launcher(one.spec.launcher, outputs)
     if (reason := finished(one, outputs, is_here=launcher.is_here)) is not None:
-        console().print(reason, soft_wrap=True)
+        console().print(reason)
         return
     console().print(headed(one.run_id, f"  {title(one)}"))
     for line in (*notice_lines(one), *row_lines(one.spec)):
@@ -129,7 +129,7 @@ def run_plan(
     if record.status is RunStatus.RUNNING:
         shows = f"left to {one.spec.launcher.name}; {xp_command(f'runs show|logs|cancel {one.run_id}', outputs)}"
         report = xp_command(f"report {one.run_id}", outputs)
-        console().print(f"{shows}; its report: {report}", soft_wrap=True)
+        console().print(f"{shows}; its report: {report}")
     elif is_whole:
         show_summary(one, outputs)
 
@@ -144,7 +144,7 @@ def _tell_places(one: Plan, run: Path, code: ExitCode) -> None:
     is_left = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, ExitCode.RUN_DIR)
     places = () if is_left else (*environment_lines(run), *places_of_failed(run))
     for line in (*tracked_places(one.spec.tracking, run), *places):
-        console(stderr=True).print(f"xp: {line}", soft_wrap=True)
+        console(stderr=True).print(f"xp: {line}")
 
 
 def plans_of(args: Namespace) -> Sequence[Plan]:

@@ -205,7 +205,7 @@ def show(run: Path, *, as_json: bool = False) -> None:
     _show_progress(run, record)
     if now == KILLED:
         command = resume_command(run.name, run.parent.parent)
-        out.print(f"its supervisor was killed; continue with: {command}", soft_wrap=True)
+        out.print(f"its supervisor was killed; continue with: {command}")
 
 
 def recipe(run: Path) -> str:
@@ -241,7 +241,7 @@ def _show_progress(run: Path, record: RunRecord) -> None:
     found, problem, episodes = progress_of(run, record), last_problem(run, record), episodes_line(run)
     places = [episodes, report_line(run)] if episodes else []
     for line in [*(curves(found) if found else ()), *([problem] if problem else ()), *places]:
-        console().print(line, soft_wrap=True)
+        console().print(line)
 
 
 def logs(run: Path, *, follow: bool) -> None:

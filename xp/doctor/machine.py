@@ -41,13 +41,13 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
         # Do not advise the user to install the trainer into xp's own Python.
         pins = ", ".join(f"{package} {pin}" for package, pin in differing.items())
         yield fault("version", f"this is xp's own Python and has not {pins}; {install}")
-        differing, installed = {}, {}
+        return
     for package, pin in spec.backend.pins.items():
         if package in differing:
             there = f"is {installed[package]}" if installed[package] else "is not installed"
             fix = f"{python} -m pip install '{package}=={pin}'"
             yield fault("version", f"{package} {there}, and xp's rendering was proven with {pin}; {fix}")
-        elif package in installed:
+        else:
             yield ok("version", f"{package} {installed[package]}, as pinned")
 
 
