@@ -40,7 +40,8 @@ def explain_unknown_key(
     """
     if hint:
         return f"{path}: unknown key; {hint}"
-    if node is None and (keys := keys_below(parent)):
+    below = (path.rpartition(".") for path in every_key())
+    if node is None and (keys := [name for section, _, name in below if section == parent]):
         section = ", ".join(f"{name}: ..." for name in keys)
         return f"{path}: {parent} is null; set the whole section: '{parent}={{{section}}}'"
     if not isinstance(node, dict):
@@ -51,12 +52,6 @@ def explain_unknown_key(
     guess = nearest_key(path, everything, legal) or nearest(path, _without_twins(all_paths(node, parent)))
     names = sorted(name.rpartition(".")[2] for name in legal)
     return f"{path}: unknown key{guess}; {parent or 'the top level'} has: {', '.join(names)}"
-
-
-def keys_below(section: str) -> list[str]:
-    """Names of the keys that a section has which may be null, such as `model.lora`. Empty means that there is no such
-    section."""
-    return [path.rpartition(".")[2] for path in every_key() if path.rpartition(".")[0] == section]
 
 
 def nearest_key(path: str, everything: Iterable[str], legal: Iterable[str] = ()) -> str:
@@ -83,7 +78,9 @@ def same_key(path: str, everything: Iterable[str]) -> str | None:
     """The only key of this name in any section, or the only one that the name abbreviates. None means that there is
     none, or that there are several."""
     parent, _, word = path.rpartition(".")
-    abbreviated = [one for one in everything if _initials(one) == word and len(word) > 1]
+    # First letters of a key's words: `lr` of `training.learning_rate`.
+    initials = {one: "".join(part[:1] for part in one.rpartition(".")[2].split("_")) for one in everything}
+    abbreviated = [one for one, letters in initials.items() if letters == word and len(word) > 1]
     for matches in (
         [one for one in everything if one.rpartition(".")[2] == word],
         [one for one in abbreviated if one.rpartition(".")[0] == parent],
@@ -99,11 +96,6 @@ def every_key() -> list[str]:
     from xp.spec import RunSpec, schema_fields
 
     return [path.replace("env.members.*.", "env.") for path, _ in schema_fields(RunSpec)]
-
-
-def _initials(path: str) -> str:
-    """First letters of a key's words: `lr` of `training.learning_rate`."""
-    return "".join(word[:1] for word in path.rpartition(".")[2].split("_"))
 
 
 def all_paths(node: Any, prefix: str = "") -> list[str]:

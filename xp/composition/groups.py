@@ -14,7 +14,7 @@ from xp.composition.files import FileFault
 from xp.composition.known_names import option_alias
 from xp.composition.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
 from xp.composition.sources import MACHINES, USER_FILES, XP_FILES, hide_foreign_plugins, register_sources
-from xp.composition.values import with_references
+from xp.composition.values import unescaped, with_texts
 from xp.errors import XpError, nearest
 from xp.hardware import AUTO, machine_of, this_machine
 
@@ -206,7 +206,7 @@ def _merge(
         env_name = str(config.hydra.runtime.choices["env"])
         OmegaConf.set_struct(config, False)
         del config["hydra"]
-        container = cast("dict[str, Any]", with_references(OmegaConf.to_container(config, resolve=False)))
+        container = cast("dict[str, Any]", with_texts(OmegaConf.to_container(config, resolve=False), unescaped))
         if (nested := mix_in_mix(env_name, container["env"])) is not None:
             return [nested], None, ""
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, AttributeError) as error:

@@ -205,13 +205,12 @@ def faults_of_points(faults: Mapping[str, Sequence[str]], num_points: int) -> li
         faults: fault -> names of the points.
         num_points: of the sweep.
     """
-    return [f"{fault}{_places(names, num_points)}" for fault, names in faults.items()]
-
-
-def _places(names: Sequence[str], num_points: int) -> str:
-    if not any(names) or (len(names) == num_points > 1):
-        return ""
-    return f" (sweep {'point' if len(names) == 1 else 'points'} {first_of(names, MAX_NAMES)})"
+    lines = []
+    for fault, names in faults.items():
+        is_of_all = not any(names) or len(names) == num_points > 1
+        where = f" (sweep {'point' if len(names) == 1 else 'points'} {first_of(names, MAX_NAMES)})"
+        lines.append(fault if is_of_all else f"{fault}{where}")
+    return lines
 
 
 def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point | list[str]:

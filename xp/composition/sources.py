@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from xp.composition.files import FileFault, read_file
 from xp.composition.mixes import MIXED, SIGN, defaults_of, with_mixes_named
-from xp.composition.values import ESCAPED_MISSING, ESCAPED_REFERENCE, MISSING
+from xp.composition.values import escaped, with_texts
 from xp.hardware import AUTO, machine_of, this_machine
 from xp.lib.yaml_loader import over_libyaml
 
@@ -77,8 +77,8 @@ def register_sources(reads: list[FileFault]) -> None:
                 return ConfigResult(self.provider, place, OmegaConf.create({}), {"package": None})
             loaded = super().load_config(config_path)
             plain: Any = OmegaConf.to_container(loaded.config)
-            escaped = {key: child if key == "defaults" else _escaped(child) for key, child in plain.items()}
-            loaded.config = OmegaConf.create(escaped)
+            values = {key: one if key == "defaults" else with_texts(one, escaped) for key, one in plain.items()}
+            loaded.config = OmegaConf.create(values)
             _name_mixes(loaded)
             return loaded
 
@@ -139,20 +139,6 @@ def _name_mixes(loaded: Any) -> None:
     if "defaults" in loaded.config:
         plain: Any = OmegaConf.to_container(loaded.config)
         loaded.config["defaults"] = with_mixes_named(plain["defaults"])
-
-
-def _escaped(node: Any) -> Any:
-    """Replaces `???` and `${` by markers, which Hydra leaves alone.
-
-    Hydra would keep the earlier file's value although one is required, and would expand references while it merges.
-    """
-    if isinstance(node, dict):
-        return {key: _escaped(child) for key, child in node.items()}
-    if isinstance(node, list):
-        return [_escaped(child) for child in node]
-    if isinstance(node, str):
-        return ESCAPED_MISSING if node == MISSING else node.replace("${", ESCAPED_REFERENCE)
-    return node
 
 
 PACKAGE: Final = "hydra_plugins"

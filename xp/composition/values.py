@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from xp.composition.faults import Fault, all_paths
@@ -51,13 +51,26 @@ def resolve_values(container: dict[str, Any]) -> list[Fault]:
     return faults
 
 
-def with_references(node: Any) -> Any:
-    """The value with `${` in place of its marker."""
+def with_texts(node: Any, change: Callable[[str], str]) -> Any:
+    """The value with each text below it changed."""
     if isinstance(node, dict):
-        return {key: with_references(child) for key, child in node.items()}
+        return {key: with_texts(child, change) for key, child in node.items()}
     if isinstance(node, list):
-        return [with_references(child) for child in node]
-    return node.replace(ESCAPED_REFERENCE, "${") if isinstance(node, str) else node
+        return [with_texts(child, change) for child in node]
+    return change(node) if isinstance(node, str) else node
+
+
+def escaped(text: str) -> str:
+    """A text with markers for `???` and `${`, which Hydra leaves alone.
+
+    Hydra would keep the earlier file's value although one is required, and would expand references while it merges.
+    """
+    return ESCAPED_MISSING if text == MISSING else text.replace("${", ESCAPED_REFERENCE)
+
+
+def unescaped(text: str) -> str:
+    """A text with `${` in place of its marker."""
+    return text.replace(ESCAPED_REFERENCE, "${")
 
 
 def _texts(node: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -140,7 +140,8 @@ def stated(config: Mapping[str, Any]) -> dict[str, Any]:
         is_full = "full_attention" in kinds
         every = kinds.index("full_attention") + 1 if is_full else own.get("full_attention_interval", 4)
         found["linear_attention"] = _read(own, LINEAR) | {"full_every": every}
-    rope = _rope(own)
+    rope = own.get("rope_parameters") or own.get("rope_scaling") or {}
+    rope = rope if isinstance(rope, dict) else {}
     # Newer transformers keep it among the other parameters of the rotary embedding.
     theta = rope.get("rope_theta", own.get("rope_theta"))
     if theta is not None:
@@ -274,11 +275,6 @@ def _is_recurrent(config: Mapping[str, Any]) -> bool:
         return any(kind in RECURRENT_KINDS for kind in kinds)
     family = str(config.get("model_type")).removesuffix("_text")
     return family in RECURRENT or any(key.startswith(RECURRENT_KEYS) for key in config)
-
-
-def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    return found if isinstance(found, dict) else {}
 
 
 def _scaling(rope: Mapping[str, Any]) -> str | None:

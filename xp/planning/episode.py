@@ -102,15 +102,13 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
     named += [member.group_reward_fn or "" for member in spec.env.members.values()]
     named += [spec.algorithm.advantage_fn or "", (spec.sft.data or "").partition("solve:")[2]]
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
-    tops |= _packages_here(spec)
+    # Environment packages in xp's own Python, of which a job gets a copy.
+    packages = {
+        module_of(member.target or "") for member in spec.env.members.values() if member.provider == "verifiers"
+    }
+    tops |= {module for module in packages if is_found(module)}
     tops |= {top for kind, name in used_plugins(spec) if (top := shipped(kind, name)) is not None}
     return tuple(sorted(tops - {"xp"}))
-
-
-def _packages_here(spec: RunSpec) -> set[str]:
-    """Environment packages in xp's own Python, of which a job gets a copy."""
-    targets = {member.target or "" for member in spec.env.members.values() if member.provider == "verifiers"}
-    return {module for module in map(module_of, targets) if is_found(module)}
 
 
 def used_plugins(spec: RunSpec) -> Iterator[tuple[Kind, str]]:

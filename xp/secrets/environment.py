@@ -40,7 +40,10 @@ def inherited(environ: Mapping[str, str], more: tuple[str, ...] = ()) -> tuple[d
         environ: environment of the starting process.
         more: names that are passed in addition to the list, if they are set.
     """
-    pattern = re.compile("|".join(_pattern(name) for name in (*passed_names(environ), *more)) or r"(?!)")
+    passed = [name for name in re.split(r"[,\s]+", environ.get(PASS, "")) if name]
+    # In XP_PASS_ENV, `*` matches any characters.
+    patterns = [re.escape(name).replace(r"\*", "[A-Za-z0-9_]*") for name in (*passed, *more)]
+    pattern = re.compile("|".join(patterns) or r"(?!)")
     plain: dict[str, str] = {}
     hidden: dict[str, str] = {}
     for name, value in environ.items():
@@ -50,12 +53,3 @@ def inherited(environ: Mapping[str, str], more: tuple[str, ...] = ()) -> tuple[d
         elif not looks_secret and (name.upper() in _NAMES or name.startswith(_PREFIXES)):
             plain[name] = value
     return plain, hidden
-
-
-def passed_names(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Names that the user passes (`XP_PASS_ENV`); `*` matches any characters."""
-    return tuple(name for name in re.split(r"[,\s]+", environ.get(PASS, "")) if name)
-
-
-def _pattern(name: str) -> str:
-    return re.escape(name).replace(r"\*", "[A-Za-z0-9_]*")

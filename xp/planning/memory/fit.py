@@ -33,7 +33,7 @@ from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
 from xp.planning.memory.weights import weights_of
 from xp.planning.rows import Refusal
 from xp.planning.values import spec_refusals
-from xp.spec import Architecture, RunSpec, Strategy
+from xp.spec import RunSpec, Strategy
 
 LARGER = "choose a larger hardware option or a smaller model"
 MOST = 3
@@ -181,7 +181,9 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
     capacity = capacity_of(spec)
     for work in works(spec, trains=trains):
         found = estimate(work.of(spec))
-        if (size := _kept_on_host(found)) > spec.hardware.memory_gb * 1e9:
+        # The rest comes and goes, and may be paged.
+        size = sum(part for name, part in found.host.items() if name != MOVED)
+        if size > spec.hardware.memory_gb * 1e9:
             yield Refusal(
                 "hardware.memory_gb",
                 f"{work}: {_host_parts(found)} of a machine's own memory are more than its"
@@ -197,11 +199,6 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
             f"{work}: {what} exceed the {capacity / GIB:.0f} GiB of an accelerator by {excess / GIB:.1f} GiB at any"
             f" length of episodes; {ways}",
         )
-
-
-def _kept_on_host(estimate: MemoryEstimate) -> float:
-    """Bytes that a machine's own memory always has; the rest comes and goes, and may be paged."""
-    return sum(size for name, size in estimate.host.items() if name != MOVED)
 
 
 def _host_parts(estimate: MemoryEstimate) -> str:
@@ -312,10 +309,11 @@ def memory_lines(spec: RunSpec, outputs: Path | None = None, *, trains: bool = T
             f"memory: not estimated: the config.json of {spec.model.path} is neither on this machine nor available"
             " from the hub"
         ]
+    plainly = f", counted as a plain decoder, which {shape.model_type} is not"
+    uncounted = "" if shape.model_type in COUNTED else plainly
     lines = [
         f"memory per accelerator, from the expected case to every episode at its limit"
-        f" ({weights_of(shape).total / 1e9:.2f} B parameters{_uncounted(shape)}; arithmetic, with measured bytes of a"
-        " logit):",
+        f" ({weights_of(shape).total / 1e9:.2f} B parameters{uncounted}; arithmetic, with measured bytes of a logit):",
         *(_training_lines(spec, outputs) if trains else ()),
     ]
     if Work.FINE_TUNING in works(spec):
@@ -392,13 +390,6 @@ def _case(estimate: MemoryEstimate, headroom: float) -> dict[str, Any]:
         "host": dict(estimate.host),
         "headroom": headroom,
     }
-
-
-def _uncounted(shape: Architecture) -> str:
-    """A note on a family with parts that are not counted."""
-    if shape.model_type in COUNTED:
-        return ""
-    return f", counted as a plain decoder, which {shape.model_type} is not"
 
 
 def _parts(expected: Mapping[str, float], worst: Mapping[str, float]) -> str:
