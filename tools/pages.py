@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tools.parity.measure import section
+from tools.public_memory import page as memory_page
 from tools.public_scripts import page as scripts_page
 from xp.cli.explain import Field, comment_of, fields_of, source_of, specs_of
 from xp.composition import compose, origin_of
@@ -270,6 +271,7 @@ def main() -> None:
         "metrics": metrics_page,
         "reference": reference_page,
         "public-scripts": scripts_page,
+        "memory": memory_page,
     }
     for name, page in pages.items():
         (DOCS / f"{name}.md").write_text(page())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.golden.test_plans import native
+from tests.golden.test_meanings import texts_of
+from tests.golden.test_plans import check_reviewed, native
 from tests.support.sections import PLACES
 from xp.composition import compose
 from xp.planning.backend import backend_of
@@ -26,9 +26,7 @@ def received(line: str) -> dict[str, str]:
         keys = [word.replace(" ", "=", 1) for word in re.split(r" (?=--\w)", " ".join(keys))]
     if isinstance(keys, list):
         keys = dict(word.partition("=")[::2] for word in keys)
-    meanings = backend.meanings(spec).items()
-    texts = {field: " | ".join(filter(None, (one.support, one.receives, one.note))) for field, one in meanings}
-    return {**{key: str(value) for key, value in keys.items()}, **texts}
+    return {**{key: str(value) for key, value in keys.items()}, **texts_of(spec)}
 
 
 @pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
@@ -46,6 +44,4 @@ def test_what_a_trainer_receives_of_a_choice_is_the_reviewed_one(backend: str) -
             values = {key: (plain.get(key, "left out"), after.get(key, "left out")) for key in sorted({*plain, *after})}
             made += ["", line, *(f"    {key}: {new}" for key, (old, new) in values.items() if new != old)]
     text = "\n".join(made).lstrip() + "\n"
-    if os.environ.get("XP_GOLDEN") == "write":
-        file.write_text(text)
-    assert text == file.read_text(), "what a trainer receives changed: run make golden and review the diff"
+    check_reviewed(file, text)

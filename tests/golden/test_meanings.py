@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.golden.test_plans import check_reviewed
 from xp.composition import compose
 from xp.planning.backend import backend_of
+from xp.spec import RunSpec
 
 ROOM = Path(__file__).parent / "meanings"
 LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
@@ -55,8 +56,7 @@ ALONE = {
 }
 
 
-def texts_of(words: list[str]) -> dict[str, str]:
-    spec = compose(words)
+def texts_of(spec: RunSpec) -> dict[str, str]:
     meanings = backend_of(spec).meanings(spec).items()
     return {field: " | ".join(filter(None, (one.support, one.receives, one.note))) for field, one in meanings}
 
@@ -64,12 +64,9 @@ def texts_of(words: list[str]) -> dict[str, str]:
 @pytest.mark.parametrize("backend", ALONE)
 def test_the_meaning_of_each_field_is_the_reviewed_one(backend: str) -> None:
     base = [f"backend={backend}", "hardware=a100x4", "env=whodunit"]
-    plain = texts_of(base)
+    plain = texts_of(compose(base))
     rendered: dict[str, Mapping[str, str]] = {"plain": plain}
     for name, words in {**EVERYWHERE, **ALONE[backend]}.items():
-        texts = texts_of([*base, *words])
+        texts = texts_of(compose([*base, *words]))
         rendered[name] = {field: text for field, text in texts.items() if text != plain.get(field)}
-    text, file = json.dumps(rendered, indent=1) + "\n", ROOM / f"{backend}.json"
-    if os.environ.get("XP_GOLDEN") == "write":
-        file.write_text(text)
-    assert text == file.read_text(), "what a trainer receives changed: run make golden and review the diff"
+    check_reviewed(ROOM / f"{backend}.json", json.dumps(rendered, indent=1) + "\n")

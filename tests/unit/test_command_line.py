@@ -90,7 +90,6 @@ def test_a_run_that_does_not_exist_is_always_told_alike(
 
 
 def test_a_flag_may_stand_before_or_after_the_overrides() -> None:
-    assert parse(["plan", "seed=2", "--files", "name=x"]).overrides == ["seed=2", "name=x"]
     assert parse(["-m", "seed=1,2"]).multirun
     assert parse(["seed=2"]).command == "run"
     assert parse(["runs", "outputs=there"]).outputs == Path("there")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.test_public_memory import CARD, peak_of, skyrls_update
 from tools.benchmarks.bench_card import cases
+from tools.public_memory import CARD, peak_of, skyrls_update
 from xp.composition import compose
 from xp.planning.memory.estimate import engine_stays_awake, estimate
 from xp.planning.memory.fit import memory_lines

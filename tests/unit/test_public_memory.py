@@ -2,111 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tools.benchmarks.bench_card import cases
-from xp.composition import compose
-from xp.planning.memory.estimate import engine_stays_awake, estimate
-from xp.planning.memory.fit import MemoryFit, MemoryVerdict, fit, memory_refusals
-from xp.planning.memory.lengths import EpisodeLengths
-from xp.spec import RunSpec
+from tools.public_memory import ENTRIES, LARGEST, RUNS, judged, spec_of, states_of
+from xp.planning.memory.fit import MemoryVerdict, memory_refusals
 
-ROOT = Path(__file__).parents[2]
-ENTRIES: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests/recorded/public_memory.yaml").read_text(encoding="utf-8"))
-CARD: dict[str, Any] = yaml.safe_load((ROOT / "tests/recorded/card_memory.yaml").read_text(encoding="utf-8"))
-PAGE = ROOT / "docs/memory.md"
-RUNS, TOO_LARGE = "runs", "runs out of memory"
-GIB = 2**30
-# Of each model's config.json on Hugging Face: hidden, layers, heads, key-value heads, feed-forward, vocabulary, tied.
-NETWORKS = {
-    "qwen3-0.6b": (1024, 28, 16, 8, 3072, 151936, True),
-    "qwen3-1.7b": (2048, 28, 16, 8, 6144, 151936, True),
-    "qwen3-8b": (4096, 36, 32, 8, 12288, 151936, False),
-    "qwen3-14b": (5120, 40, 40, 8, 17408, 151936, False),
-    "qwen2.5-32b": (5120, 64, 40, 8, 27648, 152064, False),
-}
-DEEPSEEK: dict[str, Any] = {
-    "model_type": "deepseek_v3",
-    "hidden_size": 7168,
-    "num_layers": 61,
-    "intermediate_size": 18432,
-    "expert_intermediate_size": 2048,
-    "shared_intermediate_size": 2048,
-    "qkv_bias": "false",
-    "rotary_fraction": 1.0,
-    "rope_theta": 10000.0,
-    "norm_eps": 1e-6,
-    "head_dim": 192,
-    "router.scaling": 2.5,
-    "latent_attention": "{q_rank: 1536, kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128}",
-}
-LARGE: dict[str, tuple[str, dict[str, Any]]] = {
-    # Of each model's config.json: the option whose network it changes, and what differs.
-    "qwen3-235b-a22b": (
-        "qwen3-30b-a3b",
-        {
-            "num_layers": 94,
-            "hidden_size": 4096,
-            "num_heads": 64,
-            "intermediate_size": 12288,
-            "expert_intermediate_size": 1536,
-        },
-    ),
-    "glm-4.5-355b": (
-        "glm-4.5-air",
-        {
-            "num_layers": 92,
-            "hidden_size": 5120,
-            "intermediate_size": 12288,
-            "expert_intermediate_size": 1536,
-            "shared_intermediate_size": 1536,
-            "num_experts": 160,
-            "dense_layers": 3,
-            "qk_norm": "true",
-            "router.scaling": 2.5,
-        },
-    ),
-    "deepseek-r1": (
-        "glm-4.5-air",
-        DEEPSEEK
-        | {"num_heads": 128, "num_experts": 256, "dense_layers": 3, "vocab_size": 129280}
-        | {"router.groups": 8, "router.groups_per_token": 4, "rope_scaling": "'yarn x 40.0'"},
-    ),
-    "kimi-k2": (
-        "glm-4.5-air",
-        DEEPSEEK
-        | {"num_heads": 64, "num_experts": 384, "dense_layers": 1, "vocab_size": 163840}
-        | {"model_type": "kimi_k2", "rope_scaling": "'yarn x 32.0, beta_fast 1.0'", "router.scaling": 2.827},
-    ),
-}
-FIELDS = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size", "vocab_size")
-
-
-@cache
-def judged(name: str) -> MemoryFit:
-    """The planner's word on an entry."""
-    return fit(spec_of(name))
-
-
-@cache
-def spec_of(name: str) -> RunSpec:
-    entry = next(one for one in ENTRIES if one["name"] == name)
-    network: list[str] = []
-    if (kind := entry.get("network")) in LARGE:
-        option, fields = LARGE[kind]
-        network = [f"model={option}", *(f"model.architecture.{field}={value}" for field, value in fields.items())]
-    elif kind is not None:
-        *sizes, is_tied = NETWORKS[kind]
-        network = ["model=qwen2.5-7b-instruct" if kind.startswith("qwen2.5") else "model=qwen3-4b"]
-        network += [f"model.architecture.{field}={size}" for field, size in zip(FIELDS, sizes, strict=True)]
-        network += [f"model.architecture.tied_embeddings={str(is_tied).lower()}"]
-    return compose([*network, *entry["overrides"]])
+TOO_LARGE = "runs out of memory"
 
 
 def agrees(outcome: str, verdict: MemoryVerdict) -> bool:
@@ -129,14 +32,6 @@ def test_the_planner_agrees_but_where_it_says_that_it_does_not(entry: dict[str, 
     assert agrees(entry["outcome"], judged(entry["name"]).verdict) is ("disagrees" not in entry)
 
 
-STATES = ("weights", "adapters", "gradients", "optimizer")
-LARGEST = [entry for entry in ENTRIES if "states" in entry]
-
-
-def states_of(entry: dict[str, Any]) -> float:
-    return sum(judged(entry["name"]).worst.training.get(name, 0) for name in STATES) / GIB
-
-
 @pytest.mark.parametrize("entry", LARGEST, ids=lambda entry: entry["name"])
 def test_the_largest_stage_is_that_of_a_count_elsewhere(entry: dict[str, Any]) -> None:
     assert states_of(entry) == pytest.approx(entry["states"], rel=0.1)
@@ -144,100 +39,3 @@ def test_the_largest_stage_is_that_of_a_count_elsewhere(entry: dict[str, Any]) -
         assert sum(judged(entry["name"]).worst.host.values()) / 1e9 == pytest.approx(stated, rel=0.2)
     refused = [str(one) for one in memory_refusals(spec_of(entry["name"]))]
     assert (refused == []) is (entry["outcome"] == RUNS), refused
-
-
-def peak_of(run: dict[str, Any]) -> float:
-    """The plan's GiB of a measured run: of both phases at once, where its engine stays awake."""
-    spec = compose(["hardware=h200x1", *run["overrides"]])
-    found = estimate(spec)
-    beside = found.generation["engine"] if engine_stays_awake(spec) else 0
-    return max(found.generation_peak, beside and found.training_peak + beside) / GIB
-
-
-def skyrls_update() -> float:
-    """The plan's GiB of an update of short episodes."""
-    spec = compose(["hardware=h200x1", *CARD["runs"][-1]["overrides"]])
-    return estimate(spec, EpisodeLengths(mean=77, deviation=8, longest=88, source="the run")).training_peak / GIB
-
-
-def measured() -> list[str]:
-    """The page's part about the card."""
-    specs = dict(cases())
-    rows = [
-        *((name, estimate(specs[name]).training_peak / GIB, peak) for name, peak in CARD["updates"].items()),
-        *((run["name"], peak_of(run), run["peak"]) for run in CARD["runs"]),
-    ]
-    return [
-        "## One H200",
-        "",
-        "Peaks that nvidia-smi shows, in GiB, on 2026-11-27: torch 2.11.0, TRL 1.16.0, SkyRL 0.4.0, vLLM 0.30.0.",
-        "First updates of TRL's trainer with random weights and no engine, four episodes a micro-batch"
-        " (`make bench ARGS=card`), then whole runs.",
-        "The plan's activations, `cast weights`, `fragmentation` and `overhead` are chosen to be at or above these, and"
-        " at most 10 % above.",
-        "",
-        "| what | plan | card | ratio |",
-        "|---|---|---|---|",
-        *(f"| {name} | {plan:.1f} | {peak:.1f} | {plan / peak:.2f} |" for name, plan, peak in rows),
-        "",
-        f"SkyRL's update in that run, of episodes of at most 88 tokens: plan {skyrls_update():.1f}, card 7.3.",
-    ]
-
-
-def stages() -> list[str]:
-    """The page's part about the largest stages."""
-    lines = [
-        "## Megatron's largest stage",
-        "",
-        "GiB of weights, adapters, gradients and optimizer on one accelerator of the pipeline stage that needs most:"
-        " the plan's, and those of a count of the layers that was made elsewhere.",
-        "GB of a machine's own memory: Adam's state, copies of the weights, and what moves there while colocated"
-        " engines generate. Slime states 1,400 to 1,500 for DeepSeek-R1.",
-        "",
-        "| configuration | plan | count | ratio | host |",
-        "|---|---|---|---|---|",
-    ]
-    for entry in LARGEST:
-        found, host = states_of(entry), sum(judged(entry["name"]).worst.host.values()) / 1e9
-        lines.append(
-            f"| {entry['name']} | {found:.1f} | {entry['states']} | {found / entry['states']:.2f} | {host:,.0f} |"
-        )
-    return lines
-
-
-def page() -> str:
-    """Text of docs/memory.md."""
-    lines = [
-        "# Memory and public runs",
-        "",
-        "The verdict of `plan` ([memory](configuration.md#memory)) for public configurations that are known to run, or"
-        " to run out of memory.",
-        "`XP_GOLDEN=write .venv/bin/python -m pytest -q tests/unit/test_public_memory.py` makes this page from"
-        " `tests/recorded/public_memory.yaml`; a test checks each verdict.",
-        "Lengths are assumed (a quarter of the limits), since no source states them all. No constant is tuned to this"
-        " first table.",
-        "A configuration that runs must fit in the expected case; one that runs out of memory must not be called safe.",
-        "",
-        "| configuration | source says | plan: larger phase, expected to worst | verdict |",
-        "|---|---|---|---|",
-    ]
-    notes = []
-    for entry in ENTRIES:
-        found = judged(entry["name"])
-        cases = (found.expected, found.worst)
-        peaks = [f"{max(one.training_peak, one.generation_peak) / GIB:.0f}" for one in cases]
-        wrong = "" if "disagrees" not in entry else " (**wrong**)"
-        says = f"{entry['outcome']}: {entry['says']}" if entry["outcome"] == RUNS else entry["says"]
-        lines.append(
-            f"| [{entry['name']}]({entry['source']}) | {says} | {' to '.join(dict.fromkeys(peaks))} of"
-            f" {found.capacity / GIB:.0f} GiB | {found.verdict.value}{wrong} |"
-        )
-        if text := entry.get("disagrees") or entry.get("note"):
-            notes.append(f"* {entry['name']}: {' '.join(text.split())}")
-    return "\n".join([*lines, "", "Notes:", "", *notes, "", *stages(), "", *measured(), ""])
-
-
-def test_the_page_is_made_of_the_file() -> None:
-    if os.environ.get("XP_GOLDEN") == "write":
-        PAGE.write_text(page(), encoding="utf-8")
-    assert PAGE.read_text(encoding="utf-8") == page()
