@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from tests.reliability.proxy import FaultProxy
+from tests.support.fake_session import call
 from tests.support.ors_server import COUNTER, Effects, rules, running
 from xp.envs.base import Session, Task
 from xp.envs.config import EnvConfig
 from xp.envs.openreward import OpenRewardProvider
 from xp.episode.episode import Episode
+from xp.episode.outcome import EpisodeResult
 
 PATIENT = {"create_timeout_s": 200.0, "call_timeout_s": 200.0, "episode_timeout_s": 250.0, "retries_per_episode": 0}
 """Deadlines that ordinary requests meet on a busy machine, too."""
@@ -61,6 +63,13 @@ class World:
     def close(self) -> None:
         for provider in self.providers:
             provider.close()
+
+
+def played(episode: Episode) -> EpisodeResult:
+    """Counts to two."""
+    for tool in ("inc", "inc", "submit"):
+        episode.step(call(tool))
+    return episode.settle()
 
 
 @pytest.fixture

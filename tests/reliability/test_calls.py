@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.reliability import proxy as faults
-from tests.reliability.conftest import World
+from tests.reliability.conftest import World, played
 from tests.reliability.proxy import Fault
 from tests.reliability.test_sessions import FAR_BEYOND_S
 from tests.support.fake_session import call
@@ -55,10 +55,8 @@ def test_a_lost_answer_voids_and_the_tool_runs_once(world: World, name: str, tim
 def test_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: World, name: str) -> None:
     episode = world.episode(retries_per_episode=1, **deadline(world, name))
     world.proxy.inject("/call", LOST[name], times=1, skip=1)
-    for tool in ("inc", "inc", "submit"):
-        reply = episode.step(call(tool))
-    assert reply.status is EpisodeStatus.FINISHED
-    assert episode.settle().reward == 1.5
+    outcome = played(episode)
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.5)
     assert world.effects.count("init") == 2
     assert world.effects.most("inc") == 2
     assert world.effects.most("submit") == 1
@@ -68,9 +66,7 @@ def test_a_retried_episode_runs_each_call_once_on_a_fresh_session(world: World, 
 def test_a_lost_final_answer_is_never_zero(world: World, name: str) -> None:
     episode = world.episode(**deadline(world, name))
     world.proxy.inject("/call", LOST[name], times=1, skip=2)
-    for tool in ("inc", "inc", "submit"):
-        episode.step(call(tool))
-    outcome = episode.settle()
+    outcome = played(episode)
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert world.effects.count("submit") == (name != "reset")
 
@@ -78,10 +74,7 @@ def test_a_lost_final_answer_is_never_zero(world: World, name: str) -> None:
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_answer_that_was_begun_is_resumed_with_its_reward(world: World, times: int) -> None:
     world.proxy.inject("/call", faults.reset_after_task_id, times, skip=2)
-    episode = world.episode()
-    for tool in ("inc", "inc", "submit"):
-        episode.step(call(tool))
-    outcome = episode.settle()
+    outcome = played(world.episode())
     assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.5)
     assert world.effects.count("submit") == 1
 
@@ -135,10 +128,7 @@ def test_a_call_on_a_half_open_connection_is_executed_once(world: World, monkeyp
     """The id has arrived, then nothing more, and no end of the connection either."""
     monkeypatch.setattr(transport, "SILENCE_S", world.deadline_s(0.5))
     world.proxy.inject("/call", faults.stalled(faults.EVENT))
-    episode = world.episode()
-    for name in ("inc", "inc"):
-        episode.step(call(name))
-    assert episode.step(call("submit")).status is EpisodeStatus.FINISHED
-    assert episode.settle().reward == 1.5
+    outcome = played(world.episode())
+    assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.5)
     assert world.effects.count("inc") == 2
     assert len(world.proxy.requests("/call")) == 4

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from tests.reliability import proxy as faults
-from tests.reliability.conftest import World
-from tests.support.fake_session import call
+from tests.reliability.conftest import World, played
 from tests.support.sections import PLACES, run_spec
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -19,15 +18,12 @@ from xp.spec.training import OnSymptom
 
 
 def outcomes(world: World, num: int, num_void: int) -> list[EpisodeFacts]:
-    played = []
+    facts = []
     for number in range(num):
         if number < num_void:
             world.proxy.inject("/call", faults.reset(executed=True))
-        episode = world.episode()
-        for tool in ("inc", "inc", "submit"):
-            episode.step(call(tool))
-        played.append(EpisodeFacts("fake", f"fake/train/{number}", episode.settle(), 10))
-    return played
+        facts.append(EpisodeFacts("fake", f"fake/train/{number}", played(world.episode()), 10))
+    return facts
 
 
 def test_too_many_void_episodes_stop_the_run_with_their_code(world: World, tmp_path: Path) -> None:
