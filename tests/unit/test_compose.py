@@ -87,21 +87,6 @@ def test_a_users_option_of_a_taken_name_is_refused_not_ignored(tmp_path: Path) -
     assert "defined twice" in message("env=echo", config_dirs=(tmp_path,))
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("target: [unclosed\n", "mine.yaml:3:1: YAML syntax"),
-        ("target: ${oc.env:HOME}\nserve: null\n", "resolver"),
-        ("_target_: os.system\n", "nothing is instantiated"),
-        ("max_tuns: 3\n", "did you mean"),
-    ],
-)
-def test_faults_in_a_users_file_are_named(tmp_path: Path, text: str, expected: str) -> None:
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env" / "mine.yaml").write_text("defaults: [_base, _self_]\n" + text)
-    assert expected in message("env=mine", config_dirs=(tmp_path,))
-
-
 REFERENCES = """
 provider: my_pkg.envs:Env
 options:

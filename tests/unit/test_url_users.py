@@ -36,25 +36,6 @@ def test_a_plan_writes_no_file_with_a_password(
     assert not list(tmp_path.rglob("*"))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["model=" + URL],
-        ["model=hf", f"model.path='{URL}'"],
-        [f"env.options.prices={{'{URL}':[1,2]}}"],
-        [f"+backend.overrides={{a:'{URL}'}}"],
-    ],
-)
-@pytest.mark.parametrize("command", ["plan", "eval", "doctor"])
-def test_no_command_repeats_a_password(
-    command: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main([command, "env=multiply", *words])
-    shown = capsys.readouterr()
-    assert PASSWORD not in shown.out + shown.err
-
-
 TOKENS = (
     "sk-proj-0123456789abcdefghij",
     "sk-ant-api03-Zx8Kq2-ab_0123456789abcdefghijABCDEFGHIJ",

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from xp.spec.dialect import Dialect, DialectName
 from xp.spec.section import (
+    CHECKED_BELOW,
     Commit,
     Count,
     CountOrZero,
@@ -169,8 +170,8 @@ def _with_usual_keys(value: Any) -> Any:
 class Model(Section):
     """The policy."""
 
-    name: Name
-    path: LocalPath
+    name: Annotated[Name, CHECKED_BELOW]
+    path: Annotated[LocalPath, CHECKED_BELOW]
     """Hugging Face id or local directory."""
     revision: Commit | None
     """Commit of a hub's model; xp looks it up for a branch or tag. None: the newest when the model is loaded."""
