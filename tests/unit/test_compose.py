@@ -69,12 +69,6 @@ def test_the_resolved_spec_survives_yaml() -> None:
     assert from_container(yaml.safe_load(to_yaml(spec))) == spec
 
 
-def test_all_faults_are_told_at_once() -> None:
-    text = message("training.lerning_rate=1", "seed=x", "training.num_steps=0")
-    assert len(text.splitlines()) == 3
-    assert "`python -m xp eval` plays a model untrained" in text
-
-
 def test_a_users_option_may_live_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "env").mkdir()
     (tmp_path / "env" / "mine.yaml").write_text("defaults: [_base, _self_]\nserve: my_pkg.envs:Mine\n")

@@ -22,7 +22,6 @@ from xp.planning.memory.estimate import estimate
 from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.weights import weights_of
 from xp.planning.plan import build_plan
-from xp.planning.values import spec_refusals
 from xp.spec import Architecture, RunSpec
 from xp.worker.distill import distilled
 
@@ -62,11 +61,6 @@ def train_config(spec: RunSpec) -> dict[str, Any]:
     return config
 
 
-def refused(*overrides: str) -> str:
-    spec = compose(overrides)
-    return "\n".join(map(str, spec_refusals(spec)))
-
-
 def teacher_of(directory: Path, network: dict[str, Any] = NETWORK) -> Path:
     """Directory of a model without weights that can be loaded."""
     directory.mkdir()
@@ -87,15 +81,6 @@ def test_a_token_has_the_teachers_difference_and_only_if_it_is_trained(beside_re
     assert advantages.tolist() == [[0.5 + reward, 0.0, -1.0 + reward], [0.0, 0.0, 0.0]]
     assert not advantages.requires_grad
     assert float(gap) == -1.0 + 2.0
-
-
-def test_a_trainer_without_the_means_says_which_has_them() -> None:
-    assert "set training.kl_coef=0" in refused(*SKYRL, *OPD, "training.kl_coef=0.01")
-    assert "set distill.url=null, or backend=trl or slime" in refused(*SKYRL, *SERVER)
-    assert "strategy=fsdp2, or use backend=slime" in refused(*SKYRL, *OPD, "backend.parallel.strategy=megatron")
-    assert "set backend.convert_model=true" in refused(*SLIME, *OPD)
-    assert not refused(*SLIME, *SERVER)
-    assert not refused(*TRL, *SERVER)
 
 
 def test_slime_gets_its_own_flags_and_a_converted_teacher() -> None:

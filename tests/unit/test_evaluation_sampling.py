@@ -62,13 +62,6 @@ def test_the_engine_has_room_for_the_longer_of_both() -> None:
     assert keys["generator.eval_sampling_params.top_p"] == 0.7
 
 
-@pytest.mark.parametrize("backend", list(BackendName))
-def test_an_evaluation_longer_than_the_context_is_refused(backend: BackendName) -> None:
-    spec = compose([*REFERENCE, f"backend={backend}", "evaluation.max_response_tokens=40000"])
-    (refusal,) = [one for one in spec_refusals(spec) if one.field == "evaluation.max_response_tokens"]
-    assert "lower one of them" in refusal.reason
-
-
 @pytest.mark.parametrize("word", OWN[2:])
 def test_an_endpoint_refuses_what_its_api_has_not(word: str) -> None:
     with pytest.raises(XpError, match=word.partition("=")[0]):
