@@ -244,40 +244,33 @@ def is_metric(word: str) -> bool:
 
 def metric_json(name: str) -> list[dict[str, Any]]:
     """A metric, or all metrics, as JSON objects; raises XpError for an unknown metric."""
-    return [
-        {
-            "metric": row.name,
-            "unit": row.unit,
-            "means": row.meaning,
-            "read": row.reading,
-            "sources": {str(backend): source_of(row, backend) or None for backend in BackendName},
-        }
-        for row in (METRICS if name == ALL else [_found(name)[1]])
-    ]
-
-
-def _found(name: str) -> tuple[str, Metric]:
-    """A metric and its full name; raises XpError for an unknown metric."""
     name = next(iter(_of_last_part(name)), name)
     row = find(name)
-    if row is None:
+    if row is None and name != ALL:
         known = [row.name for row in METRICS]
         raise XpError(f"{name}: no such metric{nearest(name, known)}; python -m xp explain {ALL} lists them")
-    return name, row
+    return [
+        {
+            "metric": one.name,
+            "unit": one.unit,
+            "means": one.meaning,
+            "read": one.reading,
+            "sources": {str(backend): source_of(one, backend) or None for backend in BackendName},
+        }
+        for one in ([row] if row is not None else METRICS)
+    ]
 
 
 def explain_metric(name: str) -> Iterator[str]:
     """Yields the explanation's lines; raises XpError for an unknown metric."""
+    entries = metric_json(name)
     if name == ALL:
-        yield from (f"{row.name}  {_first_sentence(row.meaning)}" for row in METRICS)
+        yield from (f"{one['metric']}  {_first_sentence(one['means'])}" for one in entries)
         return
-    name, row = _found(name)
-    yield name if name == row.name else f"{name}  ({row.name})"
-    yield f"  unit   {row.unit}"
-    yield f"  means  {row.meaning}"
-    yield f"  read   {row.reading}"
-    for backend in BackendName:
-        source = source_of(row, backend)
+    (one,), full = entries, next(iter(_of_last_part(name)), name)
+    yield full if full == one["metric"] else f"{full}  ({one['metric']})"
+    yield from (f"  {key:6} {one[key]}" for key in ("unit", "means", "read"))
+    for backend, source in one["sources"].items():
         yield f"  {backend:6} {source or 'does not give it'}"
 
 

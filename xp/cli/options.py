@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Final
 
 from xp.cli.arguments import groups
 from xp.cli.table import wrapped
@@ -22,7 +21,7 @@ from xp.lib.terminal import shown
 from xp.lib.text import counted
 from xp.planning.episode import CATALOG_KEY, episode_config, needs_catalog_key
 from xp.spec import EnvMember, RunSpec
-from xp.spec.env import SandboxKind
+from xp.spec.env import HOSTED, SandboxKind
 
 
 def options_command(args: Namespace) -> int:
@@ -68,14 +67,6 @@ def show_options(sentences: Mapping[str, str]) -> None:
     width = max(map(len, sentences), default=0)
     for name, about in sentences.items():
         print(wrapped(f"  {shown(name):{width}}  {shown(about)}".rstrip()))
-
-
-HOSTED_NEEDS: Final = {
-    "reasoning_gym": "package reasoning-gym",
-    "verifiers": "package verifiers",
-    "inspect": "package inspect_ai",
-}
-"""Provider -> package that the run's Python must have for it."""
 
 
 @dataclass(frozen=True)
@@ -145,8 +136,8 @@ def _needs(member: EnvMember) -> Iterator[str]:
     yield from (source.from_env if source else name.upper() for name, source in member.secrets.items())
     if member.image is not None or member.sandbox is SandboxKind.DOCKER:
         yield "Docker"
-    if member.provider in HOSTED_NEEDS and member.python is None:
-        yield HOSTED_NEEDS[member.provider]
+    if member.provider in HOSTED and member.python is None:
+        yield f"package {HOSTED[member.provider]}"
 
 
 def _opened(env: InstalledEnvironment, spec: RunSpec) -> InstalledEnvironment:

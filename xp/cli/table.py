@@ -73,7 +73,8 @@ def fitted(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], width: 
     """Aligned columns, as many as fit into `width` characters by rank, and a line that names the others."""
     if not rows:
         return ""
-    cells = {column.name: [_short(column, _cell(column, row)) for row in rows] for column in columns}
+    texts = {column: [_cell(column, row) for row in rows] for column in columns}
+    cells = {one.name: [shortened(text, MAX_CELL) if one.rank else text for text in texts[one]] for one in columns}
     widths = {name: max(len(name), *map(len, found)) for name, found in cells.items()}
     chosen = sorted(columns, key=lambda column: column.rank)
     while len(chosen) > 1 and chosen[-1].rank and _width(chosen, widths) > width:
@@ -100,7 +101,3 @@ def _cell(column: Column, row: Mapping[str, Any]) -> str:
         return "-"
     text = f"{value:.{column.digits}f}" if isinstance(value, float) else str(value)
     return " ".join(shown(text).split()) or "-"
-
-
-def _short(column: Column, text: str) -> str:
-    return text if column.rank == 0 else shortened(text, MAX_CELL)

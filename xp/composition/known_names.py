@@ -24,7 +24,7 @@ SCRIPT_VARIABLES = (
 )
 """Variables that configure a run in the public scripts."""
 SECTIONS = re.compile(
-    r"(env\.members\.[^.]+|env\.held_out|env\.train|env|model|training|evaluation|backend|hardware)\."
+    r"^(env\.members\.[^.]+|env\.held_out|env\.train|env|model|training|evaluation|backend|hardware)\."
 )
 """Sections that are removed from a key before it is looked up among other programs' keys."""
 NESTED = ("environments", "secrets", "reward_spec", "extra_info")
@@ -36,11 +36,9 @@ PLAIN = re.compile(r"[\w./:+-]+")
 def foreign_hint(text: str) -> str | None:
     """xp's word for a key of somebody else's script, or None. `text` may carry `=value`, or a value after a space."""
     key, _, value = text.replace(" ", "=", 1).lstrip("+~").partition("=")
-    word = _word(key, value.strip("'\""))
-    if word is None and (section := SECTIONS.match(key)) is not None:
-        word = _word(key[section.end() :], value.strip("'\""))
-    if word is None and key.startswith("--"):
-        word = _word(key.replace("_", "-"), value.strip("'\""))
+    spellings = (key, SECTIONS.sub("", key, 1), key.replace("_", "-") if key.startswith("--") else key)
+    words = (_word(one, value.strip("'\"")) for one in spellings)
+    word = next((one for one in words if one is not None), None)
     if word is None and key.partition(".")[0] in NESTED:
         word = SENTENCES[key.partition(".")[0]]
     return f"in xp: {word}" if word else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, TextIO
 
@@ -46,26 +46,26 @@ def shown(text: str, *, colours: bool = False) -> str:
         text: any text.
         colours: whether sequences that set colours are kept.
     """
-    if not _CONTROL.search(text):
-        return text
-    return _SEQUENCE.sub(
-        lambda match: match[0] if colours and _is_colour(match[0]) else _CONTROL.sub(_written, match[0]), text
+    return _replaced(
+        text, lambda match: match[0] if colours and _is_colour(match[0]) else _CONTROL.sub(_written, match[0])
     )
 
 
 def plain(text: str) -> str:
     """The text without control sequences."""
-    return _SEQUENCE.sub("", text) if _CONTROL.search(text) else text
+    return _replaced(text, lambda _: "")
 
 
 def redrawn(text: str) -> str:
     """The text with colours and cursor moves, for progress bars, without other sequences (titles, clipboard, queries,
     hidden text)."""
-    if not _CONTROL.search(text):
-        return text
-    return _SEQUENCE.sub(
-        lambda match: match[0] if _MOVE.fullmatch(match[0]) or _is_colour(match[0], takes_shades=True) else "", text
+    return _replaced(
+        text, lambda match: match[0] if _MOVE.fullmatch(match[0]) or _is_colour(match[0], takes_shades=True) else ""
     )
+
+
+def _replaced(text: str, by: Callable[[re.Match[str]], str]) -> str:
+    return _SEQUENCE.sub(by, text) if _CONTROL.search(text) else text
 
 
 def is_one_output() -> bool:

@@ -58,8 +58,8 @@ PROVIDER_FIELDS = {
     "harness": ("target", "serve", "python", "variant", "rows", "columns", "sandbox"),
 }
 """Fields that xp's own providers read; a user's provider may read any."""
-HOSTED = ("reasoning_gym", "verifiers", "inspect")
-"""Providers of other packages' environments, which `python` may run."""
+HOSTED = {"reasoning_gym": "reasoning-gym", "verifiers": "verifiers", "inspect": "inspect_ai"}
+"""Providers of other packages' environments, which `python` may run -> the package that it must have."""
 ADDRESSES = {
     "openreward": {"target": "a catalog name or a URL", "serve": "package.module:Class"},
     "openenv": {"target": "a URL", "serve": "package.module:Class or :app", "image": "a Docker image"},
