@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -301,41 +300,6 @@ def test_a_pattern_of_a_grader_is_a_text_as_it_is(written: str, pattern: str | N
     more = (r"env.grader_args.mark=(\d+)", "env.grader_args.words=[a,b]")
     (member,) = compose(words("sums.jsonl", f"env.grader_args.pattern={written}", *more)).env.members.values()
     assert member.grader_args == {"pattern": pattern, "mark": r"(\d+)", "words": ["a", "b"]}
-
-
-@pytest.mark.parametrize(
-    ("overrides", "fault"),
-    [
-        (words("sum.jsonl"), r"env\.rows=sum\.jsonl: there is no file sum\.jsonl in .*did you mean sums\.jsonl"),
-        (words("openai/gsm8k"), "a data set of the hub is hf:openai/gsm8k"),
-        (words("data/sums.jsonl"), r"^env\.rows=data/sums\.jsonl: there is no file sums\.jsonl in \S+/data$"),
-        (words("{train: sums.jsonl, test: s.jsonl}"), r"env\.rows\.test=s\.jsonl: there is no file"),
-        (words("sums:sums.jsonl"), r"sums is no package on the Python path\nfor a file .*, write \./sums\.jsonl"),
-        (words("json:sums.jsonl"), r"json/sums\.jsonl cannot be read: No such file"),
-        (words("s3://bucket/sums.jsonl"), r"^env\.rows: 's3://bucket/sums\.jsonl' names no rows: give a file.*[^\n]$"),
-        (words("{train: 's3://b/s.jsonl'}"), r"^env\.rows\.train: 's3://b/s\.jsonl' names no rows: give a file"),
-        (words("{train: 3}"), r"^env\.rows\.train=3: should be a valid string$"),
-        (words("[sums.jsonl]"), r"^env\.rows=<list of 1>: should be one of: string or dict$"),
-        (words("sums.jsonl", "env.columns.prompt=q"), "no column q; the columns are question, answer"),
-        (
-            words("sums.jsonl", "env.columns.promt=question"),
-            r"env\.columns\.promt: unknown key \(did you mean prompt\?\)",
-        ),
-        (words("sums.jsonl", "env.grader=numbers"), r"no ready grader \(did you mean number\?\)"),
-        (words("sums.jsonl", "env.grader_args.tol=1"), "'tol'; xp.builtin.graders:number.*tolerance"),
-        (words("sums.jsonl", "env.grader=regex", "env.grader_args.pattern='('"), "is no regular expression"),
-        (
-            words("sums.jsonl", "env.grader=choice", "env.columns.answer=question"),
-            r"row 1 .*expected a letter.*\n(?:row .*\n)*.*env\.",
-        ),
-    ],
-    ids=str,
-)
-@pytest.mark.usefixtures("here")
-def test_each_wrong_try_names_the_fault_and_the_way_out(overrides: list[str], fault: str) -> None:
-    with pytest.raises(XpError, match=fault) as error:
-        build_plan(compose(overrides), "r")
-    assert not re.search(r"String should match|function-after", str(error.value))
 
 
 def test_a_file_belongs_to_the_set_by_its_content(here: Path) -> None:
