@@ -67,26 +67,6 @@ def test_an_option_is_what_its_paper_says(name: str) -> None:
     assert composed(name).algorithm.model_dump(mode="json", include={*PAPERS[name]}) == PAPERS[name]
 
 
-@pytest.mark.parametrize(
-    ("words", "fault"),
-    [
-        (("algorithm=rloo", "algorithm.advantage_scale=group_std"), "advantage_scale=none"),
-        (("algorithm=custom",), "estimator=custom needs advantage_fn: set it"),
-    ],
-)
-def test_what_an_option_needs_is_said(words: tuple[str, ...], fault: str) -> None:
-    with pytest.raises(XpError, match=fault):
-        compose(words)
-
-
-@pytest.mark.parametrize(
-    "word", ["algorithm.overlong={buffer_tokens: 64, factor: 1.0}", "algorithm.use_kl_in_reward=true"]
-)
-def test_maxrl_takes_nothing_that_lowers_rewards_below_zero(word: str) -> None:
-    with pytest.raises(XpError, match="estimator=maxrl needs rewards of at least 0"):
-        composed("maxrl", *GPU["skyrl"], word)
-
-
 @pytest.mark.parametrize("backend", sorted(GPU))
 @pytest.mark.parametrize("algorithm", options("algorithm"))
 def test_every_algorithm_plans_on_every_backend_or_is_refused_by_its_field(algorithm: str, backend: str) -> None:

@@ -66,50 +66,12 @@ def test_every_command_explains_itself(words: str, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.startswith(f"usage: python -m xp {words}")
 
 
-def test_a_refusal_names_the_point_of_the_sweep(capsys: pytest.CaptureFixture[str]) -> None:
-    for values in ("grpo,dapo", "glob(da*)"):
-        assert main(["plan", "-m", f"algorithm={values}"]) == 3
-        assert capsys.readouterr().err.endswith("(sweep point algorithm=dapo)\n")
-    assert main(["plan", "-m", "algorithm=dapo", "seed=1,2"]) == 3
-    assert "sweep point" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *(f"runs {action} nope" for action in ("show", "logs", "cancel", "trust", "recipe", "publish --to x")),
-        *("resume=nope", "plan resume=nope", "eval run=nope env=echo"),
-    ],
-)
-def test_a_run_that_does_not_exist_is_always_told_alike(
-    line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*line.split(), f"outputs={tmp_path}"]) == 5
-    command = f"python -m xp runs list outputs={tmp_path}"
-    assert capsys.readouterr().err == f"xp: no such run: nope; {command} names the runs\n"
-
-
 def test_a_flag_may_stand_before_or_after_the_overrides() -> None:
     assert parse(["-m", "seed=1,2"]).multirun
     assert parse(["seed=2"]).command == "run"
     assert parse(["runs", "outputs=there"]).outputs == Path("there")
     assert parse(["runs", "--json"]).action == "list"
     assert parse(["runs", "--json", "show", "x"]).json
-
-
-@pytest.mark.parametrize("line", ["plan +recipes=quickstart", "plan -m model=glob(tin*)", "--cfg job --resolve"])
-def test_habits_of_hydras_users_work(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # A sweep leaves out what is done in the reader's own outputs, such as the demo.
-    assert main([*line.split(), f"outputs={tmp_path}"]) == 0
-    said = capsys.readouterr().out
-    assert "tiny" in said or "1 run, 1 task set" in said
-
-
-def test_one_section_of_the_configuration_can_be_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--cfg", "job", "--package", "training", "training.group_size=4"]) == 0
-    said = capsys.readouterr().out
-    assert "group_size: 4" in said
-    assert "algorithm" not in said
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
@@ -158,12 +120,6 @@ def test_every_option_says_what_it_is(group: str, capsys: pytest.CaptureFixture[
     found = {one["name"]: one["about"] for one in json.loads(capsys.readouterr().out)}
     assert found.keys() >= options(group).keys()
     assert [name for name, about in found.items() if len(about) < 5] == []
-
-
-def test_listings_are_json_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for line in ("runs", "runs list", "runs compare", "tasks list", "tasks verify", "tasks prune"):
-        assert main([*line.split(), "--json", f"outputs={tmp_path}"]) == 0
-        assert json.loads(capsys.readouterr().out) == []
 
 
 def test_what_is_explained_is_json_on_request(capsys: pytest.CaptureFixture[str]) -> None:

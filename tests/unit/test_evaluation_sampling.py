@@ -11,9 +11,6 @@ from tests.support.sections import PLACES
 from tools.pages import REFERENCE
 from xp.backends.skyrl.control.render import native
 from xp.composition import compose
-from xp.errors import XpError
-from xp.evaluation.entries import entries
-from xp.evaluation.words import read
 from xp.planning.backend import backend_of
 from xp.planning.values import spec_refusals
 from xp.spec import BackendName, RunSpec, Sampling
@@ -60,9 +57,3 @@ def test_the_engine_has_room_for_the_longer_of_both() -> None:
     assert keys["generator.eval_sampling_params.max_generate_length"] == 3000
     assert keys["generator.sampling_params.top_p"] == 1.0
     assert keys["generator.eval_sampling_params.top_p"] == 0.7
-
-
-@pytest.mark.parametrize("word", OWN[2:])
-def test_an_endpoint_refuses_what_its_api_has_not(word: str) -> None:
-    with pytest.raises(XpError, match=word.partition("=")[0]):
-        entries(read(["model=endpoint", "model.name=m", "model.url=http://127.0.0.1:1/v1", "env=gsm8k_mini", word], []))

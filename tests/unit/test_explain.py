@@ -78,27 +78,6 @@ def test_explain_as_json_has_the_facts_of_the_text(capsys: pytest.CaptureFixture
     assert [value for value in values if " ".join(value.split()) not in text] == []
 
 
-def test_explain_of_a_section_lists_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "env.reward"]) == 0
-    assert "env.reward.reduction = sum  sum, mean, max, min or last." in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("key", "expected"),
-    [("algorithm.kl_estimatr", "did you mean algorithm.kl_estimator?"), ("beta", "in xp: training.kl_coef")],
-)
-def test_explain_of_a_key_that_is_none_names_the_nearest(
-    key: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["explain", key]) == 2
-    assert expected in capsys.readouterr().err
-
-
-def test_explain_says_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "algorithm.dynamic_sampling", "algorithm.dynamic_sampling=true"]) == 0
-    assert "refused: " in capsys.readouterr().out
-
-
 def test_every_field_has_words(capsys: pytest.CaptureFixture[str]) -> None:
     for section in ("training", "algorithm", "evaluation", "backend", "hardware", "env", "model"):
         assert main(["explain", section]) == 0

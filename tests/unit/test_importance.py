@@ -10,8 +10,7 @@ import torch
 
 from tools.parity.recorded import LOWER, UPPER, batch
 from xp.composition import compose
-from xp.planning.values import spec_refusals
-from xp.spec import Algorithm, ImportanceCorrection, ImportanceMask, RunSpec
+from xp.spec import Algorithm, ImportanceCorrection, ImportanceMask
 from xp.worker.importance import OUTSIDE, SAMPLE_SIZE, metrics, weigh
 
 PAIRS = [(weight.value, mask.value) for weight in ImportanceCorrection for mask in ImportanceMask][1:]
@@ -110,31 +109,3 @@ def test_the_measured_batch_has_tokens_and_episodes_on_both_sides_of_each_bound(
     assert near(products) == {(UPPER, False), (LOWER, False)}
     assert max(products) > 1000
     assert min(products) < 1e-3
-
-
-GPU = {
-    "trl": ("backend=trl", "hardware=a100x4", "model=qwen3-4b", "backend.engine.name=vllm"),
-    "skyrl": ("backend=skyrl", "hardware=a100x4", "model=qwen3-4b"),
-    "slime": ("backend=slime", "hardware=h100x8", "model=qwen3-4b"),
-}
-
-
-def composed(backend: str, *overrides: str) -> RunSpec:
-    return compose([*GPU[backend], *overrides])
-
-
-@pytest.mark.parametrize("backend", sorted(GPU))
-def test_the_ratio_to_the_engine_needs_no_other_correction_of_older_episodes(backend: str) -> None:
-    stale = ("training.max_staleness=1", "backend.engine.placement=separate", "backend.engine.accelerators=2")
-    if backend == "slime":
-        stale = (*stale, "backend.parallel.tensor=2")
-    refused = {ratio: _refused(composed(backend, *stale, f"algorithm.ratio_from={ratio}")) for ratio in RATIOS}
-    assert "algorithm.ratio_from=engine" in refused["trainer"]
-    assert "algorithm.ratio_from" not in refused["engine"]
-
-
-RATIOS = ("trainer", "engine")
-
-
-def _refused(spec: RunSpec) -> str:
-    return "\n".join(map(str, spec_refusals(spec)))

@@ -57,13 +57,6 @@ def test_all_keys_that_a_tutorial_is_answered_with_are_keys_of_xp() -> None:
     assert [key for key in named if key not in known and not any(path.startswith(f"{key}.") for path in known)] == []
 
 
-def test_no_answer_to_a_tutorial_repeats_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
-    secret = "sk-very-secret"
-    for command in (["--wandb-key", secret], [f"OPENREWARD_API_KEY={secret}"], [f"api_key={secret}"]):
-        assert main(["plan", *command]) == ExitCode.CONFIG
-        assert secret not in capsys.readouterr().err
-
-
 def test_a_variable_of_the_scripts_that_is_exported_is_told_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,11 +142,6 @@ def test_an_options_name_never_stands_for_another_network(tmp_path: Path) -> Non
     assert f"set model=hf model.path={same}" in fault(f"model.path={same}")
 
 
-@pytest.mark.parametrize("path", ["/data/model", "Org/Name", "./mine"])
-def test_a_path_for_an_option_is_answered(path: str) -> None:
-    assert f"set model=hf model.path={path}" in fault(f"model={path}")
-
-
 def test_an_absolute_path_without_a_model_is_refused_here(tmp_path: Path) -> None:
     for path in (tmp_path / "nope", tmp_path):
         text = fault("model=hf", f"model.path={path}")

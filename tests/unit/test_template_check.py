@@ -162,14 +162,6 @@ def test_a_parameter_that_the_template_loses_behind_a_reference_is_named() -> No
     assert examine(tokens("qwen3"), [tool]).faults == ()
 
 
-def test_a_text_environment_shows_no_tools() -> None:
-    with pytest.raises(XpError, match="an action dialect has no tools"):
-        compose(["env=openenv_echo", "model.tools_prompt=system"])
-    with pytest.raises(XpError, match=r"writes tools in model.dialect=action"):
-        compose(["model.tools_prompt=system", "model.dialect=action", "env.dialect=hermes"])
-    assert compose(["model.tools_prompt=system"]).model.tools_prompt is ToolsPrompt.SYSTEM
-
-
 @pytest.mark.slow
 @pytest.mark.integration
 def test_the_doctor_refuses_a_model_without_tools_in_its_prompt(tmp_path: Path) -> None:
