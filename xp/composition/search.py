@@ -131,7 +131,10 @@ def _range(override: Override) -> BaseDistribution:
     low: Any = value.start
     high: Any = value.end if isinstance(value, IntervalSweep) else value.stop
     if low > high:
-        raise ValueError(f"the lower bound is first; got {low} and {high}")
+        call = "interval" if isinstance(value, IntervalSweep) else "range"
+        raise ValueError(f"the lower bound is first; write {call}({high},{low})")
+    if isinstance(value, IntervalSweep) and "log" in value.tags and low <= 0:
+        raise ValueError(f"the logarithm needs a lower bound above 0; got {low}")
     if isinstance(value, RangeSweep) and (low == high or value.step <= 0):
         raise ValueError("the range has no value; write range(LOW,HIGH), or range(LOW,HIGH,STEP) with a step above 0")
     how: dict[str, Any] = {"step": value.step} if isinstance(value, RangeSweep) else {"log": "log" in value.tags}

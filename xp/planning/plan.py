@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
@@ -102,7 +101,7 @@ class SweepPlans(Sequence[Plan]):
     def __len__(self) -> int:
         return len(self._points)
 
-    def __getitem__(self, at: Any) -> Any:
+    def __getitem__(self, at: int) -> Plan:  # type: ignore[override]  # nobody slices a sweep
         return build_plan(*self._points[at])
 
 
