@@ -27,18 +27,9 @@ def register_sources(reads: list[FileFault]) -> None:
     from hydra.plugins.config_source import ConfigResult
     from omegaconf import OmegaConf
 
-    class Files(FileConfigSource):
-        """Hydra's source of files, which reads a file once for all compositions of a process."""
+    files = _files()
 
-        def load_config(self, config_path: str) -> ConfigResult:
-            file = Path(self.path).resolve() / self._normalize_file_name(config_path)
-            if not file.is_file():  # a Hydra program that uses xp gets Hydra's own error
-                return super().load_config(config_path)
-            header, content = read_once(file, file.stat().st_mtime_ns)
-            place = f"{self.scheme()}://{self.path}"
-            return ConfigResult(self.provider, place, OmegaConf.create(content or {}), dict(header))
-
-    class XpFiles(Files):
+    class XpFiles(files):  # type: ignore[misc, valid-type]
         @staticmethod
         def scheme() -> str:
             return XP_FILES
@@ -52,7 +43,7 @@ def register_sources(reads: list[FileFault]) -> None:
                 return ConfigResult(
                     self.provider, f"{XP_FILES}://{self.path}", OmegaConf.create(mix), {"package": None}
                 )
-            loaded = super().load_config(config_path)
+            loaded: ConfigResult = super().load_config(config_path)
             _name_mixes(loaded)
             return loaded
 
@@ -82,26 +73,25 @@ def register_sources(reads: list[FileFault]) -> None:
             _name_mixes(loaded)
             return loaded
 
-    class Machines(FileConfigSource):
-        """The source of words for machines."""
+    SourcesRegistry.instance().types |= {"file": files, XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: _machines()}
 
-        @staticmethod
-        def scheme() -> str:
-            return MACHINES
 
-        def is_config(self, config_path: str) -> bool:
-            word = _word(config_path)
-            return word == AUTO or (word is not None and machine_of(word) is not None)
+def _files() -> Any:
+    """Hydra's source of files, which reads a file once for all compositions of a process."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.plugins.config_source import ConfigResult
+    from omegaconf import OmegaConf
 
+    class Files(FileConfigSource):
         def load_config(self, config_path: str) -> ConfigResult:
-            word = _word(config_path) or ""
-            machine = this_machine() if word == AUTO else machine_of(word)
-            if machine is None:
-                return super().load_config("hardware/cpu")
-            place, option = f"{MACHINES}://{self.path}", OmegaConf.create(machine.option())
-            return ConfigResult(self.provider, place, option, {"package": "_global_"})
+            file = Path(self.path).resolve() / self._normalize_file_name(config_path)
+            if not file.is_file():  # a Hydra program that uses xp gets Hydra's own error
+                return super().load_config(config_path)
+            header, content = read_once(file, file.stat().st_mtime_ns)
+            place = f"{self.scheme()}://{self.path}"
+            return ConfigResult(self.provider, place, OmegaConf.create(content or {}), dict(header))
 
-    SourcesRegistry.instance().types |= {"file": Files, XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: Machines}
+    return Files
 
 
 @cache
@@ -119,6 +109,32 @@ def read_once(file: Path, changed_ns: int) -> tuple[dict[str, str | None], Any]:
     del changed_ns
     text = file.read_text(encoding="utf-8")
     return ConfigSource._get_header_dict(text[:512]), yaml.load(text, Loader=over_libyaml(get_yaml_loader()))
+
+
+def _machines() -> Any:
+    """The source of words for machines."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.plugins.config_source import ConfigResult
+    from omegaconf import OmegaConf
+
+    class Machines(FileConfigSource):
+        @staticmethod
+        def scheme() -> str:
+            return MACHINES
+
+        def is_config(self, config_path: str) -> bool:
+            word = _word(config_path)
+            return word == AUTO or (word is not None and machine_of(word) is not None)
+
+        def load_config(self, config_path: str) -> ConfigResult:
+            word = _word(config_path) or ""
+            machine = this_machine() if word == AUTO else machine_of(word)
+            if machine is None:
+                return super().load_config("hardware/cpu")
+            place, option = f"{MACHINES}://{self.path}", OmegaConf.create(machine.option())
+            return ConfigResult(self.provider, place, option, {"package": "_global_"})
+
+    return Machines
 
 
 def _is_mix(config_path: str) -> bool:
