@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.fake_session import RULES
 from xp.testing.jobs import DEADLINE_S
 
 CHILD = """
@@ -20,7 +19,7 @@ class Handler:
         os.kill(os.getpid(), signal.SIGTERM)  # the kernel's, right after the parent's end closed the connection
         open("tidied up", "w").close()
 
-rpc_server.serve(lambda config: Handler())
+rpc_server.serve(lambda _: Handler())
 """
 
 
@@ -37,7 +36,7 @@ class Handler:
         time.sleep(0.5)  # the late answer is sent meanwhile
 
 parent_has_closed = threading.Event()
-rpc_server.serve(lambda config: Handler())
+rpc_server.serve(lambda _: Handler())
 """
 
 
@@ -47,7 +46,8 @@ def test_an_answer_after_the_parents_end_is_dropped_without_a_word() -> None:
         [sys.executable, "-c", LATE, str(theirs.fileno())], pass_fds=(theirs.fileno(),), stderr=subprocess.PIPE
     )
     theirs.close()
-    ours.send(RULES)
+    ours.send(None)
+    ours.send(None)
     ours.send((0, "wait", 0, None))
     ours.close()
     assert child.communicate(timeout=DEADLINE_S) == (None, b"")
@@ -63,7 +63,8 @@ def test_a_signal_does_not_disturb_an_end_that_has_begun(tmp_path: Path) -> None
         start_new_session=True,
     )
     theirs.close()
-    ours.send(RULES)
+    ours.send(None)
+    ours.send(None)
     ours.close()
     assert child.wait(DEADLINE_S) == 0
     assert (tmp_path / "tidied up").exists()

@@ -125,7 +125,8 @@ def origin(url: str) -> str:
     with suppress(ValueError):
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname:
-            return f"{parts.scheme}://{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+            host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+            return f"{parts.scheme}://{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
     raise XpError("the address of an environment is not an http(s) URL with a legal host and port")
 
 
