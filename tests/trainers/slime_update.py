@@ -124,6 +124,8 @@ def megatron(root: Path, rank: int = 0, world: int = 1, context: int = 1) -> Ite
     import torch
     from megatron.core import mpu
 
+    from xp.backends.slime.worker import means
+
     torch._dynamo.config.disable = True
     store = torch.distributed.FileStore(str(root / "store"), world)
     torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
@@ -133,3 +135,5 @@ def megatron(root: Path, rank: int = 0, world: int = 1, context: int = 1) -> Ite
     finally:
         mpu.destroy_model_parallel()
         torch.distributed.destroy_process_group()
+        for factors in (means._factors, means._constants):
+            factors.clear()  # A worker process ends with its training; this one goes on with other tests.
