@@ -171,7 +171,7 @@ def test_a_judge_is_an_endpoint_whose_key_is_named_by_a_variable(monkeypatch: py
         entry = {"id": "reference", "weight": 4.0, "base_url": server.url, "api_key_var": "JUDGE_KEY", "model": "judge"}
         taskset = {"task": {"judges": [{**entry, "answer_field": "answer"}]}}
         config = package("xp_capitals", taskset=taskset, prices={"judge": (2.0, 8.0)})
-        config = EnvConfig(**{**vars(config), "secrets": ("JUDGE_KEY",)})
+        config = EnvConfig(**{**vars(config), "secrets": {"JUDGE_KEY": None}})
         provider = load_provider(config, os.environ)
         episode = Episode(Task("x", "train", 0), lambda: provider.open(Task("x", "train", 0)), config)
         episode.step("It is Paris")
