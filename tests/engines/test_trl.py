@@ -69,7 +69,7 @@ def trained(directory: Path, environ: dict[str, str], faults: Any = None) -> tup
         command = ["-m", "accelerate.commands.launch", "--config_file", f"{directory}/accelerate.yaml", *command]
     done = subprocess.run([sys.executable, *command], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    metrics = directory / "metrics.jsonl"
+    metrics = directory / "attempt_1/train/metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
     for line in lines:
         assert line["training/grad_norm"] > 0
