@@ -24,8 +24,9 @@ from tests.support.fake_session import call
 from tests.support.harbor_tasks import left_over, write_task
 from tests.support.ors_server import rules
 from xp.__main__ import main
+from xp.contrib.harness import provider as harness_provider
 from xp.contrib.harness import session
-from xp.envs.base import PROMPT_LENGTH, Message, Provider, Task
+from xp.envs.base import PROMPT_LENGTH, EnvUnavailable, Message, Provider, Task
 from xp.envs.config import EnvConfig
 from xp.envs.load import load_provider
 from xp.episode.episode import Episode
@@ -237,6 +238,25 @@ def test_the_tools_of_a_server_are_the_programs_and_the_reward_is_the_sessions()
     assert (outcome.status, outcome.reward) == (FINISHED, 1.0)
     assert [turn.messages[0]["content"] for turn in episode.turns[:2]] == ["no match", "match"]
     assert play(config, call("echo", text="no"), "I give up.")[0].reward == 0.0
+
+
+def test_a_session_without_a_usable_prompt_is_closed_and_an_address_of_another_machine_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = {"command": "python {program}/tools_agent.py {prompt_file}"}
+    provider: Any = load_provider(harness(None, serve="xp.builtin.echo:Echo", options=options), os.environ)
+    task = provider.tasks("train", [0])[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(harness_provider, "LOOPBACK", "192.0.2.1")  # of documentation: no machine has it
+        with pytest.raises(EnvUnavailable, match=r"cannot listen on 192\.0\.2\.1: .*address"):
+            provider.open(task)
+    closed: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(harness_provider, "ToolServer", lambda inner, _: closed.append(inner) or 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            provider.open(task)
+    assert [inner._is_closed for inner in closed] == [True]
+    provider.close()
 
 
 def test_of_a_program_that_is_killed_with_xp_nothing_is_left(tasks: Path, place: Path) -> None:

@@ -138,8 +138,13 @@ class HarnessProvider(IndexedProvider):
         if self._is_closed:
             raise EnvUnavailable(f"{self!r} is closed")
         self._check(task)
-        server = self._server()
-        session = self._session(task, server, None if self._inner is None else self._inner.open(task))
+        server, inner = self._server(), None if self._inner is None else self._inner.open(task)
+        try:
+            session = self._session(task, server, inner)
+        except BaseException:
+            if inner is not None:
+                inner.close()
+            raise
         self._sessions.add(session)
         session.begin(self._config.limits.create_timeout_s)
         return session
