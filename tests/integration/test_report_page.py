@@ -290,7 +290,8 @@ def test_a_reward_of_0_is_not_green_and_a_file_tells_where_the_right_answer_is(w
     page.locator(".chip:not(.bare)").first.click()
     assert page.locator("dialog .badge", has_text="reward 0").get_attribute("class").strip() == "badge"
     page.get_by_text("Right answer and hidden state of the task").click()
-    assert "python -m xp view run-one" in page.inner_text("dialog .task-part")
+    # Waits for the note: the browser tells the page of an opened part a moment after the click.
+    assert "python -m xp view run-one" in page.inner_text("dialog .task-part .note")
 
 
 def test_the_rewards_of_a_step_and_a_task_over_the_steps_are_one_click_away(watched: Watched) -> None:
