@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,25 +34,39 @@ NUM_DELIVERED = 9
 
 
 class Recording(RequestEngine):
-    """Answers each request with another text; a token's log-probability names its request and its position."""
+    """Answers each request with another text; a token's log-probability names its request and its position.
 
-    def __init__(self, opening: Opening, chat: ChatTokens, texts: Sequence[str]) -> None:
+    The request that the program leaves is answered when it has left, since a server cannot know of it earlier.
+    """
+
+    def __init__(self, opening: Opening, chat: ChatTokens, texts: Sequence[str], left: Path) -> None:
         super().__init__(opening, chat.end_ids, sampling_of(2000, 200, 4000), "seed")
         self.requests: list[GenerationRequest] = []
-        self._chat, self._texts = chat, texts
+        self._chat, self._texts, self._left = chat, texts, left
 
     def submit(self, request: GenerationRequest, done: Done) -> None:
         number = len(self.requests)
         self.requests.append(request)
         ids = self._chat.turn(self._texts[number % len(self._texts)].format(number, number), is_call=False)
-        done(GeneratedTurn(ids, [-(1000.0 * number + position) for position in range(len(ids))]))
+        turn = GeneratedTurn(ids, [-(1000.0 * number + position) for position in range(len(ids))])
+        if "Never mind." in self._chat.text(request.ids):
+            Thread(target=self._after_it_left, args=[done, turn]).start()
+        else:
+            done(turn)
+
+    def _after_it_left(self, done: Done, turn: GeneratedTurn) -> None:
+        while not self._left.exists():
+            time.sleep(0.01)
+        done(turn)
 
 
 def played(tmp_path: Path, template: str, wire: str, texts: Sequence[str], **options: Any) -> tuple[Rollout, Recording]:
     """An episode of the program, and the engine with the requests that it had."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "Find it."}\n')
-    program = {"command": "python {program}/rewriting_agent.py {prompt_file} " + wire, "grade": "true", "max_rows": 8}
+    left = tmp_path / "left"
+    command = f"LEFT={left} python {{program}}/rewriting_agent.py {{prompt_file}} {wire}"
+    program = {"command": command, "grade": "true", "max_rows": 8}
     config = harness(None, rows=str(rows), max_turns=40, options={**program, **options})
     provider, chat = load_provider(config, os.environ), ChatTokens(tokenizer_of(template, tmp_path))
     task = Task("x", "train", 0)
@@ -62,7 +78,7 @@ def played(tmp_path: Path, template: str, wire: str, texts: Sequence[str], **opt
     engines: list[Recording] = []
 
     def opened(opening: Opening) -> Recording:
-        engines.append(Recording(opening, chat, texts))
+        engines.append(Recording(opening, chat, texts, left))
         return engines[0]
 
     opening = (Message(role="user", content="Find it."),)

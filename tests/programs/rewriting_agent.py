@@ -43,7 +43,7 @@ def ask(wire, messages, name="bash", number=0):
 
 
 def leave(wire, messages):
-    """Sends a request for a stream, and does not read it."""
+    """Sends a request for a stream, and does not read it; the file of LEFT says that it has left."""
     data = json.dumps({**body(wire, messages, "bash"), "stream": True}).encode()
     host, _, port = os.environ["ANTHROPIC_BASE_URL"].removeprefix("http://").partition(":")
     head = [f"POST {PATHS[wire]} HTTP/1.1", "Host: x", f"Content-Length: {len(data)}"]
@@ -51,6 +51,7 @@ def leave(wire, messages):
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall("\r\n".join([*head, "", ""]).encode() + data)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    open(os.environ.get("LEFT", os.devnull), "a").close()
 
 
 def user(text):

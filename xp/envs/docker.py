@@ -197,7 +197,7 @@ class ImageServer:
 
 
 def _docker(*arguments: str, with_errors: bool = False) -> str:
-    """See xp.envs.docker."""
+    """Runs docker for `env.image`."""
     return run_docker(*NEEDS, *arguments, with_errors=with_errors)
 
 
