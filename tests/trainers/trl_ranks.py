@@ -45,16 +45,25 @@ def row(number: int) -> TaskRow:
 
 
 ROWS = [row(number) for number in range(32)]
+FLAT = 3
+"""Task whose episodes have the same reward, and are masked as `zero_variance_filter` masks them."""
 
 
 class Scripted:
     """Completions and rewards that depend on the task and the sample alone, on however many ranks.
 
     With rows, the episodes of odd tasks are in two: the second has the history of the first, and the tokens after it.
+    Among these are a void episode and a group of equal rewards, which are masked.
     """
 
     def __init__(self, ranks: Ranks, *, has_rows: bool = False) -> None:
         self._ranks, self._has_rows = ranks, has_rows
+
+    @staticmethod
+    def reward(task: int, sample: int) -> float | None:
+        if task == FLAT:
+            return 0.5
+        return None if (task, sample) == (1, 1) else (task * 7 + sample * 3) % 5 / 4
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
         end = trainer.processing_class.eos_token_id
@@ -64,13 +73,14 @@ class Scripted:
         samples = sample_numbers([one for share in shares for one in share])[before : before + len(prompts)]
         pairs = list(zip(numbers, samples, strict=True))
         whole = [[20 + task, *range(60, 62 + sample + task % 3), end] for task, sample in pairs]
-        settled = [None if (task, sample) == (1, 1) else (task * 7 + sample * 3) % 5 / 4 for task, sample in pairs]
-        rows = [(number, ids, [1] * len(ids)) for number, ids in enumerate(whole)]
+        settled = [self.reward(*pair) for pair in pairs]
+        kept = [int(reward is not None and task != FLAT) for (task, _), reward in zip(pairs, settled, strict=True)]
+        rows = [(number, ids, [kept[number]] * len(ids)) for number, ids in enumerate(whole)]
         if self._has_rows:
             cuts = [2 if task % 2 else len(ids) for (task, _), ids in zip(pairs, whole, strict=True)]
             rows = [(number, ids[: cuts[number]], mask[: cuts[number]]) for number, ids, mask in rows]
             later = [(number, ids, cuts[number]) for number, ids in enumerate(whole) if cuts[number] < len(ids)]
-            rows += [(number, ids, [0] * cut + [1] * (len(ids) - cut)) for number, ids, cut in later]
+            rows += [(number, ids, [0] * cut + [kept[number]] * (len(ids) - cut)) for number, ids, cut in later]
             longest = max(self._ranks.gather([len(rows)]))[0]
             rows += [(0, [end], [0])] * (-(-longest // 4) * 4 - len(rows))  # whole groups
         return {
