@@ -10,9 +10,7 @@ from shutil import get_terminal_size
 from textwrap import fill
 from typing import Any, Final, NoReturn
 
-from xp.cli.episode import add_episode
 from xp.cli.help_texts import EPILOG, EVAL, LISTS, PROFILE
-from xp.cli.report import NAMES_OF_RUNS, add_report, add_view
 from xp.errors import XpError
 
 Add = Callable[[argparse.ArgumentParser], None]
@@ -30,72 +28,74 @@ class Command:
     """Function that takes the arguments and returns the exit code: `module:name` below xp.cli, imported at need."""
 
 
+NAMES_OF_RUNS: Final = "name of a run or an evaluation, a prefix, a pattern such as 'sweep-*', or a directory"
+
+
+def _switch(parser: argparse._ActionsContainer, *words: str) -> None:
+    """Adds a flag without a value: its spellings, then its help."""
+    *flags, text = words
+    parser.add_argument(*flags, action="store_true", help=text)
+
+
+def _value(parser: argparse._ActionsContainer, name: str, metavar: str, text: str, **options: Any) -> None:
+    """Adds a flag with a value, or a word; `options` are argparse's."""
+    parser.add_argument(name, metavar=metavar, help=text, **options)
+
+
 def _sweep(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
-    parser.add_argument("-m", "--multirun", action="store_true", help="comma-separated values make a sweep")
+    _switch(parser, "-m", "--multirun", "comma-separated values make a sweep")
 
 
 def _run(parser: argparse.ArgumentParser) -> None:
     _sweep(parser)
-    parser.add_argument("--again", action="store_true", help="with -m: also run points that are finished")
-    parser.add_argument("--lines", action="store_true", help="plain lines instead of the panel on a terminal")
+    _switch(parser, "--again", "with -m: also run points that are finished")
+    _switch(parser, "--lines", "plain lines instead of the panel on a terminal")
     parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
     parser.add_argument("-p", "--package", metavar="SECTION", help="with --cfg: print only this section, e.g. training")
-    parser.add_argument("--resolve", action="store_true", help="with --cfg: no effect; values are always resolved")
+    _switch(parser, "--resolve", "with --cfg: no effect; values are always resolved")
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:
     _run(parser)
-    parser.add_argument("--sft", action="store_true", help="plan the fine-tuning alone, as `xp sft` runs it")
-    parser.add_argument("--files", action="store_true", help="print the files of every stage")
-    parser.add_argument("--json", action="store_true", help="the whole plan as JSON")
-    parser.add_argument("--native", action="store_true", help="print the native keys that the trainer receives")
-    parser.add_argument(
-        "--native-diff",
-        type=Path,
-        metavar="FILE",
-        help="where the keys of a training script, a YAML file or a list of arguments went",
-    )
-    parser.add_argument(
-        "--compare",
-        action="append",
-        metavar="KEY=A,B",
-        help="a line for each value: memory, time and price; several are combined",
-    )
+    _switch(parser, "--sft", "plan the fine-tuning alone, as `xp sft` runs it")
+    _switch(parser, "--files", "print the files of every stage")
+    _switch(parser, "--json", "the whole plan as JSON")
+    _switch(parser, "--native", "print the native keys that the trainer receives")
+    text = "where the keys of a training script, a YAML file or a list of arguments went"
+    _value(parser, "--native-diff", "FILE", text, type=Path)
+    text = "a line for each value: memory, time and price; several are combined"
+    _value(parser, "--compare", "KEY=A,B", text, action="append")
 
 
 def _eval(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
     parser.epilog = EVAL
-    parser.add_argument(
-        "--budget-usd",
-        type=amount,
-        metavar="X",
-        help="cost limit; no episode begins after it (needs model.price_in, _out)",
-    )
-    parser.add_argument("--max-tokens-total", type=count, metavar="N", help="token limit; no episode begins after it")
-    parser.add_argument("--again", action="store_true", help="play finished evaluations again")
+    text = "cost limit; no episode begins after it (needs model.price_in, _out)"
+    _value(parser, "--budget-usd", "X", text, type=amount)
+    _value(parser, "--max-tokens-total", "N", "token limit; no episode begins after it", type=count)
+    _switch(parser, "--again", "play finished evaluations again")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="all figures as JSON")
-    form.add_argument("--markdown", action="store_true", help="the table as Markdown")
-    form.add_argument("--latex", action="store_true", help="the table as LaTeX")
+    _switch(form, "--json", "all figures as JSON")
+    _switch(form, "--markdown", "the table as Markdown")
+    _switch(form, "--latex", "the table as LaTeX")
 
 
 def _search(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
-    parser.add_argument("--trials", type=count, default=20, metavar="N", help="number of runs (20)")
-    parser.add_argument("--again", action="store_true", help="also run points that are finished")
+    _value(parser, "--trials", "N", "number of runs (20)", type=count, default=20)
+    _switch(parser, "--again", "also run points that are finished")
 
 
 def _install(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
-    parser.add_argument("--python", metavar="PATH", help="interpreter of the new environment")
-    parser.add_argument("--for-run", action="store_true", help="install nothing if the run would be refused")
+    _value(parser, "--python", "PATH", "interpreter of the new environment")
+    _switch(parser, "--for-run", "install nothing if the run would be refused")
 
 
 def _rescore(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="RUN|key=value", help="one run or two, and the rule")
-    parser.add_argument("--json", action="store_true", help="all steps and the comparison as JSON")
+    _value(parser, "overrides", "RUN|key=value", "one run or two, and the rule", nargs="*")
+    _switch(parser, "--json", "all steps and the comparison as JSON")
     parser.description = (
         f"{parser.description} Nothing is played. A rule is env.reward_fn=my_rewards:score or env.reward.reduction=max."
         " One run is compared with its untrained model, two runs with each other."
@@ -103,13 +103,9 @@ def _rescore(parser: argparse.ArgumentParser) -> None:
 
 
 def _replay(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN|BUNDLE", help="name of a run, its directory, or a bundle (.zip)")
-    parser.add_argument(
-        "--levels", default="abcde", metavar="LETTERS", help="only these levels; d and e train again (abcde)"
-    )
-    parser.add_argument(
-        "--episodes", type=count, default=64, metavar="N", help="largest number of episodes that are played again (64)"
-    )
+    _value(parser, "run", "RUN|BUNDLE", "name of a run, its directory, or a bundle (.zip)")
+    _value(parser, "--levels", "LETTERS", "only these levels; d and e train again (abcde)", default="abcde")
+    _value(parser, "--episodes", "N", "largest number of episodes that are played again (64)", type=count, default=64)
     parser.description = (
         f"{parser.description} Levels: a, the jobs; b, the task set; c, the environment's answers; d, all numbers of a"
         " training on the CPU; e, the held-out reward, by a test of equivalence."
@@ -119,7 +115,7 @@ def _replay(parser: argparse.ArgumentParser) -> None:
 
 def _explain(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    _switch(parser, "--json", "print JSON")
     parser.description = f"{parser.description} Words without `=` are keys: explain training.kl_coef"
 
 
@@ -130,17 +126,37 @@ SLOTS: Final = (
 
 def _doctor(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
-    parser.add_argument("--json", action="store_true", help="every finding as JSON")
-    parser.add_argument("--slots", type=count, metavar="N", help=SLOTS)
+    _switch(parser, "--json", "every finding as JSON")
+    _value(parser, "--slots", "N", SLOTS, type=count)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("group", nargs="?", metavar="GROUP", help="list what each option of this group is")
-    parser.add_argument(
-        "--open", action="store_true", help="with env: also splits and tools of environments without requirements"
-    )
+    _value(parser, "group", "GROUP", "list what each option of this group is", nargs="?")
+    _switch(parser, "--open", "with env: also splits and tools of environments without requirements")
     add_config_dir(parser)
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    _switch(parser, "--json", "as JSON")
+
+
+def _report(parser: argparse.ArgumentParser) -> None:
+    _value(parser, "runs", "RUN", f"{NAMES_OF_RUNS}; several are compared", nargs="+")
+    parser.add_argument(
+        "-o", "--page", type=Path, metavar="FILE", help="file of the page (default: the run's report.html)"
+    )
+    parser.add_argument(
+        "--episodes",
+        choices=["none", "chosen", "all"],
+        help="episodes whose text is in the page: chosen (the best, median and worst of each step with their groups,"
+        " and void ones), all, or none (default: chosen, and none for more than 6 runs); figures cover all episodes",
+    )
+    text = "the tokens and masks of these episodes too, by the run's own tokenizer, which takes some seconds to load"
+    _switch(parser, "--tokens", text)
+    parser.epilog = "outputs=DIR: use DIR instead of ./outputs; more: docs/report.md"
+
+
+def _view(parser: argparse.ArgumentParser) -> None:
+    _value(parser, "runs", "RUN", f"{NAMES_OF_RUNS}; several are compared; none: a page of all runs", nargs="*")
+    _value(parser, "--port", "N", "port on 127.0.0.1 (0: any free one)", type=int, default=0)
+    parser.epilog = "outputs=DIR: use DIR instead of ./outputs; Ctrl-C ends it\nmore: docs/report.md"
 
 
 def _completion(parser: argparse.ArgumentParser) -> None:
@@ -150,6 +166,9 @@ def _completion(parser: argparse.ArgumentParser) -> None:
 
 class Parser(argparse.ArgumentParser):
     """Raises XpError instead of ending the process; help names the list of the groups, that of xp itself has it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
 
     @property
     def takes_overrides(self) -> bool:
@@ -199,19 +218,12 @@ def amount(text: str) -> float:
 
 
 def add_spec(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="group=option|key=value", help="differences from the defaults")
+    _value(parser, "overrides", "group=option|key=value", "differences from the defaults", nargs="*")
     add_config_dir(parser)
 
 
 def add_config_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config-dir",
-        action="append",
-        default=[],
-        type=directory,
-        metavar="DIR",
-        help="directory of your own options",
-    )
+    _value(parser, "--config-dir", "DIR", "directory of your own options", action="append", default=[], type=directory)
 
 
 def groups() -> str:
@@ -230,19 +242,13 @@ def folded(text: str, indent: int = 0) -> str:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Any:
-    return parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
+    return parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
 
 def add_parser(subparsers: Any, name: str, text: str) -> Parser:
     """A command or an action; `text` is its line in the list and the description in its own help."""
-    one: Parser = subparsers.add_parser(
-        name,
-        help=text,
-        description=f"{text[0].upper()}{text[1:]}.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    one.add_argument("--debug", action="store_true", help="show a traceback instead of one message")
+    one: Parser = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    _switch(one, "--debug", "show a traceback instead of one message")
     return one
 
 
@@ -254,25 +260,17 @@ def add_env(parser: argparse.ArgumentParser) -> None:
     """The actions of `env`."""
     actions = _actions(parser)
     check = add_parser(actions, "check", "open, call and play an environment without a model")
-    check.add_argument(
-        "words",
-        nargs="+",
-        metavar="TARGET|key=value",
-        help="env=NAME, URL, Org/Name or package.module:Class; tasks=4, tokenizer=DIR and overrides",
-    )
-    check.add_argument(
-        "--labels", type=Path, metavar="FILE", help="instead: agreement of env.judge with rows that a person labelled"
-    )
-    check.add_argument(
-        "--budget-usd", type=amount, metavar="X", help="with --labels: cost limit (needs the judge's prices)"
-    )
+    text = "env=NAME, URL, Org/Name or package.module:Class; tasks=4, tokenizer=DIR and overrides"
+    _value(check, "words", "TARGET|key=value", text, nargs="+")
+    _value(check, "--labels", "FILE", "instead: agreement of env.judge with rows that a person labelled", type=Path)
+    _value(check, "--budget-usd", "X", "with --labels: cost limit (needs the judge's prices)", type=amount)
     add_config_dir(check)
     check.epilog = 'a row of --labels: {"prompt": "...", "answers": ["...", "..."], "labels": [1, 0]}'
-    check.add_argument("--seconds", type=count, default=120, metavar="N", help="time limit of the check (120)")
-    check.add_argument("--slots", type=count, metavar="N", help=SLOTS)
-    check.add_argument("--json", action="store_true", help="the report as JSON")
+    _value(check, "--seconds", "N", "time limit of the check (120)", type=count, default=120)
+    _value(check, "--slots", "N", SLOTS, type=count)
+    _switch(check, "--json", "the report as JSON")
     new = add_parser(actions, "new", "write a working environment and its test, for you to edit")
-    new.add_argument("name", metavar="NAME", help="name of the module: small letters, digits and _")
+    _value(new, "name", "NAME", "name of the module: small letters, digits and _")
     new.add_argument(
         "--kind",
         choices=["ors", "graded", "openenv", "verifiers", "harness"],
@@ -286,47 +284,50 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     """The actions of `tasks`."""
     actions = _actions(parser)
     listing = add_parser(actions, "list", "every task set in the store")
-    listing.add_argument("--json", action="store_true", help="as JSON")
+    _switch(listing, "--json", "as JSON")
     show = add_parser(actions, "show", "tasks as the model will see them")
-    show.add_argument("key", metavar="SET", help="key of the set, or its first characters")
+    _value(show, "key", "SET", "key of the set, or its first characters")
     show.add_argument("-n", "--num-tasks", type=count, default=1, metavar="N", help="number of tasks (1)")
     show.add_argument("--purpose", choices=["train", "held_out"], help="only tasks of this purpose (default: both)")
-    show.add_argument("--task", metavar="ID", help="this task only: member/split/index")
+    _value(show, "--task", "ID", "this task only: member/split/index")
     profile = add_parser(actions, "profile", "pass rate of each training task over several tries of a model")
     add_spec(profile)
-    profile.add_argument("--tries", type=count, default=8, metavar="N", help="episodes of each task (8)")
-    profile.add_argument(
-        "--logged",
-        action="store_true",
-        help="play nothing: mean rewards of rollouts that OpenReward has logged",
-    )
-    profile.add_argument("--logged-model", metavar="NAME", help="the same, for the rollouts of this model")
-    profile.add_argument("--json", action="store_true", help="the rates as JSON")
+    _value(profile, "--tries", "N", "episodes of each task (8)", type=count, default=8)
+    _switch(profile, "--logged", "play nothing: mean rewards of rollouts that OpenReward has logged")
+    _value(profile, "--logged-model", "NAME", "the same, for the rollouts of this model")
+    _switch(profile, "--json", "the rates as JSON")
     verify = add_parser(actions, "verify", "check every hash; exit code 6 if one is wrong")
-    verify.add_argument(
-        "keys", nargs="*", metavar="SET", help="keys of sets, or their first characters (default: all sets)"
-    )
-    verify.add_argument("--json", action="store_true", help="the results as JSON")
+    _value(verify, "keys", "SET", "keys of sets, or their first characters (default: all sets)", nargs="*")
+    _switch(verify, "--json", "the results as JSON")
     prune = add_parser(actions, "prune", "remove sets, leftovers and damaged sets")
-    prune.add_argument("--keep", nargs="*", default=[], metavar="SET", help="sets to keep")
-    prune.add_argument("--yes", action="store_true", help="remove them; without this, only list them")
-    prune.add_argument("--json", action="store_true", help="the list as JSON")
+    _value(prune, "--keep", "SET", "sets to keep", nargs="*", default=[])
+    _switch(prune, "--yes", "remove them; without this, only list them")
+    _switch(prune, "--json", "the list as JSON")
     for one in (listing, show, verify, prune):
         _outputs(one)
     profile.epilog = PROFILE
 
 
 def _add_compare(compare: argparse.ArgumentParser) -> None:
-    compare.add_argument("names", nargs="*", metavar="RUN", help="names, prefixes or patterns (default: all runs)")
+    _value(compare, "names", "RUN", "names, prefixes or patterns (default: all runs)", nargs="*")
     form = compare.add_mutually_exclusive_group()
     for name in ("CSV", "Markdown", "JSON"):
-        form.add_argument(f"--{name.lower()}", action="store_true", help=f"as {name}")
-    compare.add_argument(
-        "--paired", action="store_true", help="the first RUN or evaluation against the others, task by task, with tests"
-    )
-    compare.add_argument(
-        "--margin", type=amount, metavar="X", help="with --paired: margin of equivalence, in units of reward"
-    )
+        _switch(form, f"--{name.lower()}", f"as {name}")
+    _switch(compare, "--paired", "the first RUN or evaluation against the others, task by task, with tests")
+    _value(compare, "--margin", "X", "with --paired: margin of equivalence, in units of reward", type=amount)
+
+
+def _add_episode(episode: argparse.ArgumentParser) -> None:
+    _value(episode, "run", "RUN", "name of a run or an evaluation, a prefix of it, or its directory")
+    text = "train, evaluate/before, evaluate/after (default: train, if there is one)"
+    _value(episode, "--phase", "NAME", text)
+    _value(episode, "--step", "N", "rollout step as metrics.jsonl counts it (the last one)", type=int)
+    _value(episode, "--index", "N", "index of the task in its split", type=int)
+    _value(episode, "--sample", "N", "index among the task's episodes in that step, from 0", type=int)
+    rank = episode.add_mutually_exclusive_group()
+    for name in ("best", "median", "worst", "void"):
+        rank.add_argument(f"--{name}", dest="rank", action="store_const", const=name, help=f"the {name} one of them")
+    _switch(episode, "--json", "its line of the trajectories")
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
@@ -335,50 +336,43 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
     def of_run(name: str, text: str) -> argparse.ArgumentParser:
         action = add_parser(actions, name, text)
-        action.add_argument("run", metavar="RUN", help="name of the run, or its directory OUTPUTS/runs/RUN")
+        _value(action, "run", "RUN", "name of the run, or its directory OUTPUTS/runs/RUN")
         return action
 
     listing = add_parser(actions, "list", "every run, oldest first (the default)")
-    listing.add_argument(
-        "words", nargs="*", metavar="key=value|TEXT", help="only runs with these values, tags (tag=WORD) and texts"
-    )
-    listing.add_argument("--json", action="store_true", help="as JSON")
+    _value(listing, "words", "key=value|TEXT", "only runs with these values, tags (tag=WORD) and texts", nargs="*")
+    _switch(listing, "--json", "as JSON")
     tag = add_parser(actions, "tag", "add tags to runs or evaluations, or remove them; set the note; print both")
-    tag.add_argument("run", metavar="RUN", help=NAMES_OF_RUNS)
-    tag.add_argument("words", nargs="*", metavar="TAG", help="words such as good-baseline; none: print the tags")
-    tag.add_argument("--remove", action="store_true", help="remove these tags instead")
-    tag.add_argument("--note", metavar="TEXT", help="sentence about the run; '' removes it")
+    _value(tag, "run", "RUN", NAMES_OF_RUNS)
+    _value(tag, "words", "TAG", "words such as good-baseline; none: print the tags", nargs="*")
+    _switch(tag, "--remove", "remove these tags instead")
+    _value(tag, "--note", "TEXT", "sentence about the run; '' removes it")
     show = of_run("show", "one run: its stages with exit codes and times")
-    show.add_argument(
-        "--lock",
-        action="store_true",
-        help="instead: what its result depends on (digests of spec, code, model and tasks, versions, seeds)",
-    )
-    show.add_argument("--json", action="store_true", help="as JSON")
+    text = "instead: what its result depends on (digests of spec, code, model and tasks, versions, seeds)"
+    _switch(show, "--lock", text)
+    _switch(show, "--json", "as JSON")
     diagnose = of_run("diagnose", "verdict on a run, with its exit code and symptoms")
-    diagnose.add_argument("--json", action="store_true", help="as JSON")
+    _switch(diagnose, "--json", "as JSON")
     logs = of_run("logs", "log of the last stage")
-    logs.add_argument("-f", "--follow", action="store_true", help="continue until the run ends")
+    _switch(logs, "-f", "--follow", "continue until the run ends")
     fetch = of_run("fetch", "copy the model and the trajectories of a run from its launcher's storage")
-    fetch.add_argument("--checkpoints", action="store_true", help="the checkpoints too, which may be large")
+    _switch(fetch, "--checkpoints", "the checkpoints too, which may be large")
     of_run("recipe", "print the command line that began a run, to run it again")
     bundle = of_run("bundle", "make one file of a run, with which somebody else does it again")
-    bundle.add_argument("--to", type=Path, metavar="FILE", help="the file (RUN.zip)")
-    bundle.add_argument("--no-tasks", action="store_true", help="without the task set, if its licence forbids it")
-    bundle.add_argument("--no-episodes", action="store_true", help="without the recorded episodes")
+    _value(bundle, "--to", "FILE", "the file (RUN.zip)", type=Path)
+    _switch(bundle, "--no-tasks", "without the task set, if its licence forbids it")
+    _switch(bundle, "--no-episodes", "without the recorded episodes")
     publish = of_run("publish", "publish a run's model, with a card, and its episodes: into a directory, or on the hub")
-    publish.add_argument("--to", required=True, metavar="PLACE", help="a new directory, or hub:ORG/NAME")
-    publish.add_argument("--no-episodes", action="store_true", help="only the model")
-    publish.add_argument("--dry-run", action="store_true", help="print the files and the model card; publish nothing")
+    _value(publish, "--to", "PLACE", "a new directory, or hub:ORG/NAME", required=True)
+    _switch(publish, "--no-episodes", "only the model")
+    _switch(publish, "--dry-run", "print the files and the model card; publish nothing")
     publish.description = (
         f"{publish.description} On the hub: a model NAME and a data set NAME-episodes, private if they are new."
     )
     of_run("cancel", "stop a run")
     trust = of_run("trust", "mark a run of another user or place, or a bundle, as your own")
-    trust.add_argument(
-        "--accept", nargs="+", metavar="FACT", help="instead: let a resume continue with this code as it is now"
-    )
-    add_episode(add_parser(actions, "episode", "the text of one episode"))
+    _value(trust, "--accept", "FACT", "instead: let a resume continue with this code as it is now", nargs="+")
+    _add_episode(add_parser(actions, "episode", "the text of one episode"))
     _add_compare(add_parser(actions, "compare", "runs by held-out reward, best first"))
     for one in actions.choices.values():
         _outputs(one)
@@ -418,12 +412,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "rescore": Command(
         "settle the recorded episodes of a run by another rule of rewards", _rescore, "rescore:rescore_command"
     ),
-    "report": Command(
-        "write one offline page of runs: curves, episodes, comparison", add_report, "report:report_command"
-    ),
+    "report": Command("write one offline page of runs: curves, episodes, comparison", _report, "report:report_command"),
     "view": Command(
         "serve a page of all runs, or the report of some, on 127.0.0.1, also during a run",
-        add_view,
+        _view,
         "report:view_command",
     ),
     "completion": Command(

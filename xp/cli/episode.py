@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -16,21 +15,6 @@ if TYPE_CHECKING:
 
 TRAIN = "train"
 COLOURS = {"assistant": "cyan", "tool": "green", "system": "magenta", "user": "yellow"}
-
-
-def add_episode(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `runs episode`."""
-    parser.add_argument("run", metavar="RUN", help="name of a run or an evaluation, a prefix of it, or its directory")
-    parser.add_argument(
-        "--phase", metavar="NAME", help="train, evaluate/before, evaluate/after (default: train, if there is one)"
-    )
-    parser.add_argument("--step", type=int, metavar="N", help="rollout step as metrics.jsonl counts it (the last one)")
-    parser.add_argument("--index", type=int, metavar="N", help="index of the task in its split")
-    parser.add_argument("--sample", type=int, metavar="N", help="index among the task's episodes in that step, from 0")
-    rank = parser.add_mutually_exclusive_group()
-    for name in ("best", "median", "worst", "void"):
-        rank.add_argument(f"--{name}", dest="rank", action="store_const", const=name, help=f"the {name} one of them")
-    parser.add_argument("--json", action="store_true", help="its line of the trajectories")
 
 
 def show_episode(args: Namespace) -> int:

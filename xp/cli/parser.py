@@ -84,13 +84,9 @@ def build() -> tuple[Parser, Mapping[str, Parser]]:
         prog="python -m xp",
         usage="python -m xp [COMMAND] [group=option ...] [key=value ...]",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"xp {__version__}")
-    commands = parser.add_subparsers(
-        title="commands", dest="command", metavar="COMMAND", parser_class=Parser, prog="python -m xp"
-    )
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", prog="python -m xp")
     parsers: dict[str, Parser] = {}
     for name, command in COMMANDS.items():
         parsers[name] = one = add_parser(commands, name, command.help)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,36 +15,6 @@ from xp.run_records.run_directory import xp_command
 REPORT: Final = "report.html"
 ROOM: Final = "reports"
 """Directory below the outputs root for pages of several runs."""
-NAMES_OF_RUNS: Final = "name of a run or an evaluation, a prefix, a pattern such as 'sweep-*', or a directory"
-
-
-def add_report(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `report`."""
-    parser.add_argument("runs", nargs="+", metavar="RUN", help=f"{NAMES_OF_RUNS}; several are compared")
-    parser.add_argument(
-        "-o", "--page", type=Path, metavar="FILE", help="file of the page (default: the run's report.html)"
-    )
-    parser.add_argument(
-        "--episodes",
-        choices=["none", "chosen", "all"],
-        help="episodes whose text is in the page: chosen (the best, median and worst of each step with their groups,"
-        " and void ones), all, or none (default: chosen, and none for more than 6 runs); figures cover all episodes",
-    )
-    parser.add_argument(
-        "--tokens",
-        action="store_true",
-        help="the tokens and masks of these episodes too, by the run's own tokenizer, which takes some seconds to load",
-    )
-    parser.epilog = "outputs=DIR: use DIR instead of ./outputs; more: docs/report.md"
-
-
-def add_view(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `view`."""
-    parser.add_argument(
-        "runs", nargs="*", metavar="RUN", help=f"{NAMES_OF_RUNS}; several are compared; none: a page of all runs"
-    )
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (0: any free one)")
-    parser.epilog = "outputs=DIR: use DIR instead of ./outputs; Ctrl-C ends it\nmore: docs/report.md"
 
 
 def report_command(args: Namespace) -> int:
