@@ -47,16 +47,9 @@ CONTRIB: Final[Mapping[Kind, Mapping[str, str]]] = {
 }
 """Parts that nothing else of xp imports: each has options, as a plugin has, and could be a package of its own."""
 BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
-    Kind.BACKEND: {
-        "trl": "xp.backends.trl.control.render",
-        "skyrl": "xp.backends.skyrl.control.render",
-        "slime": "xp.backends.slime.control.render",
-    },
+    Kind.BACKEND: {name: f"xp.backends.{name}.control.render" for name in ("trl", "skyrl", "slime")},
     Kind.LAUNCHER: {
-        "local": "xp.launchers.local",
-        "ray": "xp.launchers.ray",
-        "slurm": "xp.launchers.slurm",
-        "modal": "xp.launchers.modal",
+        **{name: f"xp.launchers.{name}" for name in ("local", "ray", "slurm", "modal")},
         **CONTRIB[Kind.LAUNCHER],
     },
     Kind.PROVIDER: {

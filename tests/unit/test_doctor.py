@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,8 @@ from xp.testing.jobs import DEADLINE_S
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, limit in (("functions", "TIMEOUT_S"), ("reach", "DEADLINE_S"), ("template", "TIMEOUT_S")):
-        monkeypatch.setattr(import_module(f"xp.doctor.{module}"), limit, DEADLINE_S)
-    monkeypatch.setattr("xp.envs.slots.DEADLINE_S", DEADLINE_S)
+    for limit in ("xp.doctor.program.TIMEOUT_S", "xp.doctor.reach.DEADLINE_S", "xp.envs.slots.DEADLINE_S"):
+        monkeypatch.setattr(limit, DEADLINE_S)
 
 
 def only(findings: list[Finding]) -> Finding:

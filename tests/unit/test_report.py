@@ -133,10 +133,10 @@ def test_several_runs_are_compared_by_what_differs_and_task_by_task(outputs: Pat
 
 
 def test_foreign_text_is_written_out_and_cut_in_the_middle() -> None:
-    assert page_text("a\x1b[31m\u202eb\n\t").text == "a\\u001b[31m\\u202eb\n\t"
+    assert page_text("a\x1b[31m\u202eb\n\t") == "a\\u001b[31m\\u202eb\n\t"
     cut = page_text("x" * 100 + "end", 40)
-    assert cut.left_out == 63
-    assert cut.text.endswith("xend")
+    assert "... 63 characters left out ..." in cut
+    assert cut.endswith("xend")
     assert json.loads(as_json({"a": "</script><!--&"})) == {"a": "</script><!--&"}
     assert "<" not in as_json({"a": "</script>"})
 

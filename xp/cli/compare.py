@@ -17,16 +17,11 @@ from xp.run_records.leaderboard import MAX_SHOWN, PLAIN, RunRow, as_csv, as_mark
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import differences, facts_and_inputs
 
-RANKS: Final = {
-    name: rank
-    for rank, name in enumerate(
-        (
-            *("run", "after", "passes", "stderr", "before", "algorithm", "seed", "model", "steps", "status", "backend"),
-            *("minutes", "tags", "note"),
-        )
-    )
-}
-"""Column -> its rank (`xp.cli.table.Column`); keys that differ are always shown."""
+RANKS: Final = (
+    *("run", "after", "passes", "stderr", "before", "algorithm", "seed", "model", "steps", "status", "backend"),
+    *("minutes", "tags", "note"),
+)
+"""Columns in the order of their ranks (`xp.cli.table.Column`); keys that differ are always shown."""
 
 SETTINGS: Final = (Column("setting", 0), Column("mean", 1), Column("stderr", 2), Column("n", 3))
 """Columns of the settings of a sweep: mean over seeds of the adjusted held-out reward, and number of seeds."""
@@ -88,7 +83,7 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
         titles = dict(zip(keys, ends if is_short else keys, strict=True))
         columns = [
             *(Column(name, 0) for name in ("run", first, *titles.values())),
-            *(Column(name, 1 + RANKS[name]) for name in plain if name != first),
+            *(Column(name, 1 + RANKS.index(name)) for name in plain if name != first),
         ]
         rows = [
             {**asdict(line), **{titles[key]: text(value) for key, value in line.differs.items()}} for line in of_env

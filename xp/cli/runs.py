@@ -45,17 +45,10 @@ from xp.run_records.run_directory import SPEC, resume_command
 from xp.run_records.run_directory import cancel as stop_supervisor
 
 RUNS: Final = (
-    Column("run", 0),
-    Column("status", 1),
-    Column("environment", 4),
-    Column("model", 5),
-    Column("algorithm", 6),
-    Column("progress", 9, digits=2),
-    Column("steps", 2),
-    Column("before", 7),
-    Column("after", 3),
-    Column("tags", 8),
-    Column("note", 10),
+    *(Column("run", 0), Column("status", 1)),
+    *(Column("environment", 4), Column("model", 5), Column("algorithm", 6)),
+    *(Column("progress", 9, digits=2), Column("steps", 2), Column("before", 7), Column("after", 3)),
+    *(Column("tags", 8), Column("note", 10)),
 )
 """Columns of `runs list`; `before` and `after` are held-out rewards."""
 ASK_S = 3.0

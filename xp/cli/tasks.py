@@ -19,14 +19,8 @@ from xp.tasks.row import TaskRow
 
 STORE = "tasks"
 COLUMNS: Final = (
-    Column("set", 0),
-    Column("state", 1),
-    Column("environments", 4),
-    Column("train", 2),
-    Column("held out", 3),
-    Column("failed", 5),
-    Column("MB", 7, digits=1),
-    Column("changed", 6),
+    *(Column("set", 0), Column("state", 1), Column("environments", 4)),
+    *(Column("train", 2), Column("held out", 3), Column("failed", 5), Column("MB", 7, digits=1), Column("changed", 6)),
 )
 
 

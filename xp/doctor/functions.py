@@ -11,13 +11,12 @@ from typing import Final
 
 from xp.composition import ROOT
 from xp.doctor.finding import Finding, fault, ok, unknown
+from xp.doctor.program import answer_of
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter
 from xp.planning.runtime import trainer_runtime
-from xp.planning.stages import QUIET
 from xp.spec import RunSpec
 
-TIMEOUT_S: Final = 120.0
 PROGRAM: Final = """
 import json, sys
 from xp.episode.advantages import load_advantage_fn
@@ -54,14 +53,8 @@ def functions(spec: RunSpec) -> Iterator[Finding]:
     places = [entry or os.getcwd() for entry in sys.path if not entry.startswith(prefixes)]
     path = os.pathsep.join([str(ROOT), *places])
     try:
-        done = subprocess.run(
-            [python, "-c", PROGRAM, json.dumps(references)],
-            env={**os.environ, **QUIET, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=True,
-        )
+        done = answer_of(python, ("-c", PROGRAM, json.dumps(references)), {"PYTHONPATH": path})
+        done.check_returncode()
         answer = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, ValueError, IndexError) as error:
         yield fault("functions", f"{python} cannot import {names}: {error}", ExitCode.CONFIG)

@@ -90,17 +90,12 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
         yield fault("accelerators", f"the plan needs {expected} and nvidia-smi shows {shown}; {fix}")
         return
     for name, memory_gb in there[: hardware.accelerators_per_node]:
-        card = card_named(name, memory_gb)
-        family = hardware.accelerator.partition("-")[0]
-        is_it = (
-            family in name.lower()
-            if card is None or hardware.accelerator not in cards()
-            else card.name.startswith(family)
-        )
-        if not is_it:
-            yield fault(
-                "accelerators", f"the plan needs {expected} and this is {name}; choose the hardware option of it"
-            )
+        family, card = hardware.accelerator.partition("-")[0], None
+        if hardware.accelerator in cards():
+            card = card_named(name, memory_gb)
+        if not (family in name.lower() if card is None else card.name.startswith(family)):
+            text = f"the plan needs {expected} and this is {name}; choose the hardware option of it"
+            yield fault("accelerators", text)
         elif memory_gb < 0.9 * hardware.accelerator_memory_gb:
             text = f"{name} has {memory_gb:.0f} GB and hardware.accelerator_memory_gb is"
             yield fault("accelerators", f"{text} {hardware.accelerator_memory_gb:g}; set it to what there is")

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 from xp.composition import ROOT
 from xp.doctor.finding import Finding, Verdict, fault, ok, unknown
+from xp.doctor.program import answer_of
 from xp.errors import ExitCode, XpError
 from xp.launchers.preflight import interpreter
 from xp.models.files import local_directory
 from xp.planning.episode import spec_in_job
 from xp.planning.runtime import trainer_runtime
-from xp.planning.stages import QUIET, task_set_place
+from xp.planning.stages import task_set_place
 from xp.spec import RunSpec
 from xp.tasks.manifest import TABLE
 from xp.worker.places import start_place
 
-TIMEOUT_S: Final = 120.0
 PROGRAM = "xp.tasks.template_check"
 
 
@@ -39,17 +37,11 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         yield unknown("template", "there is no Python with transformers to ask")
         return
     try:
-        done = subprocess.run(
-            [python, "-m", PROGRAM, place, spec_in_job(spec).model.model_dump_json(), *_prepared(spec, outputs)],
-            env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        words = ("-m", PROGRAM, place, spec_in_job(spec).model.model_dump_json(), *_prepared(spec, outputs))
+        done = answer_of(python, words, {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"})
+    except subprocess.TimeoutExpired as late:
         message = (
-            f"{place}: the chat template renders a short dialogue for more than {TIMEOUT_S:g} s, so it may never end"
+            f"{place}: the chat template renders a short dialogue for more than {late.timeout:g} s, so it may never end"
         )
         fix = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
         yield fault("template", f"{message}; {fix}; if only this machine is slow, try again", ExitCode.PLAN)

@@ -20,15 +20,10 @@ COMMIT_S = 30
 """Seconds between commits of the volume."""
 
 GPUS = {
-    "t4": "T4",
-    "l4": "L4",
+    name: name.upper() for name in ("t4", "l4", "a10g", "l40s", "a100-40gb", "a100-80gb", "h100", "h200", "b200")
+} | {
     "a10g": "A10",
-    "l40s": "L40S",
-    "a100-40gb": "A100-40GB",
-    "a100-80gb": "A100-80GB",
     "h100": "H100!",  # without the `!` Modal may provide an H200, which would change the experiment
-    "h200": "H200",
-    "b200": "B200",
 }
 """xp's names -> Modal's (modal.com/docs/guide/gpu); only Modal's server checks them, not its client."""
 MAX_GPUS = {"A10": 4}

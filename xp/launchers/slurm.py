@@ -56,11 +56,7 @@ LOOKUPS = 5
 ASSUMED = {
     "CANCELLED": 128 + 2,
     "OUT_OF_MEMORY": 128 + 9,
-    "TIMEOUT": 128 + 15,
-    "DEADLINE": 128 + 15,
-    "PREEMPTED": 128 + 15,
-    "NODE_FAIL": 128 + 15,
-    "BOOT_FAIL": 128 + 15,
+    **dict.fromkeys(("TIMEOUT", "DEADLINE", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL"), 128 + 15),
 }
 """State of a job without a result -> exit code: cancelled counts as Ctrl-C, other states as a failed machine."""
 OVER = frozenset({"COMPLETED", "FAILED", *ASSUMED})

@@ -50,16 +50,8 @@ MEASURED: Final = 0.15
 SHAPE: Final = ("env", "model", "algorithm", "training", "backend", "hardware")
 """Sections that two runs of one shape have in common."""
 NOT_SHAPE: Final = (
-    "num_steps",
-    "epochs",
-    "max_hours",
-    "budget_usd",
-    "learning_rate",
-    "lr_schedule",
-    "min_learning_rate",
-    "warmup_updates",
-    "weight_decay",
-    "kl_coef",
+    *("num_steps", "epochs", "max_hours", "budget_usd"),
+    *("learning_rate", "lr_schedule", "min_learning_rate", "warmup_updates", "weight_decay", "kl_coef"),
 )
 """Keys of `training` that do not change a step's duration; of `kl_coef`, whether it is 0 does."""
 

@@ -130,14 +130,8 @@ class FieldSupport:
 
 
 MEANT = (
-    "seed",
-    "model",
-    "algorithm",
-    "training",
-    "evaluation",
-    "backend.attention",
-    "backend.parallel",
-    "backend.engine",
+    *("seed", "model", "algorithm", "training", "evaluation"),
+    *("backend.attention", "backend.parallel", "backend.engine"),
 )
 """Sections for whose leaf fields each backend must have a FieldSupport; xp itself implements the others."""
 

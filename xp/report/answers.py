@@ -43,4 +43,4 @@ def described_task(run: Path, record: Mapping[str, Any]) -> str:
         raise XpError(f"the environment does not describe the task: {error}", ExitCode.ENVIRONMENT) from error
     finally:
         provider.close()
-    return page_text(json.dumps(found, ensure_ascii=False, indent=2)).text
+    return page_text(json.dumps(found, ensure_ascii=False, indent=2))

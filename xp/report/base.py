@@ -37,7 +37,7 @@ def difference(base: Mapping[str, str], values: Mapping[str, str]) -> list[tuple
 def flat(spec: Mapping[str, Any]) -> dict[str, str]:
     """Dotted keys of a nested mapping with their values as text for a page."""
     texts = {key: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for key, one in leaves(spec)}
-    return {page_name(key): page_text(text, MAX_VALUE).text for key, text in texts.items()}
+    return {page_name(key): page_text(text, MAX_VALUE) for key, text in texts.items()}
 
 
 def base_of(spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -32,7 +32,7 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
         "rows": rows,
         "step_rewards": outcome["step_rewards"],
         "reward_steps": [[page_name(step), reward] for step, reward in outcome["reward_steps"].items()],
-        "void_reason": None if void is None else page_text(void, most).text,
+        "void_reason": None if void is None else page_text(void, most),
         "metrics": {page_name(name): value for name, value in outcome["metrics"].items()},
         **{name: record[name] for name in ("env_s", "open_s", "started_at")},
         "tokens": record["tokens"] or {},
@@ -81,15 +81,16 @@ def _message(message: Mapping[str, Any], most: int | None) -> dict[str, Any]:
     for call in message.get("tool_calls", ()):
         function = call["function"]
         parts.append(f"call {function['name']} {json.dumps(function['arguments'], ensure_ascii=False)}")
-    text = page_text("\n".join(filter(None, parts)), most)
-    message_data = {"role": page_name(message["role"]), "content": text.text}
-    return message_data | ({"left_out": text.left_out} if text.left_out else {})
+    text = "\n".join(filter(None, parts))
+    left_out = 0 if most is None else max(0, len(text) - most)
+    more = {"left_out": left_out} if left_out else {}
+    return {"role": page_name(message["role"]), "content": page_text(text, most), **more}
 
 
 def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) -> dict[str, Any]:
     call_data: dict[str, Any] = {"turn": call.get("turn"), "message": call.get("message")}
     if "malformed" in call:
-        call_data["malformed"] = page_text(str(call["malformed"]), most).text
+        call_data["malformed"] = page_text(str(call["malformed"]), most)
     elif call.get("answer"):
         call_data["answer"] = True
     else:
@@ -99,10 +100,10 @@ def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) ->
         call_data["result"] = {"reward": result["reward"], **flags}
         place = call.get("message")
         if place is None or messages[place]["content"] != result["text"]:
-            call_data["result"]["text"] = page_text(result["text"], most).text
+            call_data["result"]["text"] = page_text(result["text"], most)
     return call_data
 
 
 def _written(value: Any, most: int | None) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return page_text(text if len(text) <= MAX_INLINE else json.dumps(value, ensure_ascii=False, indent=1), most).text
+    return page_text(text if len(text) <= MAX_INLINE else json.dumps(value, ensure_ascii=False, indent=1), most)

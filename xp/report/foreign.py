@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from xp.lib.terminal import shown
@@ -15,23 +14,12 @@ MAX_NAME: Final = 300
 """Largest number of characters of a name, a number or a reason."""
 
 
-@dataclass(frozen=True)
-class PageText:
-    """Text that a page can show unchanged."""
-
-    text: str
-    left_out: int
-    """Number of characters that were omitted between beginning and end."""
-
-
-def page_text(text: str, most: int | None = MAX_CHARACTERS) -> PageText:
+def page_text(text: str, most: int | None = MAX_CHARACTERS) -> str:
     """Escapes control characters, direction marks and lone surrogates; cuts texts longer than `most`."""
     if most is None or len(text) <= most:
-        return PageText(shown(text), 0)
+        return shown(text)
     end = int(most * END_SHARE)
-    left_out = len(text) - most
-    middle = f"\n... {left_out:,} characters left out ...\n"
-    return PageText(shown(text[: most - end]) + middle + shown(text[-end:]), left_out)
+    return f"{shown(text[: most - end])}\n... {len(text) - most:,} characters left out ...\n{shown(text[-end:])}"
 
 
 def page_name(value: object) -> str:

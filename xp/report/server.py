@@ -112,7 +112,7 @@ class View:
             content = reader.tokens(record, file)
             return JSONResponse(content | {"names": reader.names(content["ids"])})
         except XpError as error:  # the tokenizer is missing, which is no fault of the page
-            return JSONResponse(no_tokens(page_text(str(error)).text))
+            return JSONResponse(no_tokens(page_text(str(error))))
 
     def task(self, request: Request) -> Response:
         """The right answer and the hidden state of an episode's task, as its environment describes it now."""

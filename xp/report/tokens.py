@@ -56,7 +56,7 @@ class TokenReader:
         try:
             pieces = list(_pieces(self._chat, record, tools))
         except (TypeError, ValueError, LookupError, XpError) as error:  # as a lone surrogate, which tokenizers refuse
-            return no_tokens(page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}").text)
+            return no_tokens(page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}"))
         num_trained = sum(own for _, own in pieces)
         counted = record.get("tokens") or {}
         written, prompt, observed = (counted.get(name, "?") for name in ("generated", "prompt", "observed"))
@@ -70,7 +70,7 @@ class TokenReader:
     def names(self, ids: Iterable[int]) -> dict[int, str]:
         """Id -> text of each token."""
         for one in set(ids) - self._names.keys():
-            self._names[one] = page_text(self._chat.tokenizer.decode([one])).text
+            self._names[one] = page_text(self._chat.tokenizer.decode([one]))
         return {one: self._names[one] for one in sorted(set(ids))}
 
 
