@@ -157,12 +157,3 @@ def limited(sampling: Sampling | None = None, held_out: Sampling | None = None, 
     keys |= {f"training__{name}": getattr(sampling, name) for name in LIMITS if sampling is not None}
     keys |= {f"evaluation__{name}": getattr(held_out, name) for name in LIMITS[1:] if held_out is not None}
     return run_spec(**keys)
-
-
-def without_spec(files: Mapping[str, str]) -> str:
-    """The text of a job's files without the spec that is in its configs: what is derived for the job."""
-    return "".join(_without_spec(text) if name.endswith("/config.json") else text for name, text in files.items())
-
-
-def _without_spec(text: str) -> str:
-    return json.dumps({name: value for name, value in json.loads(text).items() if name != "spec"}, indent=2)

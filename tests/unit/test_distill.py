@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.sections import PLACES, distill, without_spec
+from tests.support.sections import PLACES, distill
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
 from xp.errors import XpError
@@ -23,6 +23,7 @@ from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.weights import weights_of
 from xp.planning.plan import build_plan
 from xp.spec import Architecture, RunSpec
+from xp.testing.fields import without_spec
 from xp.worker.distill import distilled
 
 OPD = ("algorithm=opd", "algorithm.distill.teacher=Org/Teacher")

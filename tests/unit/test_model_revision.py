@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.http_server import HttpServer, Reply, Request, http_server
-from tests.support.sections import without_spec
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.slime.worker.config import SlimeTrainConfig
 from xp.backends.trl.worker.config import TRLTrainConfig
@@ -22,6 +21,7 @@ from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.models.files import hub_text, local_directory, pinned_place
 from xp.planning.plan import build_plan
+from xp.testing.fields import without_spec
 from xp.worker.facts import model_facts
 from xp.worker.places import teacher_place
 from xp.worker.stage import TrainConfig

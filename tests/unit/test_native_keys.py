@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.sections import without_spec
 from xp.cli.display import notice_lines
 from xp.composition import compose
 from xp.composition.faults import every_key
@@ -25,6 +24,7 @@ from xp.planning.native_keys import NEEDS, AnswerKind, NativeKeys
 from xp.planning.plan import build_plan
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
+from xp.testing.fields import without_spec
 
 BACKENDS = ("trl", "skyrl", "slime")
 WORDS = {

@@ -145,7 +145,8 @@ def with_sft(rows: Sequence[Row], sft: Sequence[Row], spec: RunSpec) -> tuple[Ro
 
 def sft_updates(key: str) -> tuple[Row, Row]:
     """Rows of a fine-tuning's length for a trainer whose stage computes its updates; `key`: what receives them."""
-    epochs = Row("sft.epochs", implemented_by=f"{key}: epochs x (episodes / batch_size, rounded up)")
+    steps = "epochs x (episodes / batch_size, rounded up)"
+    epochs = Row("sft.epochs", implemented_by=f"{key} is set by the stage's program: {steps}")
     return epochs, Row("sft.num_updates", implemented_by=key)
 
 

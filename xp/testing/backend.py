@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import PurePosixPath
 from typing import ClassVar
 
-from xp.composition import compose
 from xp.job import Stage
 from xp.planning.backend import Backend, backend_of
 from xp.planning.rows import Support, meant_fields
 from xp.spec import RunSpec
-from xp.testing.fields import PLACES, dropped
-
-
-@cache
-def _composed(words: tuple[str, ...]) -> RunSpec:
-    return compose(words)
+from xp.testing.fields import PLACES, composed, dropped
 
 
 class BackendSuite:
@@ -27,7 +20,7 @@ class BackendSuite:
 
     @property
     def spec(self) -> RunSpec:
-        return _composed(self.words)
+        return composed(self.words)
 
     @property
     def backend(self) -> Backend:
@@ -50,7 +43,7 @@ class BackendSuite:
         assert dropped(self.words, meant_fields(self.spec)) == []
 
     def test_a_key_of_the_trainers_that_does_not_exist_is_refused(self) -> None:
-        spec = _composed((*self.words, "++backend.overrides.no_such_key_of_a_trainer=1"))
+        spec = composed((*self.words, "++backend.overrides.no_such_key_of_a_trainer=1"))
         assert [refusal.field.partition(".")[0] for refusal in self.backend.check(spec)] == ["backend"]
 
     def test_its_stages_have_names_of_their_own_and_need_what_comes_before(self) -> None:

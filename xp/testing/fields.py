@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from xp.composition import compose, from_container
 from xp.errors import XpError
 from xp.planning.backend import backend_of
-from xp.planning.rows import Support
+from xp.planning.rows import FieldSupport, Support
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 from xp.worker.places import RunPaths
@@ -40,6 +44,12 @@ SECTIONS: Mapping[str, Any] = {
 """Field that may be null -> a legal value."""
 ABOUT_THE_PLAN = {"model.name", "algorithm.name", "model.max_context_tokens"}
 """Names that the run's record has, and a limit that is checked by the plan: no job depends on them."""
+
+
+@cache
+def composed(words: tuple[str, ...]) -> RunSpec:
+    """The spec of overrides, composed once in a process."""
+    return compose(words)
 
 
 def changed(spec: RunSpec, path: str) -> Iterator[RunSpec]:
@@ -110,7 +120,18 @@ def others(now: Any, path: str) -> list[Any]:
 
 
 def rendered(spec: RunSpec) -> str:
-    return str([(stage.name, stage.job) for stage in backend_of(spec).render(spec, PLACES)])
+    """The jobs that a backend makes of a spec, without the copies of the spec in their files."""
+    stages = backend_of(spec).render(spec, PLACES)
+    return str([(one.name, dataclasses.replace(one.job, files={}), without_spec(one.job.files)) for one in stages])
+
+
+def without_spec(files: Mapping[str, str]) -> str:
+    """The text of a job's files without the spec that is in its configs: what is derived for the job."""
+    return "".join(_without_spec(text) if name.endswith("/config.json") else text for name, text in files.items())
+
+
+def _without_spec(text: str) -> str:
+    return json.dumps({name: value for name, value in json.loads(text).items() if name != "spec"}, indent=2)
 
 
 LIVE = {
@@ -128,11 +149,17 @@ LIVE = {
 """Field -> overrides without which it has no effect on any backend."""
 
 
-def says_so(spec: RunSpec, field: str) -> bool:
-    """Returns whether the backend's rows say that another value changes nothing."""
-    meanings = backend_of(spec).meanings(spec)
-    relevant = [one for name, one in meanings.items() if name == field or name.startswith(f"{field}.")]
-    return all(one.support is Support.EMULATED or one.receives.startswith("nothing") for one in relevant)
+def says_so(meanings: Mapping[str, FieldSupport], field: str, package: str) -> bool:
+    """Returns whether a backend's rows say that another value changes no job.
+
+    Such a field is without effect, emulated, or read from the spec by a stage's program; its module is then named.
+
+    Args:
+        package: name of the backend's package.
+    """
+    read = re.compile(rf"nothing|.*\b(xp|{package}|stage's program)\b")
+    relevant = [one for name, one in meanings.items() if f"{name}.".startswith(f"{field}.")]
+    return all(one.support is Support.EMULATED or read.match(one.receives) for one in relevant)
 
 
 def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
@@ -142,17 +169,24 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
         base: overrides of a spec that the backend accepts.
         fields: key paths.
     """
-    plain = compose(base)
+    plain = composed(tuple(base))
     module, faults = backend_of(plain), []
+    package = getattr(module, "__name__", "xp").partition(".")[0]
+    of_plain = module.meanings(plain)
     for field in fields:
         if field in ABOUT_THE_PLAN or field.startswith("model.architecture") or field == "model.path":
             continue
-        spec = compose([*base, LIVE[field]]) if field in LIVE else plain
+        spec = composed((*base, LIVE[field])) if field in LIVE else plain
+        meanings = of_plain if spec is plain else module.meanings(spec)
+        is_unsupported = meanings[field].support is Support.UNSUPPORTED
+        if not is_unsupported and says_so(meanings, field, package):
+            continue
         accepted = [other for other in changed(spec, field) if other != spec and not spec_refusals(other)]
-        if accepted and module.meanings(spec)[field].support is Support.UNSUPPORTED:
+        if accepted and is_unsupported:
             faults.append(f"{field} is called unsupported and is not refused")
-        elif accepted:
-            before = rendered(spec)
-            if any(rendered(other) == before and not says_so(other, field) for other in accepted):
-                faults.append(f"{field} changes nothing, and nobody says so")
+        elif any(
+            rendered(other) == rendered(spec) and not says_so(module.meanings(other), field, package)
+            for other in accepted
+        ):
+            faults.append(f"{field} changes nothing, and nobody says so")
     return faults

@@ -38,7 +38,7 @@ SFT = (
     *sft_updates("num_steps of SkyRL's SFTConfig"),
     Row(
         "sft.batch_size",
-        implemented_by="batch_size of SkyRL's SFTConfig",
+        implemented_by="batch_size of SkyRL's SFTConfig is set by the stage's program",
         refuse=lambda s: uneven_sft_batch(ranks(s), s),
     ),
     Row(

@@ -133,7 +133,7 @@ RATES = (
         implemented_by=lambda s: (
             "nothing: there is no critic"
             if s.algorithm.critic is None
-            else "lr of the role critic in --megatron-config-path"
+            else "lr of the role critic in --megatron-config-path is set by the stage's program"
         ),
     ),
     Row("training.lr_schedule", "--lr-decay-style"),
