@@ -34,8 +34,11 @@ from xp.planning.memory.weights import weights_of
 from xp.planning.rows import Refusal
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec, Strategy
+from xp.spec.place import LauncherName
 
 LARGER = "choose a larger hardware option or a smaller model"
+STATES = ("weights", "gradients", "optimizer")
+"""Parts of an estimate that do not depend on the episodes."""
 MOST = 3
 """Largest number of single changes that are proposed."""
 
@@ -178,6 +181,8 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
         spec: the run.
         trains: False if it only fine-tunes.
     """
+    if spec.hardware.accelerator == "cpu" and spec.model.architecture is not None:
+        yield from _cpu_refusals(spec)
     capacity = capacity_of(spec)
     for work in works(spec, trains=trains):
         found = estimate(work.of(spec))
@@ -198,6 +203,22 @@ def memory_refusals(spec: RunSpec, *, trains: bool = True) -> Iterator[Refusal]:
             "hardware.accelerator_memory_gb",
             f"{work}: {what} exceed the {capacity / GIB:.0f} GiB of an accelerator by {excess / GIB:.1f} GiB at any"
             f" length of episodes; {ways}",
+        )
+
+
+def _cpu_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refuses weights, gradients and moments that a CPU's memory cannot hold: this machine's, where the run is here."""
+    import psutil
+
+    here = psutil.virtual_memory().total / 1e9 if spec.launcher.name is LauncherName.LOCAL else 0.0
+    capacity = max(spec.hardware.memory_gb, here)
+    states = {name: size / 1e9 for name, size in estimate(spec).training.items() if name in STATES}
+    if (size := sum(states.values())) > capacity:
+        parts = ", ".join(f"{name} {part:.1f}" for name, part in states.items())
+        yield Refusal(
+            "hardware.memory_gb",
+            f"{parts} GB are more than the machine's {capacity:.0f} GB by {size - capacity:.0f} GB; choose a smaller"
+            " model (model=tiny is for a CPU), model.lora, or hardware=... with accelerators",
         )
 
 
