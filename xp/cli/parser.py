@@ -33,6 +33,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if not words or (words[0] not in COMMANDS and words[0] not in ("-h", "--help", "--version")):
         if words and not words[0].startswith(("-", "~", "+")) and "=" not in words[0]:
             raise XpError(_no_command(words[0]))
+        if late := next((word for word in words if word in COMMANDS), None):
+            raise XpError(f"{late}: a command is the first word: python -m xp {late} ...")
         words = ["run", *words]
     parser, parsers = build()
     is_open = words[0] in COMMANDS and parsers[words[0]].takes_overrides
