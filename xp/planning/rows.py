@@ -32,7 +32,8 @@ class Row:
     field: str
     """Key path; fields below it without their own row share this one. Empty: the row is the same for every spec."""
     render: str | Native | Callable[[RunSpec], Native] = dataclasses.field(default_factory=dict)
-    """Native keys and their values; a single name is the key that gets the field's value unchanged."""
+    """Native keys and their values; a single name is the key that gets the field's value unchanged, if the section of
+    the field is not null."""
     implemented_by: Text = ""
     """The part of xp or of the trainer that implements the field, alone or in addition to the native keys."""
     note: Text = ""
@@ -44,7 +45,8 @@ class Row:
     def keys(self, spec: RunSpec) -> Native:
         """The native keys of a spec."""
         if isinstance(self.render, str):
-            return {self.render: attrgetter(self.field)(spec)}
+            section, name = self._place(spec)
+            return {} if section is None else {self.render: getattr(section, name)}
         return self.render(spec) if callable(self.render) else self.render
 
     def refusal(self, spec: RunSpec) -> str | None:
@@ -53,11 +55,15 @@ class Row:
             return None if self._is_off(spec) else self.refuse
         return None if self.refuse is None else self.refuse(spec)
 
+    def _place(self, spec: RunSpec) -> tuple[Any, str]:
+        """The section of the field, and the field's name in it."""
+        above, _, name = self.field.rpartition(".")
+        return attrgetter(above)(spec) if above else spec, name
+
     def _is_off(self, spec: RunSpec) -> bool:
-        section, _, name = self.field.rpartition(".")
-        parent = attrgetter(section)(spec)
-        value = getattr(parent, name)
-        if NoneType in get_args(type(parent).model_fields[name].annotation):
+        section, name = self._place(spec)
+        value = getattr(section, name)
+        if NoneType in get_args(type(section).model_fields[name].annotation):
             return value is None
         return value is False if isinstance(value, bool) else bool(value == 1)
 

@@ -43,15 +43,11 @@ def whole_episodes(trainer: str) -> Row:
 
 def sapo_rows(prefix: str) -> tuple[Row, ...]:
     """Rows of `algorithm.sapo`, with the native names `prefix` and `pos` or `neg`."""
-
-    def of(sign: str) -> Row:
-        name, key = f"temperature_{sign}", f"{prefix}{sign[:3]}"
-        return Row(
-            f"algorithm.sapo.{name}",
-            lambda s: {} if s.algorithm.sapo is None else {key: getattr(s.algorithm.sapo, name)},
-        )
-
-    return Row("algorithm.sapo", implemented_by="nothing: the loss is another"), of("positive"), of("negative")
+    return (
+        Row("algorithm.sapo", implemented_by="nothing: the loss is another"),
+        Row("algorithm.sapo.temperature_positive", f"{prefix}pos"),
+        Row("algorithm.sapo.temperature_negative", f"{prefix}neg"),
+    )
 
 
 OF_EPISODES = (Estimator.GRPO, Estimator.RLOO, Estimator.MAXRL)

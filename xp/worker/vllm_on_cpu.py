@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from xp.lib.replaced import replaced
+
 
 def keep_plain_weights() -> None:
     """Makes linear layers of models that this process loads from now on read their weight at each call."""
@@ -46,11 +48,9 @@ def take_back_draws() -> None:
 
     def bookkeeping(self: Any, *args: Any, **kwargs: Any) -> Any:
         generators, thrown_away = self.input_batch.generators, _thrown_away(self)
-        self.input_batch.generators = {place: one for place, one in generators.items() if place not in thrown_away}
-        try:
+        kept = {place: one for place, one in generators.items() if place not in thrown_away}
+        with replaced(self.input_batch, generators=kept):
             return keep_books(self, *args, **kwargs)
-        finally:
-            self.input_batch.generators = generators
 
     GPUModelRunner._sample, GPUModelRunner._bookkeeping_sync = sampled, bookkeeping
 

@@ -15,6 +15,7 @@ from skyrl.train.utils import Timer
 from xp.backends.skyrl.worker.checkpoints import FORM
 from xp.backends.skyrl.worker.trainer import XpTrainer, episode_totals
 from xp.episode.advantages import differ
+from xp.lib.replaced import replaced
 from xp.spec.training import Unfinished
 from xp.worker.played import PlayedEpisode
 from xp.worker.trained import never_filled
@@ -39,12 +40,8 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
     global_step: int
 
     def __init__(self, *ours: Any, **parts: Any) -> None:
-        algorithm = parts["cfg"].trainer.algorithm
-        loss, algorithm.policy_loss_type = algorithm.policy_loss_type, OF_ROLLOUT
-        try:
+        with replaced(parts["cfg"].trainer.algorithm, policy_loss_type=OF_ROLLOUT):
             super().__init__(*ours, **parts)
-        finally:
-            algorithm.policy_loss_type = loss
         self._played: dict[int, list[PlayedEpisode]] = {}
         """Episodes by the identity of the generator's output, which SkyRL keeps until it is trained on."""
         self._running = _Running()
@@ -108,12 +105,9 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
     @contextmanager
     def _trained_step(self) -> Iterator[int]:
         """Context manager: SkyRL's step is the one whose weights these are, after the training too."""
-        counted = self.global_step
-        self.global_step = min(counted, self.cfg.trainer.max_training_steps)
-        try:
-            yield self.global_step
-        finally:
-            self.global_step = counted
+        step = min(self.global_step, self.cfg.trainer.max_training_steps)
+        with replaced(self, global_step=step):
+            yield step
 
     async def _collect_generation_mini_batch(
         self, generation_output_group_buffer: Any, all_generators_done: Any

@@ -9,8 +9,7 @@ of them for both: the generating policy then differs from the trained one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import ray
@@ -24,6 +23,7 @@ from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (
 )
 
 from xp.backends.skyrl.worker.advantages import critic_loss
+from xp.lib.replaced import replaced
 from xp.worker.adapters import check_untied
 from xp.worker.learning_rate import SCHEDULES, disable_dropout, make_scheduler
 
@@ -112,23 +112,17 @@ class Means:
         return dict(zip(self._sums, (sums[:, 0] / sums[:, 1].clamp(min=1)).tolist(), strict=True))
 
 
-@contextmanager
-def _tying() -> Iterator[None]:
+def _tying() -> AbstractContextManager[None]:
     shard = fsdp_strategy.apply_fsdp2
 
     def tie_and_shard(model: Any, *args: Any, **kwargs: Any) -> Any:
         model.tie_weights()
         return shard(model, *args, **kwargs)
 
-    fsdp_strategy.apply_fsdp2 = tie_and_shard
-    try:
-        yield
-    finally:
-        fsdp_strategy.apply_fsdp2 = shard
+    return replaced(fsdp_strategy, apply_fsdp2=tie_and_shard)
 
 
-@contextmanager
-def xp_schedules(settings: Any) -> Iterator[None]:
+def xp_schedules(settings: Any) -> AbstractContextManager[None]:
     """Context manager: replaces transformers' get_scheduler, which FSDPStrategy calls, by xp's schedules.
 
     Args:
@@ -142,11 +136,7 @@ def xp_schedules(settings: Any) -> Iterator[None]:
             return theirs(name, optimizer, num_warmup_steps=num_warmup_steps, num_training_steps=num_training_steps)
         return make_scheduler(schedule, optimizer, num_warmup_steps, num_training_steps or 0, minimum)
 
-    fsdp_strategy.get_scheduler = get_scheduler
-    try:
-        yield
-    finally:
-        fsdp_strategy.get_scheduler = theirs
+    return replaced(fsdp_strategy, get_scheduler=get_scheduler)
 
 
 TiedPolicyWorker = ray.remote(num_gpus=1)(TiedPolicyWorkerBase)
@@ -154,8 +144,7 @@ TemperedRefWorker = ray.remote(num_gpus=1)(TemperedRefWorkerBase)
 WeighingCriticWorker = ray.remote(num_gpus=1)(WeighingCriticWorkerBase)
 
 
-@contextmanager
-def update_means(loss_mask: torch.Tensor, settings: Any, group: Any, means: Means) -> Iterator[None]:
+def update_means(loss_mask: torch.Tensor, settings: Any, group: Any, means: Means) -> AbstractContextManager[None]:
     """Context manager for a policy worker's forward and backward passes of an update with these masks.
 
     Args:
@@ -183,8 +172,4 @@ def update_means(loss_mask: torch.Tensor, settings: Any, group: Any, means: Mean
         }.get(settings.loss_reduction, num_tokens)
         return (values * mask).sum(dim) * scale / divisor
 
-    theirs, worker.masked_mean = worker.masked_mean, masked_mean
-    try:
-        yield
-    finally:
-        worker.masked_mean = theirs
+    return replaced(worker, masked_mean=masked_mean)

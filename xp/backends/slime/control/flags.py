@@ -55,16 +55,6 @@ def catalog() -> FlagCatalog:
     return FlagCatalog(raw["slime"], raw["megatron"], raw["sglang"], flags)
 
 
-def value(*values: object) -> tuple[str, ...]:
-    """Values of a flag as words of a command line."""
-    return tuple(repr(one) if isinstance(one, float) else str(one) for one in values)
-
-
-def switch(is_on: bool) -> tuple[str, ...] | None:
-    """A flag without a value, on or off."""
-    return () if is_on else None
-
-
 def words(flags: Flags) -> tuple[str, ...]:
     """The command line."""
     return tuple(word for name, values in flags.items() if values is not None for word in (name, *values))
@@ -118,4 +108,5 @@ def _values(content: Any) -> tuple[str, ...] | None:
         return ()
     if isinstance(content, Mapping):
         return (json.dumps(content),)
-    return value(*content) if isinstance(content, list | tuple) else value(content)
+    values = content if isinstance(content, list | tuple) else (content,)
+    return tuple(repr(one) if isinstance(one, float) else str(one) for one in values)

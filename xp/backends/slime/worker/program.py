@@ -22,6 +22,7 @@ from xp.envs.secrets_file import VARIABLE
 from xp.errors import ExitCode, XpError
 from xp.lib import loopback, private_ray
 from xp.lib.atomic import write_atomically
+from xp.lib.replaced import replaced
 from xp.worker.best import EarlyStop
 
 XP_ERRORS: Final = (XpError, EarlyStop)
@@ -53,10 +54,9 @@ def run_train(command: SlimeCommand, worker: WorkerConfig) -> None:
 
 def run_file(program: Path, flags: Sequence[str]) -> None:
     """Runs a Python program as `python <program> <flags>` would, in this process."""
-    before = sys.argv
-    sys.argv = [str(program), *flags]
     try:
-        runpy.run_path(str(program), run_name="__main__")
+        with replaced(sys, argv=[str(program), *flags]):
+            runpy.run_path(str(program), run_name="__main__")
     except SystemExit as end:
         if end.code:
             raise XpError(f"{program.name} ended with {end.code}; the reason is above", ExitCode.STAGE_FAILED) from None
@@ -64,8 +64,6 @@ def run_file(program: Path, flags: Sequence[str]) -> None:
         if (fault := fault_behind(error)) is None:
             raise
         raise type(fault)(str(fault), fault.code) from error
-    finally:
-        sys.argv = before
 
 
 def absolute_flags(command: SlimeCommand, root: Path) -> list[str]:

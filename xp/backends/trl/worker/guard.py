@@ -29,6 +29,7 @@ from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.engines.kv_cache import without_padding_mask
 from xp.episode.advantages import AdvantageFn, of_valid
+from xp.lib.replaced import replaced
 from xp.spec import ImportanceMask, RatioFrom
 from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.importance import metrics, weigh
@@ -107,11 +108,8 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
 
         xp.backends.trl.worker.checkpoints.Seal removes them, once the new one is sealed.
         """
-        keep, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
+        with replaced(self.args, save_total_limit=None):
             super()._save_checkpoint(model, trial)
-        finally:
-            self.args.save_total_limit = keep
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Trainer's method without its warning of tied weights, which a checkpoint has under one name only."""

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from xp.lib.replaced import replaced
+
 TRLS_EPSILON = 1e-4
 EPSILON = 1e-6
 OVER_TOKENS = ("kl", "entropy", "clip_ratio/region_mean", "cispo_clip_ratio")
@@ -99,18 +101,16 @@ def update_means(
         loss_length: tokens by which `constant` divides. None means TRL's max_completion_length.
     """
     mask, args, ranks = trained(inputs), trainer.args, trainer.accelerator.num_processes
-    accumulated, coefficient = trainer.current_gradient_accumulation_steps, trainer.entropy_coef
     divisor = counts.episodes / (len(mask) * ranks)
-    trainer.current_gradient_accumulation_steps = divisor
-    trainer.entropy_coef = coefficient * float(mask.sum().clamp(min=1)) * divisor * ranks / counts.tokens
-    longest, trainer.max_completion_length = trainer.max_completion_length, loss_length or trainer.max_completion_length
+    factors = {
+        "current_gradient_accumulation_steps": divisor,
+        "entropy_coef": trainer.entropy_coef * float(mask.sum().clamp(min=1)) * divisor * ranks / counts.tokens,
+        "max_completion_length": loss_length or trainer.max_completion_length,
+    }
     # TRL multiplies by the accumulated share of the step, and divides by the number of processes.
     items = counts.tokens * args.steps_per_generation / divisor
-    try:
+    with replaced(trainer, **factors):
         yield {**inputs, "num_items_in_batch": torch.tensor(items, device=mask.device)}
-    finally:
-        trainer.current_gradient_accumulation_steps, trainer.entropy_coef = accumulated, coefficient
-        trainer.max_completion_length = longest
 
 
 def rescaled(

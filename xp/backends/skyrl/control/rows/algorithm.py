@@ -118,15 +118,6 @@ def _no_teacher(spec: RunSpec) -> str | None:
     return None
 
 
-def _of_critic(name: str, key: str, note: str = "") -> Row:
-    """Row of a number of the critic."""
-    return Row(
-        f"algorithm.critic.{name}",
-        lambda s: {} if s.algorithm.critic is None else {f"{PLACE}.{key}": getattr(s.algorithm.critic, name)},
-        note=note,
-    )
-
-
 ALGORITHM = (
     Row(
         "algorithm.estimator",
@@ -146,9 +137,9 @@ ALGORITHM = (
         implemented_by="trainer.ref.model.path and xp's trainer, where it is set",
         refuse=_no_teacher,
     ),
-    _of_critic("discount", "gamma", "Only the policy's tokens are discounted, not a tool's."),
-    _of_critic("gae_lambda", "lambd"),
-    _of_critic("value_clip", "value_clip"),
+    Row("algorithm.critic.discount", f"{PLACE}.gamma", note="Only the policy's tokens are discounted, not a tool's."),
+    Row("algorithm.critic.gae_lambda", f"{PLACE}.lambd"),
+    Row("algorithm.critic.value_clip", f"{PLACE}.value_clip"),
     Row(
         "algorithm.advantage_scale",
         lambda s: {f"{PLACE}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD},

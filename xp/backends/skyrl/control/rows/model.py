@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_critic, is_rehearsal, roles
 from xp.backends.skyrl.worker.config import ENV_CLASS
@@ -58,15 +55,11 @@ def _no_rank(spec: RunSpec) -> str | None:
     return f"SkyRL gives the adapters to vLLM, which supports the ranks {legal}, not {lora.rank}; set {nearest}"
 
 
-def _of_lora(
-    name: str, value: Callable[[Any], Any] = lambda value: value, refuse: Callable[[RunSpec], str | None] | None = None
-) -> Row:
-    """Row of a property of the adapters."""
-    return Row(
-        f"model.lora.{name}",
-        lambda s: {} if s.model.lora is None else {f"{LORA}.{name}": value(getattr(s.model.lora, name))},
-        refuse=refuse,
-    )
+def _target_modules(spec: RunSpec) -> Keys:
+    if spec.model.lora is None:
+        return {}
+    modules = spec.model.lora.target_modules
+    return {f"{LORA}.target_modules": "all-linear" if modules is None else list(modules)}
 
 
 def _router_replay(spec: RunSpec) -> Keys:
@@ -137,21 +130,21 @@ MODEL = (
         note=_rounded,
         refuse=_no_lora,
     ),
-    _of_lora("rank", refuse=_no_rank),
+    Row("model.lora.rank", f"{LORA}.rank", refuse=_no_rank),
     # SkyRL takes a whole number.
-    _of_lora(
-        "alpha",
-        int,
+    Row(
+        "model.lora.alpha",
+        lambda s: {} if s.model.lora is None else {f"{LORA}.alpha": int(s.model.lora.alpha)},
         refuse=when(
             lambda s: s.model.lora is not None and s.model.lora.alpha != int(s.model.lora.alpha),
             "SkyRL needs a whole number; round it",
         ),
     ),
-    _of_lora("dropout"),
+    Row("model.lora.dropout", f"{LORA}.dropout"),
     # Source of the names: megatron_worker.py `configure_lora`.
-    _of_lora(
-        "target_modules",
-        lambda modules: "all-linear" if modules is None else list(modules),
+    Row(
+        "model.lora.target_modules",
+        _target_modules,
         refuse=when(
             lambda s: s.model.lora is not None and s.model.lora.target_modules is not None and is_megatron(s),
             "SkyRL's Megatron names its layers linear_qkv, linear_proj, linear_fc1 and linear_fc2, not as Hugging Face;"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.backends.slime.control.architecture import SHAPE
+from xp.backends.slime.control.architecture import SHAPE, network_flags
 from xp.backends.slime.worker.config import (
     ADVANTAGES,
     COUNT_TRAINED,
@@ -24,7 +24,7 @@ def _part(name: str) -> Row:
 
     def flags(spec: RunSpec) -> Native:
         shape = spec.model.architecture
-        return {} if shape is None else SHAPE[name](shape)
+        return {} if shape is None else network_flags(name, shape)
 
     return Row(f"model.architecture.{name}", flags)
 
