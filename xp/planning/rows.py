@@ -22,6 +22,7 @@ Native = Mapping[str, Any]
 """Native key -> value."""
 Text = str | Callable[[RunSpec], str | None]
 """A constant, or a function of the spec; None is no text."""
+Condition = Callable[[RunSpec], object]
 LEFT_OUT = "nothing: the flag is left out"
 
 
@@ -38,9 +39,14 @@ class Row:
     """The part of xp or of the trainer that implements the field, alone or in addition to the native keys."""
     note: Text = ""
     """One sentence about the difference; with a note, the support is emulated."""
-    refuse: str | Callable[[RunSpec], str | None] | None = None
-    """Returns why this value cannot run and how to fix it; None if it can run. A text means that the trainer does not
-    have the field: only its neutral value can run, which is null where the field can be null, else false or 1."""
+    note_if: Condition | None = None
+    """Returns whether there is that difference. None means that there is always one, or that `note` tells."""
+    refuse: Text | None = None
+    """Why this value cannot run and how to fix it; None if it can. A text without `refuse_if` means that the trainer
+    does not have the field: only its neutral value can run, which is null where the field can be null, else false or
+    1."""
+    refuse_if: Condition | None = None
+    """Returns whether this value cannot run."""
 
     def keys(self, spec: RunSpec) -> Native:
         """The native keys of a spec."""
@@ -51,9 +57,13 @@ class Row:
 
     def refusal(self, spec: RunSpec) -> str | None:
         """Returns why the spec's value cannot run; None if it can."""
-        if isinstance(self.refuse, str):
-            return None if self._is_off(spec) else self.refuse
-        return None if self.refuse is None else self.refuse(spec)
+        can_run = self._is_off(spec) if self.is_missing else self.refuse_if is not None and not self.refuse_if(spec)
+        return None if can_run or self.refuse is None else _text(self.refuse, spec)
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the trainer does not have the field."""
+        return isinstance(self.refuse, str) and self.refuse_if is None
 
     def _place(self, spec: RunSpec) -> tuple[Any, str]:
         """The section of the field, and the field's name in it."""
@@ -75,11 +85,6 @@ class Pin:
     value: Any
     reason: str
     """The reason, which follows a colon."""
-
-
-def when(holds: Callable[[RunSpec], object], text: Text) -> Callable[[RunSpec], str | None]:
-    """A text of a Row with one condition: a `note`, or a `refuse` that says how to fix it."""
-    return lambda spec: _text(text, spec) if holds(spec) else None
 
 
 def _text(text: Text, spec: RunSpec) -> str | None:
@@ -190,8 +195,8 @@ def meanings(
             result[path] = FieldSupport(Support.UNSUPPORTED, "refused", reason)
         elif row is None:
             result[path] = FieldSupport(Support.EXACT, implemented_by_xp(path))
-        elif isinstance(row.refuse, str):
-            result[path] = FieldSupport(Support.UNSUPPORTED, "refused if it is set", row.refuse)
+        elif row.is_missing:
+            result[path] = FieldSupport(Support.UNSUPPORTED, "refused if it is set", str(row.refuse))
         else:
             result[path] = _meaning(row, spec, written, replaced)
     return result
@@ -202,7 +207,8 @@ def _meaning(
 ) -> FieldSupport:
     keys = row.keys(spec)
     own = {key: replaced[key] for key in keys if key in replaced}
-    sentences = (_text(row.note, spec), *(f"Overridden: {loss}." for _, loss in own.values()))
+    has_note = row.note_if is None or row.note_if(spec)
+    sentences = (_text(row.note, spec) if has_note else None, *(f"Overridden: {loss}." for _, loss in own.values()))
     note = " ".join(filter(None, sentences))
     parts = (written({**keys, **{key: value for key, (value, _) in own.items()}}), _text(row.implemented_by, spec))
     receives = "; ".join(filter(None, parts)) or LEFT_OUT

@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.models.files import config_of
 from xp.models.network import stated
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row
 from xp.spec import (
     AdvantageScale,
     Estimator,
@@ -34,10 +34,8 @@ def whole_episodes(trainer: str) -> Row:
     return Row(
         "training.unfinished",
         implemented_by=ENDED,
-        refuse=when(
-            lambda s: s.training.unfinished is not Unfinished.WAIT,
-            f"{trainer} sends new weights when all episodes of a step have ended; set wait, or use backend=skyrl",
-        ),
+        refuse_if=lambda s: s.training.unfinished is not Unfinished.WAIT,
+        refuse=f"{trainer} sends new weights when all episodes of a step have ended; set wait, or use backend=skyrl",
     )
 
 
@@ -87,7 +85,8 @@ def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
 QUANTIZED_BY_VLLM = Row(
     "backend.engine.quantized_model",
     implemented_by="nothing: vLLM quantises the model itself",
-    refuse=when(lambda s: s.backend.engine.quantized_model is not None, "vLLM quantises the model itself; set null"),
+    refuse_if=lambda s: s.backend.engine.quantized_model is not None,
+    refuse="vLLM quantises the model itself; set null",
 )
 """Row of engines of vLLM."""
 

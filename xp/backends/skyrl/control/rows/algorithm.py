@@ -6,7 +6,7 @@ from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM as PLACE
 from xp.backends.skyrl.control.keys import Keys, has_critic
 from xp.backends.skyrl.worker.config import XP_ESTIMATOR, has_native_correction
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row
 from xp.planning.shared_rows import (
     NO_MASK,
     NO_WEIGHT,
@@ -125,10 +125,8 @@ ALGORITHM = (
             f"{PLACE}.advantage_estimator": XP_ESTIMATOR if has_xp_estimator(s) else s.algorithm.estimator.value
         },
         implemented_by=_advantages,
-        refuse=when(
-            lambda s: has_critic(s) and is_megatron(s),
-            "SkyRL has no critic under Megatron; set backend.parallel.strategy=fsdp2, or use algorithm=grpo",
-        ),
+        refuse_if=lambda s: has_critic(s) and is_megatron(s),
+        refuse="SkyRL has no critic under Megatron; set backend.parallel.strategy=fsdp2, or use algorithm=grpo",
     ),
     Row("algorithm.critic", implemented_by="trainer.critic.model.path=null"),
     # With that key SkyRL makes a reference model and computes its log-probabilities; xp's trainer takes no penalty.
@@ -153,10 +151,8 @@ ALGORITHM = (
         "algorithm.dual_clip",
         lambda s: {} if s.algorithm.dual_clip is None else {f"{PLACE}.clip_ratio_c": s.algorithm.dual_clip},
         implemented_by="trainer.algorithm.policy_loss_type, with policy_loss",
-        refuse=when(
-            lambda s: s.algorithm.dual_clip is not None and s.algorithm.ratio_level is RatioLevel.SEQUENCE,
-            "SkyRL's gspo has no dual clip; set ratio_level=token or dual_clip=null, or use backend=trl or slime",
-        ),
+        refuse_if=lambda s: s.algorithm.dual_clip is not None and s.algorithm.ratio_level is RatioLevel.SEQUENCE,
+        refuse="SkyRL's gspo has no dual clip; set ratio_level=token or dual_clip=null, or use backend=trl or slime",
     ),
     Row(
         "algorithm.loss_aggregation",
@@ -166,7 +162,7 @@ ALGORITHM = (
     Row(
         "algorithm.kl_estimator",
         lambda s: {f"{PLACE}.kl_estimator_type": s.algorithm.kl_estimator.value},
-        note=when(lambda s: s.training.kl_coef > 0, "k3 is cut at 10, and its log-ratio at 20."),
+        note=lambda s: "k3 is cut at 10, and its log-ratio at 20." if s.training.kl_coef > 0 else "",
     ),
     Row(
         "algorithm.use_kl_in_reward",
@@ -176,15 +172,15 @@ ALGORITHM = (
             ),
             f"{PLACE}.kl_ctrl.type": "fixed",
         },
-        refuse=when(
-            lambda s: s.algorithm.use_kl_in_reward and s.algorithm.critic is None and has_xp_estimator(s),
-            lambda s: f"estimator={s.algorithm.estimator} reads one reward of an episode, not of each token; set false",
+        refuse_if=lambda s: s.algorithm.use_kl_in_reward and s.algorithm.critic is None and has_xp_estimator(s),
+        refuse=lambda s: (
+            f"estimator={s.algorithm.estimator} reads one reward of an episode, not of each token; set false"
         ),
     ),
     Row(
         "algorithm.importance_correction",
         lambda s: {f"{OFF_POLICY}.tis_ratio_type": _weight_level(s)},
-        note=when(is_weighed, _by_xp),
+        note=lambda s: _by_xp(s) if is_weighed(s) else "",
     ),
     Row("algorithm.importance_lower", implemented_by=lambda s: BY_XP if is_weighed(s) else NO_WEIGHT),
     Row(
@@ -196,12 +192,12 @@ ALGORITHM = (
         ),
         implemented_by=lambda s: NO_WEIGHT if not is_weighed(s) else "" if _weight_level(s) else BY_XP,
     ),
-    Row("algorithm.importance_mask", _importance_mask, note=when(is_masked, _by_xp)),
+    Row("algorithm.importance_mask", _importance_mask, note_if=is_masked, note=_by_xp),
     *(_mask_bound(end) for end in ("lower", "upper")),
     Row(
         "algorithm.ratio_from",
         implemented_by=lambda s: BY_XP if is_to_engine(s) else "SkyRL's own",
-        note=when(is_to_engine, "xp replaces the old log-probabilities by the engine's."),
+        note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
     ),
     Row("algorithm.mask_truncated", implemented_by="loss masks from xp.backends.skyrl.worker.generator"),
     # SkyRL's own filter reads one reward of a response, and xp gives it one of each token.
@@ -220,7 +216,7 @@ ALGORITHM = (
             # SkyRL drops the groups of a step that an epoch's end divides: the whole training is one epoch.
             "trainer.epochs": 1,
         },
-        note=when(lambda s: s.algorithm.dynamic_sampling, "The first groups in order fill a step."),
+        note=lambda s: "The first groups in order fill a step." if s.algorithm.dynamic_sampling else "",
     ),
     Row("algorithm.max_sample_batches", f"{PLACE}.dynamic_sampling.max_sample_batches"),
 )

@@ -20,7 +20,7 @@ from xp.backends.skyrl.control.keys import (
 )
 from xp.planning.batch import batch_shape
 from xp.planning.episode import episode_config
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row
 from xp.planning.shared_rows import QUANTIZED_BY_VLLM, depends_on_rows, indivisible_experts, weighs_rows
 from xp.spec import Attention, EngineName, RunSpec, SpeculativeMethod, Strategy
 
@@ -157,7 +157,8 @@ PARALLEL = (
     Row(
         "backend.parallel.context",
         _context,
-        refuse=when(lambda s: is_rehearsal(s) and s.backend.parallel.context > 1, not_on_cpu("set 1")),
+        refuse_if=lambda s: is_rehearsal(s) and s.backend.parallel.context > 1,
+        refuse=not_on_cpu("set 1"),
     ),
     Row(
         "backend.parallel.expert",
@@ -172,29 +173,23 @@ PARALLEL = (
         "backend.parallel.offload_parameters",
         lambda s: fsdp(s, trained(s), {"cpu_offload": s.backend.parallel.offload_parameters}),
         implemented_by=_moved,
-        refuse=when(
-            lambda s: is_megatron(s) and s.backend.parallel.offload_parameters,
-            "SkyRL moves Megatron's parameters only between phases, where engines are colocated; set it to false",
-        ),
+        refuse_if=lambda s: is_megatron(s) and s.backend.parallel.offload_parameters,
+        refuse="SkyRL moves Megatron's parameters only between phases, where engines are colocated; set it to false",
     ),
     Row(
         "backend.parallel.offload_optimizer",
         lambda s: optimizers(s, "offload_after_step", s.backend.parallel.offload_optimizer and is_colocated(s)),
         note=lambda s: "" if is_colocated(s) or not s.backend.parallel.offload_optimizer else NEVER_UNUSED,
-        refuse=when(
-            lambda s: is_megatron(s) and is_colocated(s) and not s.backend.parallel.offload_optimizer,
-            "SkyRL always moves Megatron's optimizer state to the host while colocated engines generate; set true",
-        ),
+        refuse_if=lambda s: is_megatron(s) and is_colocated(s) and not s.backend.parallel.offload_optimizer,
+        refuse="SkyRL always moves Megatron's optimizer state to the host while colocated engines generate; set true",
     ),
     Row(
         "backend.parallel.cpu_optimizer",
         _cpu_optimizer,
-        implemented_by=when(lambda s: not is_megatron(s), "nothing: off"),
-        refuse=when(
-            lambda s: s.backend.parallel.cpu_optimizer and not is_megatron(s),
-            "FSDP2 moves parameters, gradients and Adam together; set it to false, and"
-            " backend.parallel.offload_parameters=true",
-        ),
+        implemented_by=lambda s: "" if is_megatron(s) else "nothing: off",
+        refuse_if=lambda s: s.backend.parallel.cpu_optimizer and not is_megatron(s),
+        refuse="FSDP2 moves parameters, gradients and Adam together; set it to false, and"
+        " backend.parallel.offload_parameters=true",
     ),
     Row(
         "backend.parallel.offload_reference",
@@ -247,11 +242,9 @@ OF_ENGINE = (
         "backend.engine.name",
         cpu_servers,
         implemented_by="SkyRL's inference interface",
-        note=when(has_stub, "xp's replacement for vLLM is used."),
-        refuse=when(
-            lambda s: s.backend.engine.name is not EngineName.VLLM and not has_stub(s),
-            "SkyRL supports only vLLM; set vllm, or on hardware=cpu transformers for xp's stub",
-        ),
+        note=lambda s: "xp's replacement for vLLM is used." if has_stub(s) else "",
+        refuse_if=lambda s: s.backend.engine.name is not EngineName.VLLM and not has_stub(s),
+        refuse="SkyRL supports only vLLM; set vllm, or on hardware=cpu transformers for xp's stub",
     ),
     Row(
         "backend.engine.placement",
@@ -262,7 +255,8 @@ OF_ENGINE = (
     Row(
         "backend.engine.tensor_parallel",
         f"{ENGINE}.tensor_parallel_size",
-        refuse=when(lambda s: is_rehearsal(s) and s.backend.engine.tensor_parallel > 1, not_on_cpu("set 1")),
+        refuse_if=lambda s: is_rehearsal(s) and s.backend.engine.tensor_parallel > 1,
+        refuse=not_on_cpu("set 1"),
     ),
     Row("backend.engine.memory_fraction", f"{ENGINE}.gpu_memory_utilization", note=_unused),
     Row("backend.engine.max_sequences", f"{ENGINE}.max_num_seqs", note=_unused),
@@ -270,26 +264,22 @@ OF_ENGINE = (
         "backend.engine.max_batched_tokens",
         lambda s: {key: value for key, value in [(MAX_TOKENS, s.backend.engine.max_batched_tokens)] if value},
         note=_unused,
-        refuse=when(
-            lambda s: (
-                s.backend.engine.max_batched_tokens is None
-                and s.backend.engine.max_sequences > BATCHED_TOKENS
-                and not has_stub(s)
-            ),
-            lambda s: (
-                f"SkyRL's default is {BATCHED_TOKENS}; a decoding step takes one token of each of an engine's"
-                f" {s.backend.engine.max_sequences} sequences; set {s.backend.engine.max_sequences} or more"
-            ),
+        refuse_if=lambda s: (
+            s.backend.engine.max_batched_tokens is None
+            and s.backend.engine.max_sequences > BATCHED_TOKENS
+            and not has_stub(s)
+        ),
+        refuse=lambda s: (
+            f"SkyRL's default is {BATCHED_TOKENS}; a decoding step takes one token of each of an engine's"
+            f" {s.backend.engine.max_sequences} sequences; set {s.backend.engine.max_sequences} or more"
         ),
     ),
     Row(
         "backend.engine.eager",
         f"{ENGINE}.enforce_eager",
         note=_unused,
-        refuse=when(
-            lambda s: s.model.lora is not None and not is_megatron(s) and s.backend.engine.eager,
-            "SkyRL silently enables CUDA graphs for adapters; set it to false",
-        ),
+        refuse_if=lambda s: s.model.lora is not None and not is_megatron(s) and s.backend.engine.eager,
+        refuse="SkyRL silently enables CUDA graphs for adapters; set it to false",
     ),
     Row("backend.engine.prefix_caching", f"{ENGINE}.enable_prefix_caching", note=_unused),
     _fp8("quantization"),
@@ -313,10 +303,8 @@ OF_ENGINE = (
                 "trainer.mtp.num_speculative_tokens": s.backend.engine.speculative.num_tokens,
             }
         ),
-        note=when(
-            lambda s: s.backend.engine.speculative is not None,
-            "SkyRL trains the heads too, by a loss that reaches no other weights (trainer.mtp.loss_weight).",
-        ),
+        note_if=lambda s: s.backend.engine.speculative is not None,
+        note="SkyRL trains the heads too, by a loss that reaches no other weights (trainer.mtp.loss_weight).",
         refuse=_no_speculation,
     ),
 )
@@ -344,10 +332,8 @@ PLACE = (
     Row(
         "hardware.num_nodes",
         lambda s: {f"trainer.placement.{role}_num_nodes": workers(s).num_nodes for role in roles(s)},
-        refuse=when(
-            lambda s: is_rehearsal(s) and not has_stub(s) and s.hardware.num_nodes > 1,
-            not_on_cpu("set 1, or engine.name=transformers"),
-        ),
+        refuse_if=lambda s: is_rehearsal(s) and not has_stub(s) and s.hardware.num_nodes > 1,
+        refuse=not_on_cpu("set 1, or engine.name=transformers"),
     ),
     Row(
         "env.max_turns",
@@ -364,7 +350,7 @@ PLACE = (
     Row(
         "env.options",
         lambda s: {"generator.step_wise_trajectories": s.env.has_rows},
-        implemented_by=when(lambda s: s.env.has_rows, "xp.backends.skyrl.worker.generator"),
+        implemented_by=lambda s: "xp.backends.skyrl.worker.generator" if s.env.has_rows else "",
         refuse=_depends_on_rows,
     ),
     Row("backend.convert_model", refuse="SkyRL loads the Hugging Face model itself; set it to false"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_critic, is_rehearsal, roles
 from xp.backends.skyrl.worker.config import ENV_CLASS
-from xp.planning.rows import Pin, Row, when
+from xp.planning.rows import Pin, Row
 from xp.planning.shared_rows import network_fields
 from xp.spec import DType, RunSpec
 from xp.spec.env import PromptSource
@@ -95,21 +95,17 @@ MODEL = (
     Row(
         "model.path",
         implemented_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
-        refuse=when(
-            lambda s: not is_megatron(s) and network_fields(s).get("model_type") in READ_PADDING,
-            "SkyRL pads episodes on the left, which changes this family's log-probabilities; use backend=trl",
-        ),
+        refuse_if=lambda s: not is_megatron(s) and network_fields(s).get("model_type") in READ_PADDING,
+        refuse="SkyRL pads episodes on the left, which changes this family's log-probabilities; use backend=trl",
     ),
     Row(
         "model.dtype",
         _dtype,
-        note=when(
-            lambda s: not is_rehearsal(s), "Trained weights are stored in float32; the computation uses this type."
-        ),
-        refuse=when(
-            lambda s: not is_rehearsal(s) and s.model.dtype is not DType.BFLOAT16,
-            "SkyRL always computes in bfloat16 on accelerators; set bfloat16 (its FSDP keeps float32 master weights)",
-        ),
+        note_if=lambda s: not is_rehearsal(s),
+        note="Trained weights are stored in float32; the computation uses this type.",
+        refuse_if=lambda s: not is_rehearsal(s) and s.model.dtype is not DType.BFLOAT16,
+        refuse="SkyRL always computes in bfloat16 on accelerators; set bfloat16 (its FSDP keeps float32 master"
+        " weights)",
     ),
     Row(
         "model.chat_template",
@@ -119,7 +115,7 @@ MODEL = (
     Row(
         "model.router_replay",
         _router_replay,
-        implemented_by=when(lambda s: not is_megatron(s), "the model's own router"),
+        implemented_by=lambda s: "" if is_megatron(s) else "the model's own router",
         refuse=_no_router_replay,
     ),
     Row("model.architecture", implemented_by="the model's own config.json"),
@@ -135,21 +131,17 @@ MODEL = (
     Row(
         "model.lora.alpha",
         lambda s: {} if s.model.lora is None else {f"{LORA}.alpha": int(s.model.lora.alpha)},
-        refuse=when(
-            lambda s: s.model.lora is not None and s.model.lora.alpha != int(s.model.lora.alpha),
-            "SkyRL needs a whole number; round it",
-        ),
+        refuse_if=lambda s: s.model.lora is not None and s.model.lora.alpha != int(s.model.lora.alpha),
+        refuse="SkyRL needs a whole number; round it",
     ),
     Row("model.lora.dropout", f"{LORA}.dropout"),
     # Source of the names: megatron_worker.py `configure_lora`.
     Row(
         "model.lora.target_modules",
         _target_modules,
-        refuse=when(
-            lambda s: s.model.lora is not None and s.model.lora.target_modules is not None and is_megatron(s),
-            "SkyRL's Megatron names its layers linear_qkv, linear_proj, linear_fc1 and linear_fc2, not as Hugging Face;"
-            " set null, which is all of them, or backend.parallel.strategy=fsdp2",
-        ),
+        refuse_if=lambda s: s.model.lora is not None and s.model.lora.target_modules is not None and is_megatron(s),
+        refuse="SkyRL's Megatron names its layers linear_qkv, linear_proj, linear_fc1 and linear_fc2, not as Hugging"
+        " Face; set null, which is all of them, or backend.parallel.strategy=fsdp2",
     ),
 )
 

@@ -16,7 +16,7 @@ from xp.backends.skyrl.control.keys import (
 )
 from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
 from xp.planning.extent import num_steps
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row
 from xp.planning.shared_rows import ENDED, OLDER, length_rows, longest_episode, longest_in_engine, not_ahead
 from xp.spec import LrSchedule, RunSpec
 from xp.spec.training import OnNonfinite, Optimizer, Unfinished
@@ -103,10 +103,8 @@ SIZES = (
     Row(
         "training.generation_prompts",
         implemented_by="the loader of xp.backends.skyrl.worker.trainer",
-        refuse=when(
-            lambda s: s.training.generation_prompts is not None and s.training.max_staleness > 0,
-            "beside training.max_staleness groups begin one by one, not in rounds; set null",
-        ),
+        refuse_if=lambda s: s.training.generation_prompts is not None and s.training.max_staleness > 0,
+        refuse="beside training.max_staleness groups begin one by one, not in rounds; set null",
     ),
     Row("training.group_size", "generator.n_samples_per_prompt"),
     Row(
@@ -120,25 +118,25 @@ SIZES = (
     Row(
         "training.max_staleness",
         _fully_async,
-        implemented_by=when(lambda s: s.training.max_staleness, "xp.backends.skyrl.worker.async_rollouts"),
-        note=when(lambda s: s.training.max_staleness, REPLAYED),
+        implemented_by=lambda s: "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else "",
+        note=lambda s: REPLAYED if s.training.max_staleness else "",
         refuse=_not_ahead,
     ),
     Row(
         "training.unfinished",
         implemented_by=lambda s: "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else ENDED,
-        note=when(lambda s: s.training.unfinished is Unfinished.CONTINUE, BY_GROUP),
+        note=lambda s: BY_GROUP if s.training.unfinished is Unfinished.CONTINUE else "",
     ),
     # 1 if episodes are packed by tokens, since SkyRL checks the unused number.
     Row(
         "training.micro_batch_size",
         lambda s: dict.fromkeys(MICRO_BATCHES, 1 if _is_packed(s) else s.training.micro_batch_size),
-        note=when(_is_packed, "Unused: episodes are packed by tokens."),
+        note=lambda s: "Unused: episodes are packed by tokens." if _is_packed(s) else "",
     ),
     Row(
         "training.max_tokens_per_micro_batch",
         lambda s: {"trainer.max_tokens_per_microbatch": s.training.max_tokens_per_micro_batch or -1},
-        note=when(_is_packed, "An episode that is longer gets a micro-batch of its own."),
+        note=lambda s: "An episode that is longer gets a micro-batch of its own." if _is_packed(s) else "",
         refuse=_no_packing,
     ),
 )
@@ -147,11 +145,9 @@ RATES = (
     Row(
         "training.optimizer",
         implemented_by="AdamW: PyTorch's under FSDP, Megatron's",
-        refuse=when(
-            lambda s: s.training.optimizer is not Optimizer.ADAMW,
-            "SkyRL has AdamW alone: its FSDP strategy makes no other, and Megatron's distributed optimizer takes no"
-            " other; set adamw, or use backend=trl",
-        ),
+        refuse_if=lambda s: s.training.optimizer is not Optimizer.ADAMW,
+        refuse="SkyRL has AdamW alone: its FSDP strategy makes no other, and Megatron's distributed optimizer takes no"
+        " other; set adamw, or use backend=trl",
     ),
     Row("training.learning_rate", "trainer.policy.optimizer_config.lr"),
     Row(
@@ -161,7 +157,7 @@ RATES = (
             if has_critic(s)
             else {}
         ),
-        implemented_by=when(lambda s: not has_critic(s), "nothing: there is no critic"),
+        implemented_by=lambda s: "" if has_critic(s) else "nothing: there is no critic",
     ),
     Row(
         "training.lr_schedule",
@@ -175,14 +171,14 @@ RATES = (
     Row(
         "training.warmup_updates",
         lambda s: optimizers(s, "num_warmup_steps", s.training.warmup_updates),
-        implemented_by=when(lambda s: not is_megatron(s), f"{SCHEDULES}, which begins at 1/N"),
+        implemented_by=lambda s: "" if is_megatron(s) else f"{SCHEDULES}, which begins at 1/N",
         note=lambda s: warmup_note(s, s.training.warmup_updates),
         refuse=lambda s: no_rate(s, s.training.warmup_updates, (num_steps(s) or 0) * s.training.all_updates_per_step),
     ),
     Row(
         "training.weight_decay",
         lambda s: optimizers(s, "weight_decay", s.training.weight_decay),
-        note=when(lambda s: s.training.weight_decay > 0 and not is_megatron(s), "Biases and norms decay too."),
+        note=lambda s: "Biases and norms decay too." if s.training.weight_decay > 0 and not is_megatron(s) else "",
     ),
     # SkyRL has one list for both of Adam's betas.
     Row(
@@ -193,12 +189,10 @@ RATES = (
     Row(
         "training.adam_eps",
         lambda s: {f"{MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps} if is_megatron(s) else {},
-        implemented_by=when(lambda s: not is_megatron(s), f"torch.optim.AdamW's own {FSDP_ADAM_EPS}"),
-        refuse=when(
-            lambda s: not is_megatron(s) and s.training.adam_eps != FSDP_ADAM_EPS,
-            f"SkyRL's FSDP uses PyTorch's {FSDP_ADAM_EPS} and has no key for it; set it to {FSDP_ADAM_EPS}, or"
-            " backend.parallel.strategy=megatron",
-        ),
+        implemented_by=lambda s: "" if is_megatron(s) else f"torch.optim.AdamW's own {FSDP_ADAM_EPS}",
+        refuse_if=lambda s: not is_megatron(s) and s.training.adam_eps != FSDP_ADAM_EPS,
+        refuse=f"SkyRL's FSDP uses PyTorch's {FSDP_ADAM_EPS} and has no key for it; set it to {FSDP_ADAM_EPS}, or"
+        " backend.parallel.strategy=megatron",
     ),
     Row("training.max_grad_norm", lambda s: optimizers(s, "max_grad_norm", s.training.max_grad_norm)),
     # Under FSDP, xp.backends.skyrl.worker.workers averages the penalty like the loss.
@@ -208,10 +202,8 @@ RATES = (
             f"{ALGORITHM}.use_kl_loss": s.training.kl_coef > 0 and not s.algorithm.use_kl_in_reward,
             f"{ALGORITHM}.kl_loss_coef": s.training.kl_coef,
         },
-        note=when(
-            lambda s: s.training.kl_coef > 0 and is_megatron(s),
-            "The penalty is a mean over all episodes, void ones too, of their token means.",
-        ),
+        note_if=lambda s: s.training.kl_coef > 0 and is_megatron(s),
+        note="The penalty is a mean over all episodes, void ones too, of their token means.",
     ),
     Row(
         "training.reference_every",
@@ -224,10 +216,8 @@ RATES = (
             f"{ALGORITHM}.use_entropy_loss": s.training.entropy_coef > 0,
             f"{ALGORITHM}.entropy_loss_coef": s.training.entropy_coef,
         },
-        note=when(
-            lambda s: s.training.entropy_coef > 0 and is_megatron(s),
-            "The bonus is a token mean per micro-batch, not one of the update.",
-        ),
+        note_if=lambda s: s.training.entropy_coef > 0 and is_megatron(s),
+        note="The bonus is a token mean per micro-batch, not one of the update.",
     ),
 )
 
@@ -242,17 +232,17 @@ SAMPLING = (
     Row(
         "training.top_p",
         "generator.sampling_params.top_p",
-        note=when(lambda s: s.training.top_p < 1, CUT),
+        note=lambda s: CUT if s.training.top_p < 1 else "",
     ),
     Row(
         "training.top_k",
         lambda s: {"generator.sampling_params.top_k": s.training.top_k or -1},
-        note=when(lambda s: s.training.top_k is not None, CUT),
+        note=lambda s: CUT if s.training.top_k is not None else "",
     ),
     Row(
         "training.min_p",
         "generator.sampling_params.min_p",
-        note=when(lambda s: s.training.min_p > 0, CUT),
+        note=lambda s: CUT if s.training.min_p > 0 else "",
     ),
     # SkyRL does not send sampling_params.repetition_penalty to the engine.
     Row(
@@ -262,7 +252,7 @@ SAMPLING = (
                 None if s.training.repetition_penalty == 1 else {"repetition_penalty": s.training.repetition_penalty}
             )
         },
-        note=when(lambda s: s.training.repetition_penalty != 1, CUT),
+        note=lambda s: CUT if s.training.repetition_penalty != 1 else "",
     ),
     Row("training.stop", lambda s: sampled("stop", list(s.training.stop) or None)),
     Row("training.max_tokens_per_turn", "generator.sampling_params.max_generate_length"),
@@ -296,15 +286,13 @@ PROGRESS = (
     Row(
         "training.max_logprob_gap",
         implemented_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
-        note=when(lambda s: s.training.max_staleness, OLDER),
+        note=lambda s: OLDER if s.training.max_staleness else "",
     ),
     Row(
         "training.on_nonfinite",
         implemented_by="xp.backends.skyrl.worker.steps; SkyRL's FSDP2 leaves such an update out itself",
-        refuse=when(
-            lambda s: is_megatron(s) and s.training.on_nonfinite is OnNonfinite.SKIP,
-            "SkyRL's Megatron optimizer applies such an update; set stop, or strategy=fsdp2",
-        ),
+        refuse_if=lambda s: is_megatron(s) and s.training.on_nonfinite is OnNonfinite.SKIP,
+        refuse="SkyRL's Megatron optimizer applies such an update; set stop, or strategy=fsdp2",
     ),
 )
 
@@ -330,7 +318,7 @@ EVALUATION = (
     Row(
         "evaluation.every",
         lambda s: {"trainer.eval_interval": s.evaluation.every or (AT_THE_END if s.env.is_held_out else -1)},
-        note=when(lambda s: s.evaluation.every, "SkyRL evaluates after the last step too."),
+        note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
     ),
     Row(
         "evaluation.batch_size",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xp.backends.slime.worker.config import AHEAD_TASKS, FRESH_TASKS, HAS_VARIANCE, OVER_TRAINED_TOKENS
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row
 from xp.planning.shared_rows import NO_MASK, is_masked, is_to_engine, mask_bounds
 from xp.spec import (
     AdvantageScale,
@@ -36,10 +36,8 @@ def _of_loss(name: str, only: PolicyLoss | RatioLevel) -> Row:
     return Row(
         f"algorithm.{name}",
         implemented_by=lambda s: f"--advantage-estimator {native_estimator(s)}",
-        refuse=when(
-            lambda s: s.algorithm.estimator is Estimator.GAE and getattr(s.algorithm, name) is not only,
-            f"Slime's critic comes with PPO's own loss; set {only}, or use another algorithm.estimator",
-        ),
+        refuse_if=lambda s: s.algorithm.estimator is Estimator.GAE and getattr(s.algorithm, name) is not only,
+        refuse=f"Slime's critic comes with PPO's own loss; set {only}, or use another algorithm.estimator",
     )
 
 
@@ -76,18 +74,14 @@ DISTILL = (
     Row(
         "algorithm.distill",
         _distill,
-        implemented_by=when(lambda s: s.algorithm.distill is not None, ADVANTAGES),
-        note=when(
-            lambda s: s.algorithm.distill is not None and is_to_engine(s),
-            "The policy's log-probabilities are the engine's, as in the ratio.",
+        implemented_by=lambda s: ADVANTAGES if s.algorithm.distill is not None else "",
+        note_if=lambda s: s.algorithm.distill is not None and is_to_engine(s),
+        note="The policy's log-probabilities are the engine's, as in the ratio.",
+        refuse_if=lambda s: (
+            s.algorithm.distill is not None and s.algorithm.distill.url is None and not s.backend.convert_model
         ),
-        refuse=when(
-            lambda s: (
-                s.algorithm.distill is not None and s.algorithm.distill.url is None and not s.backend.convert_model
-            ),
-            "Slime loads a teacher from a Megatron checkpoint: set backend.convert_model=true, which makes it, or set"
-            " distill.url to a server with the teacher",
-        ),
+        refuse="Slime loads a teacher from a Megatron checkpoint: set backend.convert_model=true, which makes it, or"
+        " set distill.url to a server with the teacher",
     ),
 )
 
@@ -136,11 +130,9 @@ ALGORITHM = (
         # xp divides the token mean's sums by another number.
         lambda s: {"--calculate-per-token-loss": s.algorithm.loss_aggregation is not LossAggregation.SEQUENCE_MEAN},
         implemented_by=MEANS,
-        refuse=when(
-            lambda s: s.algorithm.loss_aggregation is LossAggregation.CONSTANT and s.training.entropy_coef > 0,
-            "the constant would divide Slime's entropy bonus too; set training.entropy_coef=0, token_mean or"
-            " sequence_mean, or use backend=trl or skyrl",
-        ),
+        refuse_if=lambda s: s.algorithm.loss_aggregation is LossAggregation.CONSTANT and s.training.entropy_coef > 0,
+        refuse="the constant would divide Slime's entropy bonus too; set training.entropy_coef=0, token_mean or"
+        " sequence_mean, or use backend=trl or skyrl",
     ),
     Row("algorithm.loss_length", implemented_by=MEANS),
     # low_var_kl is k3 clamped to 10; k3 is the exact estimator.
@@ -176,7 +168,7 @@ ALGORITHM = (
             "--dynamic-sampling-filter-path": HAS_VARIANCE if s.algorithm.dynamic_sampling else None,
             "--data-source-path": _source(s),
         },
-        note=when(lambda s: s.algorithm.dynamic_sampling, _drawn),
+        note=lambda s: _drawn(s) if s.algorithm.dynamic_sampling else "",
     ),
     Row("algorithm.max_sample_batches", implemented_by="xp.backends.slime.worker.rollout_process"),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from xp.backends.slime.control.constraints import episodes_per_engine, is_colocated
 from xp.planning.batch import batch_shape
-from xp.planning.rows import LEFT_OUT, Row, when
+from xp.planning.rows import LEFT_OUT, Row
 from xp.planning.shared_rows import depends_on_rows, indivisible_experts
 from xp.spec import Attention, EngineName, Estimator, RunSpec, Strategy
 
@@ -15,18 +15,14 @@ PARALLEL = (
     Row(
         "backend.attention",
         "--attention-backend",
-        refuse=when(
-            lambda s: s.backend.attention is not Attention.FLASH,
-            "Megatron's other implementations are not tested with xp; set flash",
-        ),
+        refuse_if=lambda s: s.backend.attention is not Attention.FLASH,
+        refuse="Megatron's other implementations are not tested with xp; set flash",
     ),
     Row(
         "backend.parallel.strategy",
         implemented_by="--train-backend megatron",
-        refuse=when(
-            lambda s: s.backend.parallel.strategy is not Strategy.MEGATRON,
-            "Slime trains with Megatron only; set megatron, or use backend=skyrl or trl",
-        ),
+        refuse_if=lambda s: s.backend.parallel.strategy is not Strategy.MEGATRON,
+        refuse="Slime trains with Megatron only; set megatron, or use backend=skyrl or trl",
     ),
     Row(
         "backend.parallel.tensor",
@@ -56,15 +52,11 @@ PARALLEL = (
     Row(
         "backend.parallel.offload_optimizer",
         implemented_by=lambda s: "--colocate" if is_colocated(s) else LEFT_OUT,
-        note=when(
-            lambda s: is_colocated(s) and not s.backend.parallel.offload_optimizer,
-            "With the rest of training, it goes to the host while colocated engines generate.",
-        ),
-        refuse=when(
-            lambda s: s.backend.parallel.offload_optimizer and not is_colocated(s),
-            "Slime moves optimizer state only where engines are colocated; set it to false, or"
-            " backend.parallel.cpu_optimizer=true",
-        ),
+        note_if=lambda s: is_colocated(s) and not s.backend.parallel.offload_optimizer,
+        note="With the rest of training, it goes to the host while colocated engines generate.",
+        refuse_if=lambda s: s.backend.parallel.offload_optimizer and not is_colocated(s),
+        refuse="Slime moves optimizer state only where engines are colocated; set it to false, or"
+        " backend.parallel.cpu_optimizer=true",
     ),
     Row(
         "backend.parallel.cpu_optimizer",
@@ -77,9 +69,8 @@ PARALLEL = (
     Row(
         "backend.parallel.offload_reference",
         implemented_by="the weights that Slime swaps in for its forward",
-        note=when(
-            lambda s: not s.backend.parallel.offload_reference, "Slime always keeps the reference in the host's memory."
-        ),
+        note_if=lambda s: not s.backend.parallel.offload_reference,
+        note="Slime always keeps the reference in the host's memory.",
     ),
 )
 
@@ -108,9 +99,9 @@ ENGINE = (
     Row(
         "backend.engine.name",
         implemented_by="SGLang, Slime's only engine",
-        refuse=when(
-            lambda s: s.backend.engine.name is not EngineName.SGLANG,
-            lambda s: f"Slime generates with SGLang only; set sglang, or use backend=skyrl for {s.backend.engine.name}",
+        refuse_if=lambda s: s.backend.engine.name is not EngineName.SGLANG,
+        refuse=lambda s: (
+            f"Slime generates with SGLang only; set sglang, or use backend=skyrl for {s.backend.engine.name}"
         ),
     ),
     Row(
@@ -142,12 +133,10 @@ ENGINE = (
     Row(
         "backend.engine.quantization",
         implemented_by=_quantized_by,
-        refuse=when(
-            lambda s: s.backend.engine.quantization is not None and s.backend.engine.quantized_model is None,
-            "Slime quantises its updates as an FP8 checkpoint of the model is; make one by its"
-            " tools/convert_hf_to_fp8.py and set backend.engine.quantized_model=DIRECTORY, set null, or use"
-            " backend=skyrl or trl",
-        ),
+        refuse_if=lambda s: s.backend.engine.quantization is not None and s.backend.engine.quantized_model is None,
+        refuse="Slime quantises its updates as an FP8 checkpoint of the model is; make one by its"
+        " tools/convert_hf_to_fp8.py and set backend.engine.quantized_model=DIRECTORY, set null, or use"
+        " backend=skyrl or trl",
     ),
     Row("backend.engine.quantized_model", implemented_by=_quantized_by),
     Row(
@@ -184,16 +173,14 @@ def _depends_on_rows(spec: RunSpec) -> str | None:
 PLACE = (
     Row(
         "env.options",
-        implemented_by=when(lambda s: s.env.has_rows, "xp.backends.slime.worker.rollout"),
+        implemented_by=lambda s: "xp.backends.slime.worker.rollout" if s.env.has_rows else "",
         refuse=_depends_on_rows,
     ),
     # Hugging Face models lack the output layer of Slime's critic.
     Row(
         "backend.convert_model",
-        refuse=when(
-            lambda s: s.algorithm.estimator is Estimator.GAE and not s.backend.convert_model,
-            "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; set it to true",
-        ),
+        refuse_if=lambda s: s.algorithm.estimator is Estimator.GAE and not s.backend.convert_model,
+        refuse="Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory; set it to true",
     ),
 )
 """Fields outside the parity table's sections that have flags or refusals."""

@@ -14,7 +14,7 @@ from xp.backends.slime.worker.config import (
     SCALE_UPDATE,
     TOOL_KEY,
 )
-from xp.planning.rows import Native, Pin, Row, when
+from xp.planning.rows import Native, Pin, Row
 from xp.spec import DType, RunSpec
 from xp.worker.places import start_place
 
@@ -40,10 +40,8 @@ MODEL = (
     Row(
         "model.dtype",
         {"--bf16": True},
-        refuse=when(
-            lambda s: s.model.dtype is not DType.BFLOAT16,
-            "Slime trains in bfloat16 with float32 main parameters; set bfloat16",
-        ),
+        refuse_if=lambda s: s.model.dtype is not DType.BFLOAT16,
+        refuse="Slime trains in bfloat16 with float32 main parameters; set bfloat16",
     ),
     Row(
         "model.path",

@@ -16,7 +16,7 @@ from xp.backends.slime.worker.config import (
     warm_up_too_long,
 )
 from xp.planning.extent import num_steps
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row
 from xp.planning.shared_rows import OLDER, length_rows, longest_episode, not_ahead, whole_episodes
 from xp.spec import LossAggregation, RunSpec, Sft, Training
 from xp.spec.training import Optimizer
@@ -102,7 +102,7 @@ SIZES = (
     Row(
         "training.max_staleness",
         implemented_by=lambda s: f"Slime's {train_program(s.training.max_staleness)}",
-        note=when(lambda s: s.training.max_staleness, REPLAYED),
+        note=lambda s: REPLAYED if s.training.max_staleness else "",
         refuse=_not_ahead,
     ),
     whole_episodes("Slime's train_async.py"),
@@ -122,10 +122,9 @@ RATES = (
     Row(
         "training.optimizer",
         {"--optimizer": "adam"},
-        refuse=when(
-            lambda s: s.training.optimizer is not Optimizer.ADAMW,
-            "Slime always has Megatron's distributed optimizer, which takes Adam alone; set adamw, or use backend=trl",
-        ),
+        refuse_if=lambda s: s.training.optimizer is not Optimizer.ADAMW,
+        refuse="Slime always has Megatron's distributed optimizer, which takes Adam alone; set adamw, or use"
+        " backend=trl",
     ),
     Row("training.learning_rate", "--lr"),
     Row(
@@ -178,10 +177,8 @@ RATES = (
     Row(
         "training.entropy_coef",
         "--entropy-coef",
-        note=when(
-            lambda s: s.training.entropy_coef > 0 and s.algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN,
-            "The bonus is a mean over episodes of their token means.",
-        ),
+        note_if=lambda s: s.training.entropy_coef > 0 and s.algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN,
+        note="The bonus is a mean over episodes of their token means.",
     ),
 )
 
@@ -190,20 +187,18 @@ SAMPLING = (
     Row(
         "training.top_p",
         "--rollout-top-p",
-        refuse=when(
-            lambda s: s.training.top_p < 1,
-            "Slime would need each token's nucleus for the update; set it to 1, or use backend=skyrl or trl",
-        ),
+        refuse_if=lambda s: s.training.top_p < 1,
+        refuse="Slime would need each token's nucleus for the update; set it to 1, or use backend=skyrl or trl",
     ),
     Row(
         "training.top_k",
         lambda s: {"--rollout-top-k": s.training.top_k or -1},
-        note=when(lambda s: s.training.top_k is not None, CUT),
+        note=lambda s: CUT if s.training.top_k is not None else "",
     ),
     Row(
         "training.min_p",
-        implemented_by=when(lambda s: s.training.min_p > 0, f"min_p of each turn, by {ROLLOUT}"),
-        note=when(lambda s: s.training.min_p > 0, CUT),
+        implemented_by=lambda s: f"min_p of each turn, by {ROLLOUT}" if s.training.min_p > 0 else "",
+        note=lambda s: CUT if s.training.min_p > 0 else "",
     ),
     Row(
         "training.repetition_penalty",
@@ -229,14 +224,12 @@ PROGRESS = (
     Row(
         "training.initial_checkpoint",
         implemented_by=START,
-        refuse=when(
-            lambda s: (
-                s.algorithm.critic is not None and (s.training.initial_checkpoint is not None or s.sft.data is not None)
-            ),
-            "Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory (a checkpoint, or the"
-            " fine-tuned model of sft.data); make the checkpoint the model (model.path), or use backend=skyrl or"
-            " algorithm=grpo",
+        refuse_if=lambda s: (
+            s.algorithm.critic is not None and (s.training.initial_checkpoint is not None or s.sft.data is not None)
         ),
+        refuse="Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory (a checkpoint, or"
+        " the fine-tuned model of sft.data); make the checkpoint the model (model.path), or use backend=skyrl or"
+        " algorithm=grpo",
     ),
     Row("training.checkpoint_every", "--save-interval"),
     Row(
@@ -314,21 +307,21 @@ EVALUATION = (
     Row(
         "evaluation.before_training",
         lambda s: {"--skip-eval-before-train": not s.evaluation.before_training if s.env.is_held_out else None},
-        note=when(
-            lambda s: s.evaluation.before_training and s.training.max_staleness,
-            "train_async.py does not evaluate first: the evaluate stage does.",
-        ),
+        note_if=lambda s: s.evaluation.before_training and s.training.max_staleness,
+        note="train_async.py does not evaluate first: the evaluate stage does.",
     ),
     Row("evaluation.every", evaluation_flags),
     Row(
         "evaluation.keep_best",
         implemented_by="xp.worker.best: the export of that step",
-        refuse=when(lambda s: s.evaluation.keep_best, _without_export),
+        refuse_if=lambda s: s.evaluation.keep_best,
+        refuse=_without_export,
     ),
     Row(
         "evaluation.patience",
         implemented_by="xp.worker.best; train.py is ended, and the export of the last step is the model",
-        refuse=when(lambda s: s.evaluation.patience is not None, _without_export),
+        refuse_if=lambda s: s.evaluation.patience is not None,
+        refuse=_without_export,
     ),
     Row(
         "evaluation.batch_size",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row
 from xp.planning.shared_rows import (
     NO_MASK,
     NO_WEIGHT,
@@ -74,16 +73,15 @@ def _bound(name: str, key: str) -> Row:
     return Row(
         f"algorithm.{name}",
         lambda s: {key: getattr(s.algorithm, name) or None} if is_weighed(s) else {},
-        implemented_by=when(lambda s: not is_weighed(s), NO_WEIGHT),
+        implemented_by=lambda s: "" if is_weighed(s) else NO_WEIGHT,
     )
 
 
-def _of_own_policy(is_set: Callable[[RunSpec], bool], other: str) -> Callable[[RunSpec], str | None]:
-    """A Row's `refuse` of a value for another engine than the policy itself."""
-    return when(
-        lambda s: is_set(s) and s.backend.engine.name is EngineName.TRANSFORMERS and not s.training.max_staleness,
-        f"with backend.engine.name=transformers the policy itself generates: there is nothing to correct; set {other}",
-    )
+def _is_own_policy(spec: RunSpec) -> bool:
+    return spec.backend.engine.name is EngineName.TRANSFORMERS and not spec.training.max_staleness
+
+
+OWN_POLICY = "with backend.engine.name=transformers the policy itself generates: there is nothing to correct; set "
 
 
 ALGORITHM = (
@@ -105,7 +103,7 @@ ALGORITHM = (
     Row(
         "algorithm.policy_loss",
         lambda s: {"loss_type": s.algorithm.policy_loss.value} if _has_mean(s) else {},
-        implemented_by=when(lambda s: not _has_mean(s), "loss_type, with algorithm.loss_aggregation"),
+        implemented_by=lambda s: "" if _has_mean(s) else "loss_type, with algorithm.loss_aggregation",
     ),
     *sapo_rows("sapo_temperature_"),
     Row("algorithm.ratio_level", lambda s: {"importance_sampling_level": s.algorithm.ratio_level.value}),
@@ -113,10 +111,8 @@ ALGORITHM = (
         "algorithm.clip_low",
         "epsilon",
         implemented_by=no_clip,
-        refuse=when(
-            lambda s: s.algorithm.policy_loss is PolicyLoss.CISPO and s.algorithm.clip_low != 1,
-            "TRL's cispo has no lower bound; set 1, or use backend=skyrl or slime",
-        ),
+        refuse_if=lambda s: s.algorithm.policy_loss is PolicyLoss.CISPO and s.algorithm.clip_low != 1,
+        refuse="TRL's cispo has no lower bound; set 1, or use backend=skyrl or slime",
     ),
     # For cispo the largest weight itself, for others its distance from 1.
     Row(
@@ -145,30 +141,31 @@ ALGORITHM = (
     Row(
         "algorithm.kl_estimator",
         {"use_bias_correction_kl": False},
-        refuse=when(
-            lambda s: s.training.kl_coef > 0 and s.algorithm.kl_estimator is not KlEstimator.K3,
-            "TRL has the k3 estimator only; set k3, or training.kl_coef=0",
-        ),
+        refuse_if=lambda s: s.training.kl_coef > 0 and s.algorithm.kl_estimator is not KlEstimator.K3,
+        refuse="TRL has the k3 estimator only; set k3, or training.kl_coef=0",
     ),
     Row(
         "algorithm.importance_correction",
         _importance_mode,
-        refuse=_of_own_policy(is_weighed, "none"),
+        refuse_if=lambda s: _is_own_policy(s) and is_weighed(s),
+        refuse=f"{OWN_POLICY}none",
     ),
     _bound("importance_lower", "vllm_importance_sampling_clip_min"),
     _bound("importance_upper", "vllm_importance_sampling_clip_max"),
     Row(
         "algorithm.importance_mask",
         implemented_by=lambda s: GUARD if is_masked(s) else NO_MASK,
-        note=when(is_masked, "xp's weights, which are 0 for what the mask leaves out, replace TRL's."),
-        refuse=_of_own_policy(is_masked, "none"),
+        note=lambda s: "xp's weights, which are 0 for what the mask leaves out, replace TRL's." if is_masked(s) else "",
+        refuse_if=lambda s: _is_own_policy(s) and is_masked(s),
+        refuse=f"{OWN_POLICY}none",
     ),
     *mask_bounds(GUARD),
     Row(
         "algorithm.ratio_from",
         implemented_by=lambda s: GUARD if is_to_engine(s) else "GRPOTrainer's own",
-        note=when(is_to_engine, "xp replaces the old log-probabilities by the engine's."),
-        refuse=_of_own_policy(is_to_engine, "trainer"),
+        note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
+        refuse_if=lambda s: _is_own_policy(s) and is_to_engine(s),
+        refuse=f"{OWN_POLICY}trainer",
     ),
     Row(
         "algorithm.mask_truncated",

@@ -8,7 +8,7 @@ from typing import Any
 
 from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, is_sharded, node_size, world_size
 from xp.planning.memory.estimate import engine_stays_awake
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row
 from xp.planning.shared_rows import QUANTIZED_BY_VLLM, depends_on_rows, indivisible_experts, weighs_rows
 from xp.spec import (
     Attention,
@@ -51,10 +51,8 @@ def _offload(name: str, note: str) -> Row:
         f"backend.parallel.{name}",
         implemented_by="fsdp_offload_params",
         note=note,
-        refuse=when(
-            lambda s: getattr(s.backend.parallel, name) and not s.backend.parallel.offload_parameters,
-            "FSDP2 offloads all state or nothing; set backend.parallel.offload_parameters=true too, or this false",
-        ),
+        refuse_if=lambda s: getattr(s.backend.parallel, name) and not s.backend.parallel.offload_parameters,
+        refuse="FSDP2 offloads all state or nothing; set backend.parallel.offload_parameters=true too, or this false",
     )
 
 
@@ -62,10 +60,8 @@ PARALLEL = (
     Row(
         "backend.attention",
         implemented_by="transformers' own choice, which is sdpa",
-        refuse=when(
-            lambda s: s.backend.attention is Attention.FLASH,
-            "no wheel of FlashAttention is published for the torch of TRL's lock; set sdpa",
-        ),
+        refuse_if=lambda s: s.backend.attention is Attention.FLASH,
+        refuse="no wheel of FlashAttention is published for the torch of TRL's lock; set sdpa",
     ),
     Row("backend.parallel.strategy", implemented_by=_strategy, refuse=_refused_strategy),
     *(
@@ -85,10 +81,8 @@ PARALLEL = (
     Row(
         "backend.parallel.offload_parameters",
         implemented_by="fsdp_offload_params",
-        refuse=when(
-            lambda s: s.backend.parallel.offload_parameters and not is_sharded(s),
-            "only strategy=fsdp2 on two or more training processes offloads; set false",
-        ),
+        refuse_if=lambda s: s.backend.parallel.offload_parameters and not is_sharded(s),
+        refuse="only strategy=fsdp2 on two or more training processes offloads; set false",
     ),
     _offload("offload_optimizer", "FSDP2 offloads parameters, gradients and optimizer state together."),
     Row(
@@ -204,25 +198,20 @@ ENGINE = (
         "backend.engine.placement",
         _placement,
         implemented_by=lambda s: _served("")(s) if s.backend.engine.name is EngineName.TRANSFORMERS else "",
-        refuse=when(
-            lambda s: (
-                s.backend.engine.name is EngineName.TRANSFORMERS and s.backend.engine.placement is Placement.SEPARATE
-            ),
-            "the policy itself generates; set colocated, or engine.name=vllm",
+        refuse_if=lambda s: (
+            s.backend.engine.name is EngineName.TRANSFORMERS and s.backend.engine.placement is Placement.SEPARATE
         ),
+        refuse="the policy itself generates; set colocated, or engine.name=vllm",
     ),
     Row(
         "backend.engine.accelerators",
         implemented_by=_served("on these, --data-parallel-size engines of them", colocated="none of their own"),
-        refuse=when(
-            lambda s: (
-                s.hardware.accelerator != "cpu"
-                and (s.backend.engine.accelerators or 0) >= max(1, s.trainer_accelerators)
-            ),
-            lambda s: (
-                f"{s.backend.engine.accelerators} of {s.trainer_accelerators} accelerators leave none to"
-                " train on; lower it, or set placement=colocated and accelerators=null"
-            ),
+        refuse_if=lambda s: (
+            s.hardware.accelerator != "cpu" and (s.backend.engine.accelerators or 0) >= max(1, s.trainer_accelerators)
+        ),
+        refuse=lambda s: (
+            f"{s.backend.engine.accelerators} of {s.trainer_accelerators} accelerators leave none to"
+            " train on; lower it, or set placement=colocated and accelerators=null"
         ),
     ),
     Row(
@@ -239,10 +228,8 @@ ENGINE = (
     Row(
         "backend.engine.max_sequences",
         implemented_by=_served("--max-num-seqs", colocated="max_num_seqs, set by TRL"),
-        note=when(
-            is_colocated,
-            "TRL gives its engine all episodes of its processes at once; refused if these are more.",
-        ),
+        note_if=is_colocated,
+        note="TRL gives its engine all episodes of its processes at once; refused if these are more.",
         refuse=_too_many,
     ),
     Row(
@@ -290,11 +277,9 @@ PLACE = (
     Row(
         "hardware.num_nodes",
         implemented_by="num_machines",
-        refuse=when(
-            lambda s: s.hardware.num_nodes > 1 and s.backend.engine.placement is Placement.SEPARATE,
-            "a vLLM server of TRL's is on one machine, and other machines cannot reach it; set"
-            " placement=colocated and backend.engine.accelerators=null, or a hardware option of one node",
-        ),
+        refuse_if=lambda s: s.hardware.num_nodes > 1 and s.backend.engine.placement is Placement.SEPARATE,
+        refuse="a vLLM server of TRL's is on one machine, and other machines cannot reach it; set"
+        " placement=colocated and backend.engine.accelerators=null, or a hardware option of one node",
     ),
     Row(
         "backend.convert_model",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.planning.rows import Pin, Row, when
+from xp.planning.rows import Pin, Row
 from xp.planning.shared_rows import network_fields
 from xp.spec import DType
 
@@ -29,10 +29,8 @@ MODEL = (
     Row(
         "model.path",
         implemented_by="AutoModelForCausalLM.from_pretrained",
-        refuse=when(
-            lambda s: network_fields(s).get("model_type") in OTHER_HEADS,
-            "TRL's log-probabilities lack this family's own scale, cap or layer at the head; use backend=skyrl",
-        ),
+        refuse_if=lambda s: network_fields(s).get("model_type") in OTHER_HEADS,
+        refuse="TRL's log-probabilities lack this family's own scale, cap or layer at the head; use backend=skyrl",
     ),
     Row(
         "model.dtype",
@@ -48,22 +46,20 @@ MODEL = (
     Row(
         "model.lora",
         implemented_by="peft_config=None",
-        note=when(lambda s: s.model.lora is not None and s.model.dtype is not DType.FLOAT32, ADAPTERS),
+        note=lambda s: ADAPTERS if s.model.lora is not None and s.model.dtype is not DType.FLOAT32 else "",
     ),
     Row("model.lora.rank", implemented_by="LoraConfig.r"),
     Row("model.lora.alpha", implemented_by="LoraConfig.lora_alpha"),
     Row(
         "model.lora.dropout",
         implemented_by="LoraConfig.lora_dropout, which xp sets again after disable_dropout=True",
-        note=when(lambda s: s.model.lora is not None and s.model.lora.dropout > 0, NOISE),
+        note=lambda s: NOISE if s.model.lora is not None and s.model.lora.dropout > 0 else "",
     ),
     Row(
         "model.lora.target_modules",
         implemented_by="LoraConfig.target_modules, null being all-linear",
-        refuse=when(
-            lambda s: s.model.lora is not None and HEAD in (s.model.lora.target_modules or ()),
-            f"TRL never trains an adapter on the head ({HEAD}); remove it, or set null for every other linear layer",
-        ),
+        refuse_if=lambda s: s.model.lora is not None and HEAD in (s.model.lora.target_modules or ()),
+        refuse=f"TRL never trains an adapter on the head ({HEAD}); remove it, or set null for every other linear layer",
     ),
 )
 

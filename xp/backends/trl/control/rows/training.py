@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, world_size
+from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, is_sharded, world_size
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
-from xp.planning.rows import Row, when
+from xp.planning.rows import Row
 from xp.planning.shared_rows import OLDER, length_rows, longest_in_engine, not_ahead, whole_episodes
-from xp.spec import EngineName, Reference, RunSpec, Strategy
+from xp.spec import EngineName, Reference, RunSpec
 from xp.spec.training import Optimizer
 
 AFTER_THE_CUT = "With vLLM, log-probabilities are those after it; with transformers, before it."
@@ -85,11 +85,6 @@ def _optimizer_note(spec: RunSpec) -> str:
     return "Moments of embeddings stay in 32 bits." if spec.training.optimizer is Optimizer.ADAMW_8BIT else ""
 
 
-def _has_sharded_8bit(spec: RunSpec) -> bool:
-    is_sharded = spec.backend.parallel.strategy is Strategy.FSDP2 and world_size(spec) > 1
-    return is_sharded and spec.training.optimizer is Optimizer.ADAMW_8BIT
-
-
 TRAINING = (
     *length_rows("max_steps", per_step=lambda s: s.training.all_updates_per_step),
     Row("training.prompts_per_step", lambda s: {"generation_batch_size": s.training.episodes_per_step}),
@@ -117,10 +112,8 @@ TRAINING = (
         "training.optimizer",
         _optimizer,
         note=_optimizer_note,
-        refuse=when(
-            _has_sharded_8bit,
-            "bitsandbytes does not know the sharded tensors of FSDP2; set adamw, or backend.parallel.strategy=ddp",
-        ),
+        refuse_if=lambda s: is_sharded(s) and s.training.optimizer is Optimizer.ADAMW_8BIT,
+        refuse="bitsandbytes does not know the sharded tensors of FSDP2; set adamw, or backend.parallel.strategy=ddp",
     ),
     Row("training.learning_rate", "learning_rate"),
     Row("training.critic_learning_rate", implemented_by=NO_CRITIC),
@@ -140,11 +133,11 @@ TRAINING = (
     Row("training.temperature", "temperature"),
     Row("training.top_p", "top_p", note=AFTER_THE_CUT),
     Row("training.top_k", lambda s: {"top_k": s.training.top_k or 0}, note=AFTER_THE_CUT),
-    Row("training.min_p", "min_p", note=when(lambda s: s.training.min_p > 0, AFTER_THE_CUT)),
+    Row("training.min_p", "min_p", note_if=lambda s: s.training.min_p > 0, note=AFTER_THE_CUT),
     Row(
         "training.repetition_penalty",
         "repetition_penalty",
-        note=when(lambda s: s.training.repetition_penalty != 1, AFTER_THE_CUT),
+        note=lambda s: AFTER_THE_CUT if s.training.repetition_penalty != 1 else "",
     ),
     Row(
         "training.initial_checkpoint",
@@ -175,16 +168,14 @@ TRAINING = (
     Row(
         "training.deterministic",
         "full_determinism",
-        refuse=when(
-            lambda s: s.training.deterministic and s.backend.engine.name is not EngineName.TRANSFORMERS,
-            "vLLM forms its batches by the times of the requests, so that its samples differ; set false, or on"
-            " hardware=cpu backend.engine.name=transformers",
-        ),
+        refuse_if=lambda s: s.training.deterministic and s.backend.engine.name is not EngineName.TRANSFORMERS,
+        refuse="vLLM forms its batches by the times of the requests, so that its samples differ; set false, or on"
+        " hardware=cpu backend.engine.name=transformers",
     ),
     Row(
         "training.max_logprob_gap",
         implemented_by="xp.backends.trl.worker.guard, over the episodes of the step's first update, before it is made",
-        note=when(lambda s: s.training.max_staleness, OLDER),
+        note=lambda s: OLDER if s.training.max_staleness else "",
     ),
 )
 
@@ -193,6 +184,6 @@ EVALUATION = (
     Row(
         "evaluation.keep_best",
         implemented_by="xp.worker.best",
-        note=when(lambda s: s.evaluation.keep_best, "The model of the last step is not among them."),
+        note=lambda s: "The model of the last step is not among them." if s.evaluation.keep_best else "",
     ),
 )
