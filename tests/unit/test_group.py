@@ -12,6 +12,7 @@ import pytest
 from tests.contracts.test_agreement import ROW
 from tests.support import grouped, ors_server
 from tests.support.fake_session import RULES, call
+from tests.support.harbor_tasks import write_task
 from tests.support.ors_server import Effects
 from tests.support.sections import replace
 from xp.composition import compose
@@ -124,6 +125,14 @@ def test_the_key_reaches_the_jobs_the_record_and_the_copied_code() -> None:
     (keys,) = scoring(config).values()
     assert keys["env.group_reward_fn"] == "tests.support.grouped:ranked"
     assert "code of tests.support.grouped:ranked" in keys
+
+
+def test_the_scale_of_rewards_is_another_where_a_folders_test_is(tmp_path: Path) -> None:
+    write_task(tmp_path / "train/one")
+    config = episode_config(compose(["env=harbor", f"env.target={tmp_path}", "env.sandbox=none"]))
+    before = scoring(config)
+    (tmp_path / "train/one/tests/test.sh").write_text("exit 1\n")
+    assert scoring(config) != before
 
 
 def test_calls_and_results_are_those_that_were_executed() -> None:

@@ -71,14 +71,14 @@ def test_more_void_episodes_than_allowed_stop_the_run_with_the_reasons() -> None
     assert caught.value.code is ExitCode.UNHEALTHY
 
 
-def test_the_last_attempt_wins_and_a_torn_line_is_passed_over(tmp_path: Path) -> None:
+def test_the_last_attempt_wins_and_what_is_no_line_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     first, second = MetricsFile(path, "train", 1), MetricsFile(path, "train", 2)
     for step in (1, 2, 3):
         first.write(step, {"x": step})
     second.write(3, {"x": 30.0})
     with path.open("a") as file:
-        file.write('{"step": 4, "sta')
+        file.write('[1]\n{"step": "4", "stage": "train"}\n{"step": 4, "stage": null}\n{"step": 4, "sta')
     assert [(line["step"], line["x"], line["attempt"]) for line in read_metrics(path, "train")] == [
         (1, 1, 1),
         (2, 2, 1),

@@ -83,6 +83,8 @@ def test_a_held_out_training_task_is_left_out_and_counted(tmp_path: Path, capsys
     assert not hashes["train"] & hashes["held_out"]
     count = task_set.manifest.counts["fake"]["train"]
     assert (count.tasks, count.overlapping, count.failed) == (26, 4, 0)
+    messages = [message for row in task_set.rows("train") for message in row.messages]
+    assert count.prompt_characters == sum(len(message["content"]) for message in messages)
     assert "4 train tasks were left out, being held out as well" in capsys.readouterr().out
 
 
