@@ -13,7 +13,6 @@ from xp import plugins
 from xp.composition.files import FileFault
 from xp.composition.known_names import option_alias
 from xp.composition.mixes import MIXED, given_twice, members_of, mix_in_mix, mix_name
-from xp.composition.sources import MACHINES, USER_FILES, XP_FILES, hide_foreign_plugins, register_sources
 from xp.composition.values import unescaped, with_texts
 from xp.errors import XpError, nearest
 from xp.hardware import AUTO, machine_of, this_machine
@@ -104,6 +103,8 @@ def merge_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ..
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.types import RunMode
+
+    from xp.composition.sources import hide_foreign_plugins
 
     hide_foreign_plugins()
     with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
@@ -221,12 +222,16 @@ def _merge(
 def _hydra(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> Any:
     from hydra import compose, initialize_config_dir
 
+    from xp.composition.sources import hide_foreign_plugins
+
     hide_foreign_plugins()
     with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
         return compose("config", _lines(chosen, config_dirs, reads), return_hydra_config=True)
 
 
 def _lines(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> list[str]:
+    from xp.composition.sources import MACHINES, USER_FILES, XP_FILES, register_sources
+
     register_sources(reads)
     searchpath = [f"{XP_FILES}://{ROOT}", *(f"{USER_FILES}://{directory.resolve()}" for directory in config_dirs)]
     searchpath.append(f"{MACHINES}://{ROOT / 'conf'}")

@@ -8,7 +8,14 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+import yaml
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
 
 from xp.composition.files import FileFault, read_file
 from xp.composition.mixes import MIXED, SIGN, defaults_of, with_mixes_named
@@ -22,76 +29,84 @@ XP_FILES, USER_FILES, MACHINES = "xp-own", "xp-user", "xp-machines"
 
 def register_sources(reads: list[FileFault]) -> None:
     """Registers the schemes with Hydra; faults of a user's file are added to `reads`."""
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource
-    from hydra._internal.sources_registry import SourcesRegistry
-    from hydra.plugins.config_source import ConfigResult
-    from omegaconf import OmegaConf
-
-    files = _files()
-
-    class XpFiles(files):  # type: ignore[misc, valid-type]
-        @staticmethod
-        def scheme() -> str:
-            return XP_FILES
-
-        def is_config(self, config_path: str) -> bool:
-            return _is_mix(config_path) or super().is_config(config_path)
-
-        def load_config(self, config_path: str) -> ConfigResult:
-            if _is_mix(config_path):
-                mix = {"defaults": defaults_of(Path(config_path).name.removesuffix(".yaml"))}
-                return ConfigResult(
-                    self.provider, f"{XP_FILES}://{self.path}", OmegaConf.create(mix), {"package": None}
-                )
-            loaded: ConfigResult = super().load_config(config_path)
-            _name_mixes(loaded)
-            return loaded
-
-    class UserFiles(FileConfigSource):
-        into: list[FileFault] = reads
-
-        @staticmethod
-        def scheme() -> str:
-            return USER_FILES
-
-        def is_config(self, config_path: str) -> bool:
-            # Anything with this name; read_file reports what it is and why it cannot be read.
-            return os.path.lexists(Path(self.path) / self._normalize_file_name(config_path))
-
-        def load_config(self, config_path: str) -> ConfigResult:
-            file = Path(self.path) / self._normalize_file_name(config_path)
-            user_file = read_file(file)
-            type(self).into.extend(fault for fault in user_file.faults if fault not in type(self).into)
-            if any(fault.is_fatal for fault in user_file.faults):
-                # An empty file instead, so that the other files are read too.
-                place = f"{self.scheme()}://{self.path}"
-                return ConfigResult(self.provider, place, OmegaConf.create({}), {"package": None})
-            loaded = super().load_config(config_path)
-            plain: Any = OmegaConf.to_container(loaded.config)
-            values = {key: one if key == "defaults" else with_texts(one, escaped) for key, one in plain.items()}
-            loaded.config = OmegaConf.create(values)
-            _name_mixes(loaded)
-            return loaded
-
-    SourcesRegistry.instance().types |= {"file": files, XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: _machines()}
+    UserFiles.into = reads
+    kinds = {"file": Files, XP_FILES: XpFiles, USER_FILES: UserFiles, MACHINES: Machines}
+    SourcesRegistry.instance().types |= kinds
 
 
-def _files() -> Any:
+class Files(FileConfigSource):
     """Hydra's source of files, which reads a file once for all compositions of a process."""
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource
-    from hydra.plugins.config_source import ConfigResult
-    from omegaconf import OmegaConf
 
-    class Files(FileConfigSource):
-        def load_config(self, config_path: str) -> ConfigResult:
-            file = Path(self.path).resolve() / self._normalize_file_name(config_path)
-            if not file.is_file():  # a Hydra program that uses xp gets Hydra's own error
-                return super().load_config(config_path)
-            header, content = read_once(file, file.stat().st_mtime_ns)
-            place = f"{self.scheme()}://{self.path}"
-            return ConfigResult(self.provider, place, OmegaConf.create(content or {}), dict(header))
+    def load_config(self, config_path: str) -> ConfigResult:
+        file = Path(self.path).resolve() / self._normalize_file_name(config_path)
+        if not file.is_file():  # a Hydra program that uses xp gets Hydra's own error
+            return super().load_config(config_path)
+        header, content = read_once(file, file.stat().st_mtime_ns)
+        return self._result(content or {}, dict(header))
 
-    return Files
+    def _result(self, content: Any, header: dict[str, str | None]) -> ConfigResult:
+        return ConfigResult(self.provider, f"{self.scheme()}://{self.path}", OmegaConf.create(content), header)
+
+
+class XpFiles(Files):
+    """xp's own options, and mixtures of its environments."""
+
+    @staticmethod
+    def scheme() -> str:
+        return XP_FILES
+
+    def is_config(self, config_path: str) -> bool:
+        return _is_mix(config_path) or super().is_config(config_path)
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        if _is_mix(config_path):
+            mix = {"defaults": defaults_of(Path(config_path).name.removesuffix(".yaml"))}
+            return self._result(mix, {"package": None})
+        return _with_named_mixes(super().load_config(config_path))
+
+
+class UserFiles(Files):
+    """The user's options, read as data first."""
+
+    into: ClassVar[list[FileFault]]
+
+    @staticmethod
+    def scheme() -> str:
+        return USER_FILES
+
+    def is_config(self, config_path: str) -> bool:
+        # Anything with this name; read_file reports what it is and why it cannot be read.
+        return os.path.lexists(Path(self.path) / self._normalize_file_name(config_path))
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        user_file = read_file(Path(self.path) / self._normalize_file_name(config_path))
+        self.into.extend(fault for fault in user_file.faults if fault not in self.into)
+        if any(fault.is_fatal for fault in user_file.faults):
+            return self._result({}, {"package": None})  # an empty file instead, so that the other files are read too
+        loaded = super().load_config(config_path)
+        plain: Any = OmegaConf.to_container(loaded.config)
+        values = {key: one if key == "defaults" else with_texts(one, escaped) for key, one in plain.items()}
+        loaded.config = OmegaConf.create(values)
+        return _with_named_mixes(loaded)
+
+
+class Machines(Files):
+    """Words for machines, as options of the hardware group."""
+
+    @staticmethod
+    def scheme() -> str:
+        return MACHINES
+
+    def is_config(self, config_path: str) -> bool:
+        word = _word(config_path)
+        return word == AUTO or (word is not None and machine_of(word) is not None)
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        word = _word(config_path) or ""
+        machine = this_machine() if word == AUTO else machine_of(word)
+        if machine is None:
+            return super().load_config("hardware/cpu")
+        return self._result(machine.option(), {"package": "_global_"})
 
 
 @cache
@@ -102,39 +117,9 @@ def read_once(file: Path, changed_ns: int) -> tuple[dict[str, str | None], Any]:
         file: its path.
         changed_ns: time of its last change; a changed file is read again.
     """
-    import yaml
-    from hydra.plugins.config_source import ConfigSource
-    from omegaconf._utils import get_yaml_loader
-
     del changed_ns
     text = file.read_text(encoding="utf-8")
     return ConfigSource._get_header_dict(text[:512]), yaml.load(text, Loader=over_libyaml(get_yaml_loader()))
-
-
-def _machines() -> Any:
-    """The source of words for machines."""
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource
-    from hydra.plugins.config_source import ConfigResult
-    from omegaconf import OmegaConf
-
-    class Machines(FileConfigSource):
-        @staticmethod
-        def scheme() -> str:
-            return MACHINES
-
-        def is_config(self, config_path: str) -> bool:
-            word = _word(config_path)
-            return word == AUTO or (word is not None and machine_of(word) is not None)
-
-        def load_config(self, config_path: str) -> ConfigResult:
-            word = _word(config_path) or ""
-            machine = this_machine() if word == AUTO else machine_of(word)
-            if machine is None:
-                return super().load_config("hardware/cpu")
-            place, option = f"{MACHINES}://{self.path}", OmegaConf.create(machine.option())
-            return ConfigResult(self.provider, place, option, {"package": "_global_"})
-
-    return Machines
 
 
 def _is_mix(config_path: str) -> bool:
@@ -148,13 +133,12 @@ def _word(config_path: str) -> str | None:
     return path.name.removesuffix(".yaml") if path.parent.name == "hardware" else None
 
 
-def _name_mixes(loaded: Any) -> None:
+def _with_named_mixes(loaded: ConfigResult) -> ConfigResult:
     """Hydra merges the files of a list into one environment; a list of environments is a mixture of them."""
-    from omegaconf import OmegaConf
-
     if "defaults" in loaded.config:
         plain: Any = OmegaConf.to_container(loaded.config)
         loaded.config["defaults"] = with_mixes_named(plain["defaults"])
+    return loaded
 
 
 PACKAGE: Final = "hydra_plugins"
