@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
@@ -220,9 +220,10 @@ def visible_gpus() -> list[str]:
     used = {name: int(memory) if memory.isdigit() else 0 for name, memory in gpu_rows("index", "memory.used")}
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
-        names = list(used)
-    else:
-        names = list(takewhile(partial(_is_there, used), (part.strip() for part in allowed.split(","))))
+        return sorted(used, key=used.__getitem__)
+    # CUDA ignores the list from the first number on that no GPU has, such as -1.
+    listed = (part.strip() for part in allowed.split(","))
+    names = takewhile(lambda name: name in used or name.startswith(("GPU-", "MIG-")), listed)
     return sorted(names, key=lambda name: used.get(name, 0))
 
 
@@ -236,8 +237,3 @@ def gpu_rows(*columns: str) -> list[list[str]]:
     except (OSError, subprocess.SubprocessError):
         return []
     return [[cell.strip() for cell in line.split(",")] for line in run.stdout.splitlines() if "," in line]
-
-
-def _is_there(used: Mapping[str, int], name: str) -> bool:
-    """Returns whether CUDA takes a name; it ignores the list from the first number on that no GPU has, such as -1."""
-    return name in used or name.startswith(("GPU-", "MIG-"))

@@ -91,7 +91,7 @@ SHAPE = BatchShape(8, 4, 1, 4, 2, 2, 1, 1, 2, None, 1, 8, False, None, None, 8, 
     ],
 )
 def test_which_layouts_are_legal(changes: dict[str, int | None], expected: str) -> None:
-    found = broken(replace(SHAPE, **changes), (*placement("source"), *HEADS, *MEGATRON))  # type: ignore[arg-type]
+    found = broken(replace(SHAPE, **changes), (*placement("source"), HEADS, *MEGATRON))  # type: ignore[arg-type]
     assert " ".join(sorted(one.field.removeprefix("backend.") for one in found)) == expected
     assert [bool(broken(replace(SHAPE, tensor=t, pipeline=p), NOT_MEGATRON)) for t, p in ((1, 1), (2, 1), (1, 2))] == [
         *(False, True, True)

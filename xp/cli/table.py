@@ -73,26 +73,17 @@ def fitted(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], width: 
     """Aligned columns, as many as fit into `width` characters by rank, and a line that names the others."""
     if not rows:
         return ""
-    texts = {column: [_cell(column, row) for row in rows] for column in columns}
-    cells = {one.name: [shortened(text, MAX_CELL) if one.rank else text for text in texts[one]] for one in columns}
-    widths = {name: max(len(name), *map(len, found)) for name, found in cells.items()}
+    cells = {one: [one_line(one.name), *(_cell(one, row) for row in rows)] for one in columns}
+    cells |= {one: [shortened(text, MAX_CELL) for text in cells[one]] for one in columns if one.rank}
+    widths = {one: max(map(len, texts)) for one, texts in cells.items()}
     chosen = sorted(columns, key=lambda column: column.rank)
-    while len(chosen) > 1 and chosen[-1].rank and _width(chosen, widths) > width:
+    while len(chosen) > 1 and chosen[-1].rank and sum(widths[one] + len(GAP) for one in chosen) - len(GAP) > width:
         chosen.pop()
-    shown_columns = [column for column in columns if column in chosen]
-    lines = [[one_line(column.name) for column in shown_columns]]
-    lines += [[cells[column.name][index] for column in shown_columns] for index in range(len(rows))]
-    text = "".join(
-        GAP.join(cell.ljust(widths[c.name]) for cell, c in zip(line, shown_columns, strict=True)).rstrip() + "\n"
-        for line in lines
-    )
+    aligned = ([text.ljust(widths[one]) for text in cells[one]] for one in columns if one in chosen)
+    text = "".join(f"{GAP.join(line).rstrip()}\n" for line in zip(*aligned, strict=True))
     left_out = [column.name for column in columns if column not in chosen]
     rest = f"not shown: {', '.join(left_out)} (--json has everything)"
     return text + (f"{wrapped(rest)}\n" if left_out else "")
-
-
-def _width(columns: Sequence[Column], widths: Mapping[str, int]) -> int:
-    return sum(widths[column.name] for column in columns) + len(GAP) * (len(columns) - 1)
 
 
 def _cell(column: Column, row: Mapping[str, Any]) -> str:

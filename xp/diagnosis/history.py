@@ -35,15 +35,10 @@ class Facts:
         return Facts(training, tuple(map(str, spec["env"]["members"])))
 
     @property
-    def updates_per_rollout(self) -> int:
-        """Optimizer updates of a rollout step, all passes together."""
-        return self.training.updates_per_step * self.training.passes_per_step
-
-    @property
     def num_updates(self) -> int | None:
         """Optimizer updates of the whole run. None means that its epochs' steps are not known."""
         steps = self.training.num_steps
-        return None if steps is None else steps * self.updates_per_rollout
+        return None if steps is None else steps * self.training.all_updates_per_step
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
@@ -24,7 +23,7 @@ from xp.launchers import modal_app
 from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited
 from xp.launchers.files import inside
-from xp.launchers.node.job_spec import JOB_SPEC, RESULT
+from xp.launchers.node.job_spec import JOB_SPEC, RESULT, Result
 from xp.launchers.service import ServiceLauncher, StageContext, SubmittedStage, limit_of, run_unattended
 from xp.lib.atomic import replacing
 from xp.lib.packages import install_command
@@ -202,8 +201,7 @@ make_launcher = ModalLauncher
 def _code(text: bytes | None) -> int | None:
     """The exit code in a stage's result; None if there is none."""
     with suppress(ValueError, KeyError, TypeError):
-        result: dict[str, Any] = json.loads(text or b"")
-        return int(result["code"]) or (ExitCode.MISSING_OUTPUT if result["missing"] else ExitCode.OK)
+        return Result.from_json((text or b"").decode()).exit_code
     return None
 
 

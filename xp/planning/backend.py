@@ -81,10 +81,8 @@ class Backend(Protocol):
         """Hugging Face directory of a rollout step's checkpoint."""
 
 
-NEEDS = (
-    "check", "render", "meanings", "memory", "unauthenticated_endpoints", "checkpoint",
-)  # fmt: skip
-"""Names of the functions of a Backend."""
+NEEDS = tuple(name for name in vars(Backend) if not name.startswith("_") and name != "override_lines")
+"""Names of the functions that a Backend must have."""
 
 
 def backend_of(spec: RunSpec) -> Backend:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -174,27 +175,27 @@ def fits(part: int, whole: int) -> bool:
     return divides(part, whole) or divides(whole, part)
 
 
+_on_placement = partial(Constraint, Tier.PLACEMENT)
+
+
 def placement(source: str) -> tuple[Constraint, ...]:
     """Constraints on how accelerators are shared; the same on every backend."""
     return (
-        Constraint(
-            Tier.PLACEMENT,
+        _on_placement(
             "backend.engine.accelerators",
             "engine.accelerators must be less than accelerators_per_node x num_nodes",
             lambda s: s.training > 0,
             lambda s: f"{s.engine_accelerators} and {s.per_node} x {s.num_nodes}",
             source,
         ),
-        Constraint(
-            Tier.PLACEMENT,
+        _on_placement(
             "backend.engine.tensor_parallel",
             "the engines' accelerators must be divisible by engine.tensor_parallel",
             lambda s: divides(s.engine_tensor, s.generating),
             lambda s: f"{s.generating} and {s.engine_tensor}",
             source,
         ),
-        Constraint(
-            Tier.PLACEMENT,
+        _on_placement(
             "backend.parallel",
             "the accelerators that train must be divisible by tensor x pipeline x context",
             lambda s: s.training > 0 and divides(s.model_parallel, s.training),
@@ -204,19 +205,16 @@ def placement(source: str) -> tuple[Constraint, ...]:
     )
 
 
-HEADS = (
-    Constraint(
-        Tier.PLACEMENT,
-        "backend.engine.tensor_parallel",
-        "the model's attention heads must be divisible by engine.tensor_parallel, its key-value heads a multiple or a"
-        " divisor of it",
-        lambda s: (
-            s.num_heads is None
-            or (divides(s.engine_tensor, s.num_heads) and fits(s.engine_tensor, s.num_kv_heads or s.num_heads))
-        ),
-        lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, engine.tensor_parallel {s.engine_tensor}",
-        "vLLM and SGLang, column-parallel attention",
+HEADS = _on_placement(
+    "backend.engine.tensor_parallel",
+    "the model's attention heads must be divisible by engine.tensor_parallel, its key-value heads a multiple or a"
+    " divisor of it",
+    lambda s: (
+        s.num_heads is None
+        or (divides(s.engine_tensor, s.num_heads) and fits(s.engine_tensor, s.num_kv_heads or s.num_heads))
     ),
+    lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, engine.tensor_parallel {s.engine_tensor}",
+    "vLLM and SGLang, column-parallel attention",
 )
 
 
@@ -230,16 +228,14 @@ def _uneven_stages(batch: BatchShape) -> str:
 
 
 MEGATRON = (
-    Constraint(
-        Tier.PLACEMENT,
+    _on_placement(
         "backend.parallel.tensor",
         "the model's attention heads must be divisible by tensor, its key-value heads a multiple or a divisor of it",
         lambda s: s.num_heads is None or (divides(s.tensor, s.num_heads) and fits(s.tensor, s.num_kv_heads or 1)),
         lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, tensor {s.tensor}",
         "Megatron-Core, TransformerConfig.__post_init__",
     ),
-    Constraint(
-        Tier.PLACEMENT,
+    _on_placement(
         "backend.parallel.pipeline",
         "the model's layers, without first_stage_layers and last_stage_layers, must be divisible by the other pipeline"
         " stages; with pipeline=1 both are null",
@@ -247,8 +243,7 @@ MEGATRON = (
         _uneven_stages,
         "Megatron-Core, transformer_block.py get_num_layers_to_build",
     ),
-    Constraint(
-        Tier.PLACEMENT,
+    _on_placement(
         "backend.parallel.expert",
         "the accelerators that train must be divisible by expert x pipeline, and the model's experts by expert",
         lambda s: (
@@ -261,8 +256,7 @@ MEGATRON = (
 )
 
 NOT_MEGATRON = (
-    Constraint(
-        Tier.PLACEMENT,
+    _on_placement(
         "backend.parallel.strategy",
         "tensor, pipeline and expert parallelism need strategy=megatron; with another one all must be 1, and"
         " first_stage_layers and last_stage_layers null",
@@ -289,7 +283,7 @@ def with_shared(
     """
     is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
     has_engine = spec.backend.engine.name is not EngineName.TRANSFORMERS
-    return (*constraints, *(HEADS if has_engine else ()), *(MEGATRON if is_megatron else otherwise))
+    return (*constraints, *([HEADS] if has_engine else ()), *(MEGATRON if is_megatron else otherwise))
 
 
 def broken(batch: BatchShape, constraints: tuple[Constraint, ...]) -> list[Constraint]:

@@ -146,8 +146,10 @@ def detachable(run: Path, record: RunRecord) -> Detachable | None:
 
     if not is_ours(run):  # the record may name anything: no launcher is called, nothing is closed or fetched
         return None
-    spec = _launcher_spec(run / f"attempt_{len(record.attempts)}" / "plan.json")
-    if spec is None:
+    try:
+        section = json_of(run / f"attempt_{len(record.attempts)}" / "plan.json", ExitCode.RUN_DIR)["spec"]["launcher"]
+        spec = LauncherSpec.model_validate_json(json.dumps(section))
+    except (XpError, KeyError, TypeError, ValueError, RecursionError):
         return None
     launcher = make_launcher(spec, run.parent.parent)
     return launcher if isinstance(launcher, Detachable) else None
@@ -181,11 +183,3 @@ def _poll(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
 def _launch(record: RunRecord, stage: StageRecord) -> Launch:
     key = f"{record.run_id}/{record.attempts[-1].number}/{stage.name}"
     return Launch(str(stage.launcher), key, str(stage.native_id), str(stage.log), str(stage.started))
-
-
-def _launcher_spec(plan: Path) -> LauncherSpec | None:
-    try:
-        section = json_of(plan, ExitCode.RUN_DIR)["spec"]["launcher"]
-        return LauncherSpec.model_validate_json(json.dumps(section))
-    except (XpError, KeyError, TypeError, ValueError, RecursionError):
-        return None

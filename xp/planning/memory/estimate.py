@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from xp.models.files import config_of
 from xp.models.network import network_of
@@ -31,7 +30,7 @@ from xp.planning.memory.weights import (
     peft_adapters,
     weights_of,
 )
-from xp.spec import Architecture, DType, EngineName, Placement, RunSpec, Strategy
+from xp.spec import Architecture, Distill, DType, EngineName, Placement, RunSpec, Strategy
 from xp.spec.training import Optimizer
 
 GIB = 2**30
@@ -91,26 +90,31 @@ class MemoryEstimate:
 def teacher_shape(spec: RunSpec) -> Architecture | None:
     """The network of the teacher that a trainer keeps on its accelerators. None means that there is none, or its
     config.json is neither on this machine nor available from the hub."""
+    distill = loaded_teacher(spec)
+    return None if distill is None else _network(distill.teacher, spec.outputs, distill.revision)
+
+
+def loaded_teacher(spec: RunSpec) -> Distill | None:
+    """The distillation whose teacher a trainer keeps on its accelerators. None means that there is none."""
     distill = spec.algorithm.distill
     # Megatron's teacher stays in the host's memory, as its reference.
-    if distill is None or distill.url is not None or spec.backend.parallel.strategy is Strategy.MEGATRON:
-        return None
-    network = _network(distill.teacher, spec.outputs, distill.revision)
-    return None if network is None else Architecture(**network)
+    is_elsewhere = spec.backend.parallel.strategy is Strategy.MEGATRON
+    return None if distill is None or distill.url is not None or is_elsewhere else distill
 
 
 def judge_bytes(spec: RunSpec) -> float | None:
     """Bytes of the weights of the judge that the stages serve, in bfloat16. None means that there is none, or its
     config.json is neither on this machine nor available from the hub."""
     judge = spec.served_judge
-    network = None if judge is None or judge.serve is None else _network(judge.serve, spec.outputs, None)
-    return None if network is None else 2.0 * weights_of(Architecture(**network)).total
+    shape = None if judge is None or judge.serve is None else _network(judge.serve, spec.outputs, None)
+    return None if shape is None else 2.0 * weights_of(shape).total
 
 
 @cache
-def _network(model: str, outputs: str, commit: str | None) -> dict[str, Any] | None:
+def _network(model: str, outputs: str, commit: str | None) -> Architecture | None:
     config = config_of(model, Path(outputs), commit)
-    return None if config is None else network_of(config)
+    network = None if config is None else network_of(config)
+    return None if network is None else Architecture(**network)
 
 
 def fine_tuning(spec: RunSpec) -> RunSpec:
@@ -253,8 +257,7 @@ def draft_shape(spec: RunSpec) -> Architecture | None:
     speculative = spec.backend.engine.speculative
     if speculative is None or speculative.model is None:
         return None
-    network = _network(speculative.model, spec.outputs, None)
-    return None if network is None else Architecture(**network)
+    return _network(speculative.model, spec.outputs, None)
 
 
 def _draft(spec: RunSpec, shape: Architecture, weights: Weights, batch: BatchShape) -> tuple[float, float]:

@@ -27,6 +27,7 @@ from xp.planning.memory.estimate import (
     engine_stays_awake,
     estimate,
     fine_tuning,
+    loaded_teacher,
     teacher_shape,
 )
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, expected
@@ -368,9 +369,7 @@ def _training_lines(spec: RunSpec, outputs: Path | None) -> list[str]:
         lines.append(f"  host {_host_parts(worst)}, of {spec.hardware.memory_gb:,.0f} GB of each machine")
     if engine_stays_awake(spec):
         lines.append("  both fit at once: the engine stays awake during an update")
-    distill = spec.algorithm.distill
-    is_loaded = distill is not None and distill.url is None and spec.backend.parallel.strategy is not Strategy.MEGATRON
-    if distill is not None and is_loaded and teacher_shape(spec) is None:
+    if (distill := loaded_teacher(spec)) is not None and teacher_shape(spec) is None:
         lines.append(f"  teacher not counted: the config.json of {distill.teacher} is not available")
     speculative = spec.backend.engine.speculative
     if speculative is not None and speculative.model is not None and draft_shape(spec) is None:
