@@ -68,7 +68,7 @@ def run(spec: RunSpec) -> Run:
     from xp.cli.run_plans import run_plan
 
     planned = build_plan(spec, new_run_id(spec))
-    run_plan(planned, is_whole=True)
+    run_plan(planned)
     return Run(Path(spec.outputs) / "runs" / planned.run_id)
 
 

@@ -19,11 +19,12 @@ from tests.support.foreign import leave_run, make_ours, record
 from xp.__main__ import main
 from xp.cli.arguments import COMMANDS, INSTEAD
 from xp.cli.parser import build, outputs_of, parse
+from xp.cli.run_plans import run_plans
 from xp.cli.table import Column, fitted, wrapped
-from xp.composition import GROUPS, options
+from xp.composition import GROUPS, compose, options
 from xp.errors import ExitCode, XpError
-from xp.planning.plan import Plan
-from xp.run_records.record import LOCK
+from xp.planning.plan import Plan, build_again
+from xp.run_records.record import LOCK, RunRecord, RunStatus
 from xp.testing.jobs import DEADLINE_S
 
 RUNS = (Column("run", 0), Column("status", 1), Column("reward", 2), Column("note", 3))
@@ -256,3 +257,13 @@ def test_the_code_of_the_work_remains_without_output(
     with lost_stream(kind) as out, lost_stream(kind) as err, redirect_stdout(out), redirect_stderr(err):
         words = ["prepare", "-m", "env=echo", "seed=1,2", f"outputs={tmp_path}"]
         assert main(words) == ExitCode.UNHEALTHY
+
+
+def test_a_preparation_that_is_resumed_has_no_summary_of_a_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = RunRecord("R", RunStatus.SUCCEEDED, ())
+    monkeypatch.setattr("xp.run_records.supervise.dispatch", lambda *_, **__: record)
+    plan = build_again(compose(["env=echo", f"outputs={tmp_path}"]), "R", 1, ["prepare"])
+    run_plans([plan])
+    assert "tuned" not in capsys.readouterr().out

@@ -66,7 +66,7 @@ def prepare(args: Namespace) -> int:
 
     points = points_of(args)
     plans = [_planned(args, point, build_preparation) for point in points]
-    code = run_plans(plans, [point.name for point in points], is_whole=False)
+    code = run_plans(plans, [point.name for point in points])
     check_template_on_tasks([plan.spec for plan in plans])
     return code
 

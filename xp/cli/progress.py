@@ -9,9 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 from threading import Lock
 from time import monotonic
 from typing import Any, Final
@@ -29,7 +27,7 @@ from xp.lib.text import counted
 from xp.planning.duration import duration
 from xp.run_records.diagnose import metrics_history
 from xp.run_records.leaderboard import spec_of
-from xp.run_records.progress import RunProgress, progress_of
+from xp.run_records.progress import RunProgress, averaged, progress_of
 from xp.run_records.record import FILE, RunRecord, RunStatus, StageRecord, read_record
 from xp.run_records.run_directory import xp_command
 
@@ -93,14 +91,10 @@ WIDTH: Final = 32
 CELLS: Final = 10
 
 
-def sparkline(values: Sequence[float], width: int = WIDTH) -> str:
-    """One character per value, scaled from the smallest to the largest; more than `width` values are averaged."""
-    if not values:
-        return ""
-    size = min(width, len(values))
-    edges = [round(at * len(values) / size) for at in range(size + 1)]
-    means = [fmean(values[begin:end]) for begin, end in pairwise(edges)]
-    low, high = min(means), max(means)
+def sparkline(values: Sequence[float]) -> str:
+    """One character per value, scaled from the smallest to the largest; more than `WIDTH` values are averaged."""
+    means = averaged(values, WIDTH)
+    low, high = min(means, default=0.0), max(means, default=0.0)
     marks = _marks(MARKS_OF_CURVES, PLAIN_MARKS)
     steps = len(marks) - 1
     return "".join(marks[0 if high == low else round((one - low) / (high - low) * steps)] for one in means)

@@ -30,7 +30,6 @@ def run_plans(
     plans: Sequence[Plan],
     names: Sequence[str] = (),
     *,
-    is_whole: bool = True,
     has_panel: bool = True,
     resume: str | None = None,
 ) -> int:
@@ -39,7 +38,6 @@ def run_plans(
     Args:
         plans: the plans.
         names: overrides that distinguish each point of a sweep; empty for a single run.
-        is_whole: whether each plan ends with an evaluation, which is shown.
         has_panel: whether a terminal shows a panel instead of the stages' output.
         resume: command that continues all of them, for messages. None means `resume=RUN`.
     """
@@ -55,7 +53,7 @@ def run_plans(
                 console().rule(shown(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
             try:
                 shared = next((launcher for launcher, sweep in sweeps if one.run_id in sweep), None)
-                run_plan(one, is_whole=is_whole, has_panel=has_panel, launcher=shared, resume=resume)
+                run_plan(one, has_panel=has_panel, launcher=shared, resume=resume)
             except XpError as error:
                 if len(plans) == 1 or error.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
                     raise
@@ -87,7 +85,6 @@ def _grouped(plans: Sequence[Plan]) -> list[tuple[SweepLauncher, dict[str, Seque
 def run_plan(
     one: Plan,
     *,
-    is_whole: bool,
     has_panel: bool = True,
     launcher: Launcher | None = None,
     resume: str | None = None,
@@ -96,7 +93,6 @@ def run_plan(
 
     Args:
         one: the plan.
-        is_whole: whether the plan ends with an evaluation, which is shown.
         has_panel: whether a terminal shows a panel instead of the stages' output.
         launcher: launcher that a sweep's runs share. None means a new one.
         resume: command that continues the plan, for messages. None means `resume=RUN`.
@@ -111,7 +107,8 @@ def run_plan(
 
     outputs = Path(one.spec.outputs)
     check_model_files(one.spec)
-    if is_whole and not one.spec.launcher.detach:
+    has_summary = len(one.stages) > 1  # not a preparation alone
+    if has_summary and not one.spec.launcher.detach:
         require("the summary of a run", "scipy", "statsmodels")
     launcher = launcher or make_launcher(one.spec.launcher, outputs)
     if (reason := finished(one, outputs, is_here=launcher.is_here)) is not None:
@@ -130,7 +127,7 @@ def run_plan(
         shows = f"left to {one.spec.launcher.name}; {xp_command(f'runs show|logs|cancel {one.run_id}', outputs)}"
         report = xp_command(f"report {one.run_id}", outputs)
         console().print(f"{shows}; its report: {report}")
-    elif is_whole:
+    elif has_summary:
         show_summary(one, outputs)
 
 

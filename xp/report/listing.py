@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 from threading import Lock
 from time import monotonic
 from typing import Any, Final
@@ -26,7 +24,7 @@ from xp.run_records.leaderboard import MAX_SHOWN, RunRow, differing, is_match, r
 from xp.run_records.named import EVALUATIONS, RUNS, known_names
 from xp.run_records.notes import FILE as NOTES
 from xp.run_records.notes import listed_notes
-from xp.run_records.progress import REWARD, RunProgress, progress_of
+from xp.run_records.progress import REWARD, RunProgress, averaged, progress_of
 from xp.run_records.record import FILE, RunRecord, RunStatus, read_record
 from xp.run_records.sweep import read_sweeps
 
@@ -244,6 +242,4 @@ def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
 def _curve(values: Iterable[Any]) -> list[float]:
     """The finite values, at most `MAX_POINTS`: more are averaged over equal parts."""
     known = [float(one) for one in values if is_finite(one)]
-    size = min(MAX_POINTS, len(known))
-    edges = [round(at * len(known) / size) for at in range(size + 1)] if size else []
-    return [float(f"{fmean(known[begin:end]):.4g}") for begin, end in pairwise(edges)]
+    return [float(f"{one:.4g}") for one in averaged(known, MAX_POINTS)]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -22,6 +23,13 @@ REWARD: Final = "reward/avg_raw_reward"
 RECENT: Final = 5
 """Number of last steps whose mean time predicts the time left."""
 SFT: Final = "sft"
+
+
+def averaged(values: Sequence[float], most: int) -> list[float]:
+    """The values; if there are more than `most`, the means of this number of equal parts."""
+    size = min(most, len(values))
+    edges = [round(at * len(values) / size) for at in range(size + 1)] if size else []
+    return [fmean(values[begin:end]) for begin, end in pairwise(edges)]
 
 
 @dataclass(frozen=True)
