@@ -69,6 +69,9 @@ class UserFile:
     """Key path within the file -> its value's place; lists are leaves."""
     faults: list[FileFault] = field(default_factory=list)
 
+    def fault(self, place: object, text: str, *, is_fatal: bool = True) -> None:
+        self.faults.append(FileFault(str(place), text, is_fatal))
+
 
 def read_file(file: Path) -> UserFile:
     """Reads a file and finds all faults that need no composition; never raises for the file's content."""
@@ -76,17 +79,17 @@ def read_file(file: Path) -> UserFile:
     try:
         text = text_of(file, ExitCode.CONFIG).removeprefix("\ufeff")
     except XpError as error:
-        user_file.faults.append(FileFault(str(file), str(error).removeprefix(f"{file} ")))
+        user_file.fault(file, str(error).removeprefix(f"{file} "))
         return user_file
     if not _is_well_formed(file, text, user_file):
         return user_file
     try:
         node = yaml.compose(text, Loader=LOADER)
     except yaml.MarkedYAMLError as error:
-        user_file.faults.append(_syntax_fault(file, text, error))
+        user_file.fault(*_syntax_fault(file, text, error))
         return user_file
     if not isinstance(node, yaml.MappingNode):
-        user_file.faults.append(FileFault(str(file), "has no keys; an option is a mapping of `key: value` lines"))
+        user_file.fault(file, "has no keys; an option is a mapping of `key: value` lines")
     else:
         _Walk(file, user_file).mapping(node, "")
     return user_file
@@ -109,29 +112,26 @@ def _is_well_formed(file: Path, text: str, user_file: UserFile) -> bool:
         for event in yaml.parse(text, Loader=LOADER):
             place = _place(file, event.start_mark)
             if (tag := getattr(event, "tag", None)) is not None:
-                user_file.faults.append(FileFault(place, f"the tag {tag} is not supported; write a plain value"))
+                user_file.fault(place, f"the tag {tag} is not supported; write a plain value")
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    user_file.faults.append(
-                        FileFault(place, "a second document begins here (`---`); a file has only one")
-                    )
+                    user_file.fault(place, "a second document begins here (`---`); a file has only one")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
-                user_file.faults.append(FileFault(place, f"is nested more than {MAX_DEPTH} deep"))
+                user_file.fault(place, f"is nested more than {MAX_DEPTH} deep")
                 return False
     except yaml.MarkedYAMLError as error:
-        user_file.faults.append(_syntax_fault(file, text, error))
+        user_file.fault(*_syntax_fault(file, text, error))
     except yaml.reader.ReaderError as error:
         # libyaml counts bytes.
         line = text.encode()[: error.position].count(b"\n") + 1
-        user_file.faults.append(
-            FileFault(f"{file}:{line}", f"contains the control character 0x{error.character:02x}; remove it")
-        )
+        user_file.fault(f"{file}:{line}", f"contains the control character 0x{error.character:02x}; remove it")
     return not user_file.faults
 
 
-def _syntax_fault(file: Path, text: str, error: yaml.MarkedYAMLError) -> FileFault:
+def _syntax_fault(file: Path, text: str, error: yaml.MarkedYAMLError) -> tuple[str, str]:
+    """Place and text."""
     mark, begin = error.problem_mark or error.context_mark, error.context_mark
     problem = str(error.problem or error.context)
     at = mark.index if mark is not None else 0
@@ -140,7 +140,7 @@ def _syntax_fault(file: Path, text: str, error: yaml.MarkedYAMLError) -> FileFau
         hint = "; quote a text that holds `: `, and indent keys of one section alike"
     is_far = begin is not None and mark is not None and begin.line != mark.line
     since = f" ({error.context} that begins in line {begin.line + 1})" if begin is not None and is_far else ""
-    return FileFault(_place(file, mark), f"YAML syntax: {problem}{since}{hint}")
+    return _place(file, mark), f"YAML syntax: {problem}{since}{hint}"
 
 
 def _place(file: Path, mark: Any) -> str:
@@ -217,7 +217,7 @@ class _Walk:
                 self._fault(text, f"defaults: {text.value}: Hydra's own settings are not supported; remove them")
 
     def _fault(self, node: yaml.Node, text: str, *, is_fatal: bool = True) -> None:
-        self.user_file.faults.append(FileFault(_place(self.file, node.start_mark), text, is_fatal))
+        self.user_file.fault(_place(self.file, node.start_mark), text, is_fatal=is_fatal)
 
 
 def marks_under(marks: Mapping[str, Mark], package: str) -> dict[str, Mark]:

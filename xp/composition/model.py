@@ -317,14 +317,11 @@ def _network_of_start(
 ) -> Iterator[Fault]:
     """Checks that the checkpoint has the model's network, which the reference, memory and Slime's flags rely on."""
     network = model.get("architecture")
-    if isinstance(network, dict):
-        lines = mismatches(network, config)
-    else:
+    if not isinstance(network, dict):
         known = isinstance(path := model.get("path"), str) and local_directory(path, outputs)
         why = "cannot be read by xp" if known else "is not on this machine: download the model first"
         yield _fault(_START, start, f"cannot be compared with the model, whose config.json {why}")
-        return
-    if lines:
+    elif lines := mismatches(network, config):
         fix = f"to train it alone, set model=hf model.path={start}"
         yield _other_network(_START, start, model.get("name"), lines, fix)
 

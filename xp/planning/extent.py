@@ -209,11 +209,10 @@ def profile_lines(spec: RunSpec) -> list[str]:
 def profile_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses bounds that no task's pass rate meets, and an order that training would not keep."""
     for name, profile in profiles(spec).items():
-        train = spec.env.members[name].train
-        key = member_key(spec, name)
-        if not profile.within(train.pass_rate, easy_first=False):
-            low, high = train.pass_rate or (0.0, 1.0)
-            below, _, above = profile.counts((low, high))
+        train, key = spec.env.members[name].train, member_key(spec, name)
+        low, high = train.pass_rate or (0.0, 1.0)
+        below, within, above = profile.counts((low, high))
+        if not within:
             yield Refusal(
                 f"{key}.train.pass_rate",
                 f"no task has a pass rate of {low:g} to {high:g}: of {len(profile.rates)}, {below} are below and"

@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.composition.points import validated
 from xp.envs.base import EnvFault, Task
 from xp.envs.load import load_provider
 from xp.episode.mixture import description
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_environ
 from xp.planning.stages import prepare_config
+from xp.report.base import trusted_spec
 from xp.report.foreign import page_text
-from xp.run_records.record import is_ours
-from xp.spec.recorded import recorded_spec
 
 
 def described_task(run: Path, record: Mapping[str, Any]) -> str:
@@ -29,10 +27,7 @@ def described_task(run: Path, record: Mapping[str, Any]) -> str:
     Raises:
         XpError: the run was begun elsewhere, so that its environment is not started, or the environment fails.
     """
-    if not is_ours(run):
-        reason = "was begun elsewhere, so its environment is not started; `runs trust` accepts it"
-        raise XpError(f"{run.name} {reason}", ExitCode.RUN_DIR)
-    spec = validated(recorded_spec(run / "spec.yaml"), run.name)
+    spec = trusted_spec(run, "its environment is not started")
     member = prepare_config(spec).members.get(str(record["env"]))
     if member is None:
         raise XpError(f"{run.name} has no environment {record['env']}", ExitCode.RUN_DIR)

@@ -1,24 +1,41 @@
-"""Finds the base of a run's spec: the recipe with the run's name, or the defaults of the chosen options."""
+"""Reads a run's spec, and finds its base: the recipe with the run's name, or the defaults of the chosen options."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 from xp.composition import compose, options
 from xp.composition.groups import compose_groups, with_plugins
 from xp.composition.mixes import MIXED, NAMING, general_option, mix_name
 from xp.composition.model import GENERAL
-from xp.errors import XpError
+from xp.composition.points import validated
+from xp.errors import ExitCode, XpError
 from xp.hardware import machine_of
 from xp.lib.names import is_name
 from xp.lib.nested import leaves
 from xp.report.foreign import as_dict, page_name, page_text
+from xp.run_records.record import is_ours
+from xp.spec import RunSpec
+from xp.spec.recorded import recorded_spec
 
 MISSING: Final = "(absent)"
 MAX_VALUE: Final = 2_000
+
+
+def trusted_spec(run: Path, otherwise: str) -> RunSpec:
+    """The spec of a run whose code may be loaded; raises XpError(RUN_DIR) if the run was begun elsewhere.
+
+    Args:
+        run: directory of the run.
+        otherwise: what is not done with a run of elsewhere, for the message.
+    """
+    if not is_ours(run):
+        raise XpError(f"{run.name} was begun elsewhere, so {otherwise}; `runs trust` accepts it", ExitCode.RUN_DIR)
+    return validated(recorded_spec(run / "spec.yaml"), run.name)
 
 
 def differences(spec: Mapping[str, Any]) -> tuple[str, list[tuple[str, str, str]]]:

@@ -8,17 +8,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from xp.composition.points import validated
 from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import TOOLS
 from xp.errors import ExitCode, XpError
 from xp.lib.packages import require
 from xp.lib.reading import text_of
 from xp.planning.episode import spec_in_job
+from xp.report.base import trusted_spec
 from xp.report.detail import own_turns, rows_of
 from xp.report.foreign import page_text
-from xp.run_records.record import is_ours
-from xp.spec.recorded import recorded_spec
 from xp.worker.places import start_place
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -35,9 +33,6 @@ class TokenReader:
     """
 
     def __init__(self, run: Path) -> None:
-        if not is_ours(run):
-            reason = "was begun elsewhere, so its tokenizer is not loaded"
-            raise XpError(f"{run.name} {reason}; `runs trust` accepts it", ExitCode.RUN_DIR)
         self._chat = _chat(run)
         self._names: dict[int, str] = {}
 
@@ -105,7 +100,7 @@ def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator
 @lru_cache(maxsize=4)
 def _chat(run: Path) -> ChatTokens:
     """The tokenizer of the trained model, else of the initial model, which is the same."""
-    spec = validated(recorded_spec(run / "spec.yaml"), run.name)
+    spec = trusted_spec(run, "its tokenizer is not loaded")
     places = [run / "model", run.parent.parent / start_place(spec)]
     directory = next((place for place in places if (place / "tokenizer_config.json").is_file()), None)
     if directory is None:
