@@ -162,9 +162,8 @@ def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None
     context = LauncherSuite.make_context(tmp_path / AWKWARD)
     order = context.outputs / "runs/run/attempt_1/a/job.json"
     order.parent.mkdir(parents=True)
-    text = batch_script(
-        compose(["launcher=slurm"]).launcher, context, stage("a", "pass"), order, ["sbatch", f"--chdir={AWKWARD}"]
-    )
+    argv = ["sbatch", f"--chdir={AWKWARD}"]
+    text = batch_script(compose(["launcher=slurm"]).launcher, context, stage("a", "pass"), order, argv, None)
     (tmp_path / "job.sh").write_text(text)
     assert subprocess.run(["bash", "-n", tmp_path / "job.sh"]).returncode == 0
     echo = f'#!{sys.executable}\nimport sys; open("seen", "w").write(repr(sys.argv[1:]))\n'

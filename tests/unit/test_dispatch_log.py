@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -20,19 +21,12 @@ SECRET = "XPCANARY_0123456789"
 
 
 class Logged:
-    """A stream, its file, its screen and its clock."""
+    """A stream, its file and its screen."""
 
     def __init__(self, *, on_screen: bool = False, redactor: Redactor | None = None) -> None:
-        self.time = 0.0
         self._file = io.BytesIO()
         self._screen: list[str] = []
-        self.stream = LogStream(
-            self._file,
-            redactor or Redactor([SECRET]),
-            self._screen.append,
-            on_screen=on_screen,
-            clock=lambda: self.time,
-        )
+        self.stream = LogStream(self._file, redactor or Redactor([SECRET]), self._screen.append, on_screen=on_screen)
 
     def feed(self, *texts: str | bytes) -> Logged:
         for text in texts:
@@ -79,17 +73,17 @@ def test_a_progress_bar_is_one_line_with_its_last_state() -> None:
     assert logged.screen == logged.file
 
 
-def test_a_long_progress_bar_is_in_the_file_now_and_then() -> None:
+def test_a_long_progress_bar_is_in_the_file_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     logged = Logged()
     for second in range(100):
-        logged.time = float(second)
+        monkeypatch.setattr("xp.launchers.node.log.monotonic", lambda now=float(second): now)
         logged.feed(f"\rat {second} s")
     assert len(logged.file.splitlines()) == 1 + int(100 // (PROGRESS_EVERY_S + 1))
 
 
-def test_the_last_state_of_a_bar_is_in_the_file_once() -> None:
+def test_the_last_state_of_a_bar_is_in_the_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logged = Logged().feed("50%\r")
-    logged.time += PROGRESS_EVERY_S + 1
+    monkeypatch.setattr("xp.launchers.node.log.monotonic", lambda: time.monotonic() + PROGRESS_EVERY_S + 1)
     logged.feed("\r100%\r", "\r100%\n", "the end\n")
     assert logged.file.splitlines() == ["50%", "100%", "the end"]
 

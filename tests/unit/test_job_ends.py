@@ -273,7 +273,7 @@ def test_a_stage_that_is_queued_again_leaves_other_tasks_of_its_array(
     script = (
         array_script(spec, tmp_path, ["sbatch"])
         if is_array
-        else batch_script(spec, context, one, tmp_path / "j", ["sbatch"])
+        else batch_script(spec, context, one, tmp_path / "j", ["sbatch"], None)
     )
     script = script.replace(str(tmp_path / context.code), str(code))
     # As Slurm sets them: the id of the whole array is the job id of one of its tasks.

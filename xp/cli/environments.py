@@ -30,6 +30,8 @@ from xp.run_records.run_directory import resource_errors
 from xp.spec import RunSpec
 
 NUM_TASKS: Final = 4
+TokenCounter = Callable[[Sequence[Message], str], int]
+"""Number of tokens of a prompt: its messages and its tools."""
 
 
 def check_command(args: Namespace) -> int:
@@ -67,12 +69,7 @@ def check(
 
 
 def _check_member(
-    spec: RunSpec,
-    name: str,
-    num_tasks: int,
-    num_slots: int | None,
-    count: Callable[[Sequence[Message], str], int] | None,
-    watch: Watch,
+    spec: RunSpec, name: str, num_tasks: int, num_slots: int | None, count: TokenCounter | None, watch: Watch
 ) -> EnvReport:
     member, group_size = spec.env.members[name], spec.training.group_size
     rules = episode_config(spec).members[name]
@@ -122,7 +119,7 @@ def _check_member(
     return report(rules, result, group_size=group_size, max_prompt_tokens=limit, count_tokens=count)
 
 
-def token_counter(directory: str, spec: RunSpec) -> Callable[[Sequence[Message], str], int]:
+def token_counter(directory: str, spec: RunSpec) -> TokenCounter:
     """Makes a counter of a prompt's tokens with a Hugging Face directory's tokenizer; raises XpError if it has none."""
     from transformers import AutoTokenizer
 

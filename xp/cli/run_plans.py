@@ -27,11 +27,7 @@ from xp.tracking.base import tracked_places
 
 
 def run_plans(
-    plans: Sequence[Plan],
-    names: Sequence[str] = (),
-    *,
-    has_panel: bool = True,
-    resume: str | None = None,
+    plans: Sequence[Plan], names: Sequence[str] = (), *, has_panel: bool = True, resume: str | None = None
 ) -> int:
     """Runs the plans in order. A sweep continues after a failure and returns the first failure's exit code.
 
@@ -82,13 +78,7 @@ def _grouped(plans: Sequence[Plan]) -> list[tuple[SweepLauncher, dict[str, Seque
     return list(sweeps.values())
 
 
-def run_plan(
-    one: Plan,
-    *,
-    has_panel: bool = True,
-    launcher: Launcher | None = None,
-    resume: str | None = None,
-) -> None:
+def run_plan(one: Plan, *, has_panel: bool = True, launcher: Launcher | None = None, resume: str | None = None) -> None:
     """Runs one plan, unless its run is finished.
 
     Args:

@@ -24,16 +24,14 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 DATABASE = "trials.db"
+Reward = Callable[[Point], float]
+"""Function that runs a point and returns what is to be maximized."""
 MAX_CHECKED = 200
 """Values of one `range` that are composed before the first trial: its first ones, and its last."""
 
 
 def search(
-    overrides: Sequence[str],
-    config_dirs: Sequence[Path],
-    directory: Path,
-    num_trials: int,
-    objective: Callable[[Point], float],
+    overrides: Sequence[str], config_dirs: Sequence[Path], directory: Path, num_trials: int, reward: Reward
 ) -> None:
     """Runs trials; what Optuna learned is kept in the directory, and a repeated search continues from it.
 
@@ -42,10 +40,10 @@ def search(
         config_dirs: of the user's own options.
         directory: for Optuna's database and the best trial (`optimization_results.yaml`).
         num_trials: runs to start.
-        objective: runs one point and returns what is to be maximized.
+        reward: runs one point.
 
     Raises:
-        XpError: Optuna is not installed (RUNTIME), nothing is to be searched, or what the objective raised.
+        XpError: Optuna is not installed (RUNTIME), nothing is to be searched, or what `reward` raised.
     """
     require("a search", "optuna")
     ranges, fixed = _checked_ranges(overrides, config_dirs)
@@ -70,13 +68,13 @@ def search(
             trial = study.ask(ranges)
             words = [*fixed, *(f"{key}={value}" for key, value in trial.params.items())]
             try:
-                reward = objective(Point(tuple(words), compose(words, config_dirs)))
-                if not isfinite(reward):
-                    raise XpError(f"the trial {' '.join(words)} has the reward {reward}", ExitCode.UNHEALTHY)
+                value = reward(Point(tuple(words), compose(words, config_dirs)))
+                if not isfinite(value):
+                    raise XpError(f"the trial {' '.join(words)} has the reward {value}", ExitCode.UNHEALTHY)
             except XpError:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
                 raise
-            study.tell(trial, reward)
+            study.tell(trial, value)
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise XpError(f"{database}: {reason}", ExitCode.RESOURCE) from error

@@ -30,13 +30,7 @@ SUBMITTED = "submitted.json"
 
 
 def place_job_spec(
-    stage: Stage,
-    context: Context,
-    spec: LauncherSpec,
-    *,
-    extra: Mapping[str, str],
-    prints: bool,
-    spread: Spread | None = None,
+    stage: Stage, context: Context, spec: LauncherSpec, *, extra: Mapping[str, str], prints: bool, spread: Spread | None
 ) -> Path:
     """Writes a stage's files, its secrets and its job spec; returns the path of the job spec.
 

@@ -86,12 +86,7 @@ MAIN_NODE = "MAIN_NODE:PORT"
 
 
 def batch_script(
-    spec: LauncherSpec,
-    context: Context,
-    stage: Stage,
-    job_spec: Path,
-    argv: Sequence[str],
-    spread: Spread | None = None,
+    spec: LauncherSpec, context: Context, stage: Stage, job_spec: Path, argv: Sequence[str], spread: Spread | None
 ) -> str:
     """The batch script for Slurm; all values from users are quoted but the lines of `launcher.setup`.
 

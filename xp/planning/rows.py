@@ -20,6 +20,8 @@ from xp.spec import RunSpec, Section
 
 Native = Mapping[str, Any]
 """Native key -> value."""
+Replaced = Mapping[str, tuple[Any, str]]
+"""Rendered native key that the user's own replaces -> the user's value, and what no longer holds."""
 Text = str | Callable[[RunSpec], str | None]
 """A constant, or a function of the spec; None is no text."""
 Condition = Callable[[RunSpec], object]
@@ -169,11 +171,7 @@ def implemented_by_xp(path: str) -> str:
 
 
 def meanings(
-    rows: Sequence[Row],
-    spec: RunSpec,
-    refused: Sequence[Refusal],
-    written: Callable[[Native], str],
-    replaced: Mapping[str, tuple[Any, str]],
+    rows: Sequence[Row], spec: RunSpec, refused: Sequence[Refusal], written: Callable[[Native], str], replaced: Replaced
 ) -> dict[str, FieldSupport]:
     """Leaf field of the sections `MEANT` -> its support.
 
@@ -182,7 +180,7 @@ def meanings(
         spec: the spec.
         refused: all refusals of the spec.
         written: formats native keys in the trainer's own syntax.
-        replaced: rendered keys that `backend.overrides` replaces, each with the value and what no longer holds.
+        replaced: rendered keys that `backend.overrides` replaces.
     """
     by_field = {row.field: row for row in rows}
     reasons = {refusal.field: refusal.reason for refusal in reversed(refused)}
@@ -202,9 +200,7 @@ def meanings(
     return result
 
 
-def _meaning(
-    row: Row, spec: RunSpec, written: Callable[[Native], str], replaced: Mapping[str, tuple[Any, str]]
-) -> FieldSupport:
+def _meaning(row: Row, spec: RunSpec, written: Callable[[Native], str], replaced: Replaced) -> FieldSupport:
     keys = row.keys(spec)
     own = {key: replaced[key] for key in keys if key in replaced}
     has_note = row.note_if is None or row.note_if(spec)

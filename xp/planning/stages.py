@@ -84,16 +84,11 @@ def host_resources(spec: RunSpec) -> Resources:
     return Resources("cpu", 0, 1, num_cpus=min(hardware.num_cpus, 4), memory_gb=min(hardware.memory_gb, 8.0))
 
 
-COPIER = "xp.builtin.tiny_model"
-FETCHER = "xp.worker.hub_model"
-
-
 def model_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """Stage that copies xp's own model or fetches one from the hub, skipped if it exists; none for any other model."""
     if spec.model.path != PLACE:
         return _fetched(spec, places, "model", spec.model.path, spec.model.revision)
-    config = json.dumps({"target": PLACE}) + "\n"
-    return (_model_stage(spec, places, "model", (COPIER, MANIFEST), PLACE, config, packages=()),)
+    return (_model_stage(spec, places, "model", "xp.builtin.tiny_model", {"target": PLACE}, MANIFEST),)
 
 
 def teacher_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
@@ -107,31 +102,24 @@ def teacher_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
 def _fetched(spec: RunSpec, places: RunPaths, name: str, path: str, commit: str | None) -> tuple[Stage, ...]:
     if commit is None:
         return ()
-    target = pinned_place(path, commit)
-    config = json.dumps({"name": path, "commit": commit, "target": target}, indent=2) + "\n"
-    return (_model_stage(spec, places, name, (FETCHER, SOURCES), target, config),)
+    config = {"name": path, "commit": commit, "target": pinned_place(path, commit)}
+    return (_model_stage(spec, places, name, "xp.worker.hub_model", config, SOURCES, "huggingface_hub"),)
 
 
 def _model_stage(
-    spec: RunSpec,
-    places: RunPaths,
-    name: str,
-    program: tuple[str, str],
-    target: str,
-    config: str,
-    packages: tuple[str, ...] = ("huggingface_hub",),
+    spec: RunSpec, places: RunPaths, name: str, module: str, config: Mapping[str, str], last: str, *packages: str
 ) -> Stage:
-    """Stage of a program, given with the file that it writes last, that leaves a model in `target`."""
-    (module, done), file = program, f"{places.stage(name)}/config.json"
+    """Stage of a program that leaves a model in the `target` of its config, where it writes the file `last` last."""
+    file, target = f"{places.stage(name)}/config.json", config["target"]
     job = Job(
         argv=("python", "-m", module, file),
-        files={file: config},
-        outputs=(f"{target}/{done}", f"{target}/config.json"),
+        files={file: json.dumps(config, indent=2) + "\n"},
+        outputs=(f"{target}/{last}", f"{target}/config.json"),
         resources=host_resources(spec),
         runtime=Runtime(packages=packages),
         env={**cpu_environment(spec.backend.num_threads), **QUIET},
     )
-    return Stage(name, job, needs=("prepare",), done=f"{target}/{done}")
+    return Stage(name, job, needs=("prepare",), done=f"{target}/{last}")
 
 
 STORE = "tasks"
@@ -292,11 +280,7 @@ def evaluate_stage(
 
 
 def train_and_evaluate(
-    spec: RunSpec,
-    places: RunPaths,
-    made: tuple[Stage, ...],
-    job: Job,
-    in_training: Collection[str] = (BEFORE, AFTER),
+    spec: RunSpec, places: RunPaths, made: tuple[Stage, ...], job: Job, in_training: Collection[str] = (BEFORE, AFTER)
 ) -> tuple[Stage, ...]:
     """Stages after the preparation of tasks.
 

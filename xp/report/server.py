@@ -190,14 +190,13 @@ class View:
         return hmac.compare_digest(token.encode(), self._token.encode())
 
 
-def serve(outputs: Path, runs: Sequence[Path], port: int, say: Callable[[str], None] = print) -> None:
+def serve(outputs: Path, runs: Sequence[Path], port: int) -> None:
     """Serves until Ctrl-C or SIGTERM.
 
     Args:
         outputs: the outputs root.
         runs: directories of the runs of the page. Empty means that all runs have a start page.
         port: port of 127.0.0.1. 0 means a free one.
-        say: receives lines for the user.
     """
     import uvicorn
 
@@ -207,8 +206,8 @@ def serve(outputs: Path, runs: Sequence[Path], port: int, say: Callable[[str], N
         listener = socket.create_server((HOST, port), backlog=64)
     except (OSError, OverflowError) as error:
         raise XpError(f"--port {port}: {error}; --port 0 takes a free one", ExitCode.RESOURCE) from None
-    say(f"http://{HOST}:{listener.getsockname()[1]}/?token={token}")
-    say("open this address in a browser of this machine (ssh -L forwards it); Ctrl-C ends the server")
+    print(f"http://{HOST}:{listener.getsockname()[1]}/?token={token}")
+    print("open this address in a browser of this machine (ssh -L forwards it); Ctrl-C ends the server")
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -200,13 +200,7 @@ class Section(BaseModel):
     """A part of the spec."""
 
     # Most processes of a run unpickle or copy sections and validate none: their validators are built at first use.
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        defer_build=True,
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     def faults(self) -> Iterator[str]:
         """Reasons why fields that are legal alone are not legal together."""

@@ -8,9 +8,8 @@ import re
 import select
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 from typing import BinaryIO
 
 from xp.launchers.base import Echo
@@ -47,20 +46,11 @@ def last_lines(log: Path, count: int) -> list[str]:
 class LogStream:
     """Converts the job's bytes to redacted lines."""
 
-    def __init__(
-        self,
-        file: BinaryIO,
-        redactor: Redactor,
-        echo: Echo,
-        *,
-        on_screen: bool,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, file: BinaryIO, redactor: Redactor, echo: Echo, *, on_screen: bool) -> None:
         self._file = file
         self._redactor = redactor
         self._echo = echo
         self._on_screen = on_screen
-        self._clock = clock
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._pending = ""
         self._shown = 0
@@ -116,7 +106,7 @@ class LogStream:
         self._shown = 0
         if end == "\r" or _REDRAW.search(body):
             self._progress = text if text.strip() else self._progress
-            if self._progress and self._clock() >= self._next_progress:
+            if self._progress and monotonic() >= self._next_progress:
                 self._in_file = self._progress
                 self._line(self._in_file)
             return
@@ -134,7 +124,7 @@ class LogStream:
 
     def _line(self, text: str) -> None:
         self._progress = ""
-        self._next_progress = self._clock() + PROGRESS_EVERY_S
+        self._next_progress = monotonic() + PROGRESS_EVERY_S
         self._file.write(f"{text}\n".encode())
         self._file.flush()
         if not self._on_screen:
