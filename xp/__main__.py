@@ -43,7 +43,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
         module, _, name = COMMANDS[parsed.command].handler.partition(":")
         if is_program:
             import_large(f"xp.cli.{module}")
-        handler = getattr(import_module(f"xp.cli.{module}"), name)
+        handler = getattr(import_module(f"xp.cli.{module}"), name or f"{module}_command")
         return _with_output(handler(parsed), is_product=is_product(parsed))
     except XpError as error:
         if "--debug" in arguments:

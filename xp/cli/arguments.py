@@ -25,7 +25,8 @@ class Command:
     add: Add
     """Adds its arguments."""
     handler: str
-    """Function that takes the arguments and returns the exit code: `module:name` below xp.cli, imported at need."""
+    """Function that takes the arguments and returns the exit code: `module:name` below xp.cli, imported at need. Alone,
+    `module` is `module:MODULE_command`."""
 
 
 NAMES_OF_RUNS: Final = "name of a run or an evaluation, a prefix, a pattern such as 'sweep-*', or a directory"
@@ -387,40 +388,30 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "search": Command(
         "search values with Optuna: training.learning_rate='interval(1e-4,1e-3)'", _search, "commands:search"
     ),
-    "install": Command("make the Python that the trainer needs, from its lock", _install, "install:install_command"),
+    "install": Command("make the Python that the trainer needs, from its lock", _install, "install"),
     "options": Command(
-        "list the groups and their options, or the options of one group with what they are",
-        _options,
-        "options:options_command",
+        "list the groups and their options, or the options of one group with what they are", _options, "options"
     ),
     "explain": Command(
-        "explain a key (value, origin, meaning, each backend's rendering) or a metric",
-        _explain,
-        "explain:explain_command",
+        "explain a key (value, origin, meaning, each backend's rendering) or a metric", _explain, "explain"
     ),
     "doctor": Command("check this machine against a plan", _doctor, "commands:doctor"),
     "env": Command(
         "environments: check one without a model, or its judge; create one", add_env, "environments:env_command"
     ),
-    "tasks": Command("the task store: list, show, profile, verify, prune", add_tasks, "tasks:tasks_command"),
+    "tasks": Command("the task store: list, show, profile, verify, prune", add_tasks, "tasks"),
     "runs": Command(
         "runs: list, show, diagnose, logs, tag, recipe, bundle, publish, fetch, cancel, trust, episode, compare",
         add_runs,
-        "runs:runs_command",
+        "runs",
     ),
     "replay": Command("do a recorded run again, and name what is not the same", _replay, "reproduce:replay_command"),
-    "rescore": Command(
-        "settle the recorded episodes of a run by another rule of rewards", _rescore, "rescore:rescore_command"
-    ),
-    "report": Command("write one offline page of runs: curves, episodes, comparison", _report, "report:report_command"),
+    "rescore": Command("settle the recorded episodes of a run by another rule of rewards", _rescore, "rescore"),
+    "report": Command("write one offline page of runs: curves, episodes, comparison", _report, "report"),
     "view": Command(
-        "serve a page of all runs, or the report of some, on 127.0.0.1, also during a run",
-        _view,
-        "report:view_command",
+        "serve a page of all runs, or the report of some, on 127.0.0.1, also during a run", _view, "report:view_command"
     ),
-    "completion": Command(
-        "print a script for completion of `xp` in a shell", _completion, "completion:completion_command"
-    ),
+    "completion": Command("print a script for completion of `xp` in a shell", _completion, "completion"),
 }
 """Commands, in the order of `--help`."""
 INSTEAD: Final = {

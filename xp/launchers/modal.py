@@ -73,7 +73,9 @@ class ModalLauncher(ServiceLauncher):
         result = f"{Path(launch.log).parent}/{RESULT}"
         if (code := _code(self._read(result))) is not None:
             return code
-        state = next((app.get("state") for app in self._apps() if app.get("app_id") == launch.native_id), None)
+        state = next(
+            (app.get("state") for app in _rows("app", "list") or () if app.get("app_id") == launch.native_id), None
+        )
         if state is None or "stopped" not in state:
             return None
         if (text := self._read(result)) is None:  # read again: it may be as old as the app's end
@@ -160,23 +162,12 @@ class ModalLauncher(ServiceLauncher):
 
     def _find(self, name: str) -> str | None:
         """Id of a running or recent app of this name. None means that there is none."""
-        return next((app.get("app_id") for app in self._apps() if app.get("description") == name), None)
-
-    def _apps(self) -> list[dict[str, str]]:
-        with suppress(XpError, ValueError, AttributeError):
-            apps = json.loads(ask([*_modal(), "app", "list", "--json"], timeout_s=ANSWER_S))
-            return [{key.lower().replace(" ", "_"): str(value) for key, value in app.items()} for app in apps]
-        return []
+        return next((app.get("app_id") for app in _rows("app", "list") or () if app.get("description") == name), None)
 
     def _entries(self, directory: str) -> dict[str, str] | None:
         """Name -> kind; None if the directory does not exist, or Modal does not answer."""
-        with suppress(XpError, ValueError, AttributeError, LookupError, TypeError):
-            entries = json.loads(
-                ask([*_modal(), "volume", "ls", "--json", str(self._spec.volume), directory], timeout_s=ANSWER_S)
-            )
-            rows = [{key.lower(): str(value) for key, value in row.items()} for row in entries]
-            return {row["filename"]: row["type"] for row in rows}
-        return None
+        rows = _rows("volume", "ls", str(self._spec.volume), directory)
+        return None if rows is None else {row.get("filename", ""): row.get("type", "") for row in rows}
 
     def _is_absent(self, name: str) -> bool:
         """Returns whether Modal says that a file does not exist; False also if it does not answer."""
@@ -202,6 +193,14 @@ def _code(text: bytes | None) -> int | None:
     """The exit code in a stage's result; None if there is none."""
     with suppress(ValueError, KeyError, TypeError):
         return Result.from_json((text or b"").decode()).exit_code
+    return None
+
+
+def _rows(group: str, action: str, *words: str) -> list[dict[str, str]] | None:
+    """Rows of a listing of Modal's, with keys in small letters. None means that Modal does not answer."""
+    with suppress(XpError, ValueError, AttributeError, TypeError):
+        rows = json.loads(ask([*_modal(), group, action, "--json", *words], timeout_s=ANSWER_S))
+        return [{key.lower().replace(" ", "_"): str(value) for key, value in row.items()} for row in rows]
     return None
 
 
