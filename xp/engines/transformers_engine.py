@@ -27,6 +27,7 @@ from xp.engines.conversation import Conversation, EpisodeEngine, OpenEngine, Ope
 from xp.engines.kv_cache import Prefix, SlotCache, mask_rule, masks
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
+from xp.lib.grouping import grouped
 from xp.spec import Sampling
 from xp.worker.token_budget import is_cut
 
@@ -163,7 +164,7 @@ class TransformersEngine(EpisodeEngine):
         begins, self._begins = self._begins, []
         self._prefill(begins)
         logits = []
-        for prompt, numbers in _grouped(begins, self._prompts):
+        for prompt, numbers in grouped((self._prompts[number], number) for number in begins).items():
             prefix, behind = self._known[prompt]
             self._cache.fill([self._slots[number] for number in numbers], prefix)
             logits.append(behind.expand(len(numbers), -1))
@@ -190,8 +191,10 @@ class TransformersEngine(EpisodeEngine):
 
     def _prefill(self, begins: Sequence[int]) -> None:
         """Prefills new prompts, each in the slot of its first episode."""
-        new = {prompt: self._slots[numbers[0]] for prompt, numbers in _grouped(begins, self._prompts)}
-        new = {prompt: slot for prompt, slot in new.items() if prompt not in self._known}
+        new: dict[tuple[int, ...], int] = {}
+        for number in begins:
+            if self._prompts[number] not in self._known:
+                new.setdefault(self._prompts[number], self._slots[number])
         if not new:
             return
         slots = list(new.values())
@@ -297,14 +300,6 @@ def check_decoding(model: Any) -> None:
         text = f"xp's own decoding is not that of {type(model).__name__}: {reason}; {fix}"
         raise XpError(text, ExitCode.PLAN) from error
     _CHECKED.add(model)
-
-
-def _grouped(numbers: Sequence[int], prompts: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], list[int]]]:
-    """Episodes by their prompt, in the order of each prompt's first episode."""
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for number in numbers:
-        groups.setdefault(prompts[number], []).append(number)
-    return list(groups.items())
 
 
 def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:

@@ -7,6 +7,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -301,11 +302,8 @@ def _by_policies(groups: Sequence[Sequence[tuple[Task, Policy]]]) -> list[list[t
 def _slots(rules: EnvConfig, environ: Mapping[str, str], task: Task, num_slots: int, watch: Watch) -> Slots:
     """Measures a server's sessions with a provider and a server of its own, which may be overloaded."""
     limits = slot_limits(rules.limits, num_slots)
-    provider = load_provider(rules.model_copy(update={"limits": limits}), environ)
-    try:
+    with closing(load_provider(rules.model_copy(update={"limits": limits}), environ)) as provider:
         return measure_slots(provider, task, num_slots, lambda: watch.is_over)
-    finally:
-        provider.close()
 
 
 def _visit(provider: Provider, task: Task, rules: EnvConfig) -> Visit:

@@ -43,17 +43,13 @@ class Catalog:
         return self._env
 
     async def version(self) -> str:
-        reply = await self._json("GET", "/version")
-        if not isinstance(reply, dict):
-            raise ProtocolError("GET /version: not an object")
+        reply = wire.mapping(await self._json("GET", "/version"), "GET /version")
         return f"openreward {reply.get('version')} {reply.get('build_sha') or ''}".strip()
 
     async def splits(self) -> tuple[str, ...]:
         path = f"/{await self.env()}/splits"
-        reply = await self._json("GET", path)
-        if not isinstance(reply, list):
-            raise ProtocolError(f"GET {path}: not a list")
-        return tuple(wire.string(item.get("name") if isinstance(item, dict) else item, path) for item in reply)
+        names = wire.listed(await self._json("GET", path), f"GET {path}", "the list of splits")
+        return tuple(wire.string(item.get("name") if isinstance(item, dict) else item, path) for item in names)
 
     async def num_tasks(self, split: str) -> int:
         path = f"/{await self.env()}/num_tasks"
@@ -86,10 +82,7 @@ class Catalog:
             reply = await self._json("POST", path, {"split": split})
         except (NotOffered, SessionLost):
             return None
-        specs = reply.get("tasks") if isinstance(reply, dict) else None
-        if not isinstance(specs, list):
-            raise ProtocolError(f"POST {path}: not a list of tasks")
-        return [wire.task_spec(spec, path) for spec in specs]
+        return wire.task_specs(reply, f"POST {path}")
 
     async def _range(self, split: str, start: int, stop: int) -> dict[int, Mapping[str, Any]]:
         path = f"/{await self.env()}/task_range"
@@ -97,10 +90,10 @@ class Catalog:
         for first in range(start, stop, PAGE):
             last = min(first + PAGE, stop)
             reply = await self._json("POST", path, {"split": split, "start": first, "stop": last})
-            specs = reply.get("tasks") if isinstance(reply, dict) else None
-            if not isinstance(specs, list) or len(specs) != last - first:
+            specs = wire.task_specs(reply, f"POST {path}")
+            if len(specs) != last - first:
                 raise ProtocolError(f"POST {path}: not the {last - first} tasks that were asked for")
-            by_index.update({first + offset: wire.task_spec(spec, path) for offset, spec in enumerate(specs)})
+            by_index.update(enumerate(specs, start=first))
         return by_index
 
     async def _each(self, split: str, indices: Sequence[int]) -> dict[int, Mapping[str, Any]]:
@@ -110,7 +103,7 @@ class Catalog:
         async def one(index: int) -> Mapping[str, Any]:
             async with slots:
                 reply = await self._json("POST", path, {"split": split, "index": index})
-            return wire.task_spec(reply.get("task") if isinstance(reply, dict) else None, path)
+            return wire.mapping(wire.mapping(reply, path).get("task"), f"POST {path}: task")
 
         return dict(zip(indices, await asyncio.gather(*map(one, indices)), strict=True))
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from xp.envs.base import DeadlineExceeded, Message, ProtocolError, SessionLost, ToolResult, ToolSpec
 from xp.envs.loop import run
-from xp.envs.messages import chat_messages
+from xp.envs.messages import chat_call, chat_messages
 
 T = TypeVar("T")
 
@@ -87,8 +87,7 @@ class ConversationSession(ABC):
             known = ", ".join(tool.name for tool in self._tools) or "none"
             return ToolResult(f"Error: there is no tool {name!r}; there are: {known}", is_call_error=True)
         self._num_calls += 1
-        function = {"name": name, "arguments": json.dumps(dict(arguments))}
-        call = {"id": f"call_{self._num_calls}", "type": "function", "function": function}
+        call = chat_call(f"call_{self._num_calls}", name, json.dumps(dict(arguments)))
         return self._say({"role": "assistant", "content": None, "tool_calls": [call]})
 
     def answer(self, text: str) -> ToolResult:

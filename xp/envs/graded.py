@@ -10,25 +10,15 @@ import json
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from queue import LifoQueue
 from typing import Any, Final
 
-from xp.envs.base import (
-    DeadlineExceeded,
-    EnvFault,
-    EnvUnavailable,
-    Message,
-    ResponseLost,
-    SessionLost,
-    Task,
-    ToolResult,
-    ToolSpec,
-)
+from xp.envs.base import DeadlineExceeded, EnvUnavailable, ResponseLost, Task, ToolResult
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import EnvConfig
 from xp.envs.graders import NUM_LIMITED, check_answers, grader_of, reads_thinking, rows_of
+from xp.envs.hosted import HostedSession
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
 from xp.envs.rows import Rows, checked, line_of, load_rows, messages_of, name_of
@@ -126,7 +116,7 @@ class GradedProvider(IndexedProvider):
         return [rows[index] for index in indices]
 
 
-class GradedSession:
+class GradedSession(HostedSession):
     """See xp.envs.base.Session: plain messages go to the grader, there are no tools.
 
     Args:
@@ -136,7 +126,9 @@ class GradedSession:
         reads_thinking: whether the grader reads all that the model wrote.
     """
 
+    grace_s = 0.0
     takes_answer = True
+    _tools = ()
 
     def __init__(
         self, process: ChildProcess, row: Mapping[str, Any], limits: EnvLimits, *, reads_thinking: bool
@@ -145,52 +137,30 @@ class GradedSession:
         self.reads_thinking = reads_thinking
         self._is_closed, self._has_answered = False, False
         try:
-            self._opening = self._begin()
+            self._begin()
         except ResponseLost:
-            self._opening = self._begin()
+            self._begin()
 
-    def _begin(self) -> list[Message]:
+    def _begin(self) -> None:
         """Opens a conversation. The process may end because of another one, which must not make this one void."""
         self._child, self._number = self._process.child(), self._process.number()
         limit_s, what = self._limits.create_timeout_s, "the grader's beginning"
-        opening: list[Message] = self._child.ask("open", self._number, dict(self._row), limit_s, what)
-        return opening
-
-    def prompt(self) -> list[Message]:
-        return list(self._opening)
-
-    def tools(self) -> tuple[ToolSpec, ...]:
-        return ()
+        self._opening = self._child.ask("open", self._number, dict(self._row), limit_s, what)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         self._check_open()
         return ToolResult(NO_TOOLS, is_call_error=True)
 
     def answer(self, text: str) -> ToolResult:
-        self._check_open()
         try:
-            result = self._take(text)
+            result = self._do("take", text, "the grader")
         except ResponseLost:
             if self._has_answered:
                 raise
             self._begin()
-            result = self._take(text)
+            result = self._do("take", text, "the grader")
         self._has_answered = True
         return result
-
-    def _take(self, text: str) -> ToolResult:
-        result: ToolResult = self._child.ask("take", self._number, text, self._limits.call_timeout_s, "the grader")
-        return result
-
-    def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            with suppress(EnvFault):
-                self._child.ask("close", self._number, None, self._limits.call_timeout_s, "the grader's close")
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise SessionLost("the session is closed")
 
 
 class LimitedSession(GradedSession):

@@ -78,7 +78,16 @@ class HostedProvider(IndexedProvider):
 
 
 class HostedSession:
-    """See xp.envs.base.Session; opened by HostedProvider.open."""
+    """See xp.envs.base.Session; its other side is in a child process.
+
+    Args:
+        child: the process.
+        number: number of the conversation there.
+        opened: `prompt`, `tools` and `takes_answer`.
+        limits: limits of the environment.
+    """
+
+    grace_s = GRACE_S
 
     def __init__(self, child: Child, number: int, opened: Mapping[str, Any], limits: EnvLimits) -> None:
         self._child, self._number, self._limits = child, number, limits
@@ -102,15 +111,19 @@ class HostedSession:
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
+            limit_s = self._limits.call_timeout_s + self.grace_s
             with suppress(EnvFault, XpError):
-                self._child.ask("close", self._number, None, self._limits.call_timeout_s + GRACE_S, "the close")
+                self._child.ask("close", self._number, None, limit_s, "the close")
 
     def _do(self, verb: str, argument: Any, what: str) -> ToolResult:
-        if self._is_closed:
-            raise SessionLost("the session is closed")
-        limit_s = self._limits.call_timeout_s + GRACE_S
+        self._check_open()
+        limit_s = self._limits.call_timeout_s + self.grace_s
         result: ToolResult = self._child.ask(verb, self._number, argument, limit_s, what)
         return result
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SessionLost("the session is closed")
 
 
 class _Host(ChildProcess):

@@ -33,6 +33,11 @@ def call_id(number: int) -> str:
     return f"call{number:05}"
 
 
+def chat_call(identity: str, name: str, arguments: Any) -> dict[str, Any]:
+    """A call in the form of chat completions."""
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
 def chat_messages(value: Any) -> list[Message]:
     """The messages with plain values alone, and the results of a turn in the order of its calls.
 
@@ -119,5 +124,4 @@ def _call(call: Any, number: int, place: int) -> dict[str, Any]:
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
         expected = "a tool call with a name and arguments as an object"
         raise ProtocolError(f"message {number}: expected {expected}, got {call!r:.80}") from None
-    known = str(call.get("id") or call_id(place))
-    return {"id": known, "type": "function", "function": {"name": str.__str__(name), "arguments": value}}
+    return chat_call(str(call.get("id") or call_id(place)), str.__str__(name), value)

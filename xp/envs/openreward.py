@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -79,11 +79,8 @@ class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
 
     def score_group(self, task: Task, dialogues: Sequence[Sequence[Message]]) -> list[float]:
         """See xp.envs.base.GroupScorer."""
-        session = self.open(task)
-        try:
+        with closing(self.open(task)) as session:
             return session.score_group(dialogues)
-        finally:
-            session.close()
 
     def _ask(self, question: Callable[[Catalog], Coroutine[Any, Any, T]]) -> T:
         core = self._core()

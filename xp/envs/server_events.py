@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-from xp.errors import ExitCode
-from xp.lib.reading import lines_of
 from xp.secrets.redaction import Redactor, secret_values
 
 VARIABLE: Final = "XP_SERVER_EVENTS"
@@ -40,14 +37,3 @@ class ServerEvents:
             line = json.dumps({**event, "env": self._env, "text": text})
             with open(self._file, "a", encoding="utf-8") as record:
                 record.write(f"{line}\n")
-
-
-def server_events(file: Path, below: Path) -> list[Mapping[str, Any]]:
-    """The events on record, without incomplete lines; raises XpError as `lines_of` does."""
-    events = []
-    for line in lines_of(file, ExitCode.RUN_DIR, below=below):
-        try:
-            events.append(json.loads(line))
-        except ValueError:
-            continue
-    return [one for one in events if isinstance(one, dict)]

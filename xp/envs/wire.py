@@ -29,11 +29,9 @@ def check_index(task: Task) -> None:
         raise ProtocolError(f"task {task.id}: a negative index; the server would take it for the last task")
 
 
-def task_spec(value: Any, path: str) -> Mapping[str, Any]:
-    """A task's description; raises ProtocolError if it is not an object."""
-    if not isinstance(value, dict):
-        raise ProtocolError(f"POST {path}: a task that is {type(value).__name__}")
-    return value
+def task_specs(value: Any, what: str) -> list[Mapping[str, Any]]:
+    """Parses an answer with a list of tasks, each an object."""
+    return [mapping(one, f"{what}: a task") for one in listed(mapping(value, what).get("tasks"), what, "tasks")]
 
 
 def parse_json(text: str | bytes, what: str) -> Any:
@@ -79,13 +77,11 @@ def messages(value: Any, what: str) -> list[Message]:
     parsed: list[dict[str, Any]] = []
     for item in value:
         message = mapping(item, what)
-        role, blocks = message.get("role"), message.get("blocks")
+        role = message.get("role")
         if role not in ROLES:
             refuse(what, "role", role)
-        if not isinstance(blocks, list):
-            refuse(what, "blocks", blocks)
         calls, results, rest = [], [], []
-        for block in blocks:
+        for block in listed(message.get("blocks"), what, "blocks"):
             match mapping(block, what):
                 case {"type": "tool_call"}:
                     calls.append({"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input")})
@@ -123,10 +119,10 @@ def blocks(dialogue: Iterable[Message], *, is_rich: bool) -> list[dict[str, Any]
 
 def scores(value: Any, expected: int, what: str) -> list[float]:
     """Parses the answer of `/score_group`: one number for each candidate, in their order."""
-    listed = mapping(value, what).get("scores")
-    if not isinstance(listed, list) or len(listed) != expected:
-        refuse(what, f"the list of {expected} scores", listed)
-    values = [reward_of(mapping(one, what).get("reward"), what) for one in listed]
+    given = mapping(value, what).get("scores")
+    if not isinstance(given, list) or len(given) != expected:
+        refuse(what, f"the list of {expected} scores", given)
+    values = [reward_of(mapping(one, what).get("reward"), what) for one in given]
     if None in values:
         raise ProtocolError(f"{what}: a score has no reward")
     return [value for value in values if value is not None]
@@ -134,9 +130,7 @@ def scores(value: Any, expected: int, what: str) -> list[float]:
 
 def block_text(blocks: Any, what: str) -> str:
     """The joined text of content blocks; raises ProtocolError for an image, which is not supported."""
-    if not isinstance(blocks, list):
-        refuse(what, "blocks", blocks)
-    return "".join(_one_block(mapping(block, what), what) for block in blocks)
+    return "".join(_one_block(mapping(block, what), what) for block in listed(blocks, what, "blocks"))
 
 
 def _one_block(block: Mapping[str, Any], what: str) -> str:
@@ -171,10 +165,8 @@ def tool_specs(items: Any, what: str, schema_keys: tuple[str, ...]) -> tuple[Too
         what: name of the answer in messages.
         schema_keys: keys of a tool that may hold its schema; the first one with a value counts.
     """
-    if not isinstance(items, list):
-        refuse(what, "tools", items)
     specs = []
-    for item in items:
+    for item in listed(items, what, "tools"):
         tool = mapping(item, what)
         schema: Any = next((value for key in schema_keys if (value := tool.get(key))), {})
         name, description = string(tool.get("name"), what), str(tool.get("description") or "")
@@ -215,6 +207,12 @@ def reward_of(value: Any, what: str) -> float | None:
 def mapping(value: Any, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         refuse(what, "an object", value)
+    return value
+
+
+def listed(value: Any, what: str, field: str) -> list[Any]:
+    if not isinstance(value, list):
+        refuse(what, field, value)
     return value
 
 

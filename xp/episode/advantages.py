@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from xp.errors import ExitCode, XpError
+from xp.lib.grouping import grouped
 from xp.lib.load import load_object
 from xp.spec import AdvantageScale, Algorithm, Estimator
 
@@ -59,10 +60,7 @@ def without_variance(rewards: Sequence[float | None], groups: Sequence[str]) -> 
 
 def of_groups(rewards: Sequence[float | None], groups: Sequence[str]) -> dict[str, list[float]]:
     """Rewards of each group's valid episodes; arguments as of `without_variance`."""
-    by_group: dict[str, list[float]] = {}
-    for group, reward in zip(groups, rewards, strict=True):
-        by_group.setdefault(group, []).extend([] if reward is None else [reward])
-    return by_group
+    return grouped((group, reward) for group, reward in zip(groups, rewards, strict=True) if reward is not None)
 
 
 def differ(rewards: Sequence[float]) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from xp.envs.base import ToolSpec
 from xp.envs.config import EpisodeConfig
+from xp.envs.messages import chat_call
 from xp.episode.dialects import SYNTAX
 from xp.episode.prompt import tool_schema
 from xp.episode.tokens import ChatTokens
@@ -87,11 +88,7 @@ def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
 def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any], identity: str, values: Any) -> str:
     """The assistant's turn as the template renders it; empty if the template does not support calls."""
     question = {"role": "user", "content": "Where is the key?"}
-    called = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": identity, "type": "function", "function": {"name": TOOL.name, "arguments": values}}],
-    }
+    called = {"role": "assistant", "content": "", "tool_calls": [chat_call(identity, TOOL.name, values)]}
     tools = [tool_schema(TOOL)]
     options = {"tools": tools, "tokenize": False, **arguments, **dated(tokenizer, arguments, tools)}
     try:

@@ -23,6 +23,7 @@ from xp.envs.base import (
 )
 from xp.envs.config import EnvConfig
 from xp.envs.judges import total_usage
+from xp.envs.messages import chat_call
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Reply, Tokens, Turn
 from xp.episode.prompt import opening_messages, tool_schemas
@@ -272,11 +273,7 @@ class Episode:
         message = Message(role="assistant", content=valid_text(content))
         if read:
             message["tool_calls"] = [
-                {
-                    "id": syntax.call_id(call.name, number),
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": dict(call.arguments)},
-                }
+                chat_call(syntax.call_id(call.name, number), call.name, dict(call.arguments))
                 for number, call in enumerate(read, start=self._num_tool_calls)
             ]
             self._num_tool_calls += len(read)

@@ -11,6 +11,7 @@ from xp.envs.graded import TIMED_OUT
 from xp.envs.judges import total_usage
 from xp.episode.clusters import clustered_stderr
 from xp.episode.metrics import EpisodeFacts, void_reasons
+from xp.lib.grouping import grouped
 
 RECORD: Final = "eval.json"
 SCHEMA_VERSION: Final = 2
@@ -60,10 +61,7 @@ def evaluation_record(
 
 def rewards_of(played: Sequence[EpisodeFacts]) -> dict[str, list[float | None]]:
     """Task -> the rewards of its episodes, in the order of play. None means void."""
-    tasks: dict[str, list[float | None]] = {}
-    for one in played:
-        tasks.setdefault(one.task_id, []).append(one.outcome.reward)
-    return tasks
+    return grouped((one.task_id, one.outcome.reward) for one in played)
 
 
 def figures(played: Sequence[EpisodeFacts], pass_threshold: float) -> dict[str, Any]:

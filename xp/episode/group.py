@@ -10,6 +10,7 @@ from typing import Any
 
 from xp.envs.base import GroupScorer, Message, Provider, Task
 from xp.envs.config import EnvConfig
+from xp.envs.messages import chat_call
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import GroupEpisode
 from xp.episode.shaping import finished_value, numbers_of
@@ -83,10 +84,8 @@ def load_group_fn(name: str) -> tuple[Callable[..., Any], bool]:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise XpError(f"group_reward_fn {name} cannot be loaded: {error}") from error
     needed = [one.name for one in parameters[1:] if one.default is one.empty and one.name != "task"]
-    if not parameters or parameters[0].kind not in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    ):
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not parameters or parameters[0].kind not in positional:
         raise XpError(f"group_reward_fn {name} must take the list of the group's episodes as its first argument")
     if needed:
         raise XpError(f"group_reward_fn {name} has unknown parameters {', '.join(needed)}; `task` alone may follow")
@@ -108,10 +107,8 @@ def dialogue(episode: GroupEpisode, dialect: Dialect | str) -> list[Message]:
         elif one["role"] == "tool" and turn is not None:
             if "tool_call_id" in one and calls and one.get("name") == calls[0]["name"]:
                 call = calls.popleft()
-                function = {"name": call["name"], "arguments": dict(call["arguments"])}
-                turn.setdefault("tool_calls", []).append(
-                    {"id": one["tool_call_id"], "type": "function", "function": function}
-                )
+                executed = chat_call(one["tool_call_id"], call["name"], dict(call["arguments"]))
+                turn.setdefault("tool_calls", []).append(executed)
             else:
                 one = Message(role="user", content=one["content"])
         messages.append(one)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from xp.episode.call_data import Data, json_value, up_to, without_thinking
@@ -42,11 +41,12 @@ def _syntax(
     write: Callable[[str, Mapping[str, Any]], str],
     thinking: tuple[tuple[str, str], ...] = (),
     answer: str = r"(?!)",
+    **more: Any,
 ) -> Syntax:
     """One dialect.
 
     Args:
-        form: as in Syntax, like `write` and `thinking`.
+        form: as in Syntax, like `write`, `thinking` and `more`.
         opening: regular expression of the tag that opens a call, without capturing groups.
         closing: the same of the tag that closes it; `(?!)` if the dialect has none.
         data: the form of a call's arguments.
@@ -61,7 +61,7 @@ def _syntax(
     def plain(text: str) -> str:
         return re.sub(answer, "", without_thinking(text, None, *thinking))
 
-    return Syntax(form, read, write, plain, thinking=thinking)
+    return Syntax(form, read, write, plain, thinking=thinking, **more)
 
 
 def _named(head: str, to_json: Callable[[str], str] = str.strip) -> Callable[[str], list[ParsedCall]]:
@@ -181,18 +181,16 @@ JSON_SYNTAX: Final[Mapping[Dialect, Syntax]] = {
             f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}{_SEP}{_json(arguments)}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
         ),
     ),
-    Dialect.KIMI: replace(
-        _syntax(
-            form="<|tool_calls_section_begin|><|tool_call_begin|>functions.<tool>:0<|tool_call_argument_begin|>{...}"
-            "<|tool_call_end|><|tool_calls_section_end|>",
-            opening=r"(?:<\|tool_calls_section_begin\|>\s*)?<\|tool_call_begin\|>|<\|tool_calls_section_begin\|>",
-            closing=r"<\|tool_call_end\|>(?:\s*<\|tool_calls_section_end\|>)?|<\|tool_calls_section_end\|>",
-            data=json_value(r"(?<=<\|tool_call_argument_begin\|>)\s*\{"),
-            calls=_named(r"\s*(?:functions\.)?([^\s:<]+):\d+\s*<\|tool_call_argument_begin\|>"),
-            write=lambda name, arguments: (
-                f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>"
-                f"{_json(arguments)}<|tool_call_end|><|tool_calls_section_end|>"
-            ),
+    Dialect.KIMI: _syntax(
+        form="<|tool_calls_section_begin|><|tool_call_begin|>functions.<tool>:0<|tool_call_argument_begin|>{...}"
+        "<|tool_call_end|><|tool_calls_section_end|>",
+        opening=r"(?:<\|tool_calls_section_begin\|>\s*)?<\|tool_call_begin\|>|<\|tool_calls_section_begin\|>",
+        closing=r"<\|tool_call_end\|>(?:\s*<\|tool_calls_section_end\|>)?|<\|tool_calls_section_end\|>",
+        data=json_value(r"(?<=<\|tool_call_argument_begin\|>)\s*\{"),
+        calls=_named(r"\s*(?:functions\.)?([^\s:<]+):\d+\s*<\|tool_call_argument_begin\|>"),
+        write=lambda name, arguments: (
+            f"<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>"
+            f"{_json(arguments)}<|tool_call_end|><|tool_calls_section_end|>"
         ),
         call_id=lambda name, number: f"functions.{name}:{number}",
     ),
@@ -205,19 +203,17 @@ JSON_SYNTAX: Final[Mapping[Dialect, Syntax]] = {
         write=lambda name, arguments: f"<|tool_call>call:{name}{_gemma_value(arguments)}<tool_call|>",
         thinking=(("<|channel>", "<channel|>"),),
     ),
-    Dialect.COHERE: replace(
-        _syntax(
-            form='<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "<tool>", "parameters": {...}}]<|END_ACTION|>',
-            opening=r"<\|START_ACTION\|>",
-            closing=r"<\|END_ACTION\|>",
-            data=json_value(r"(?<=<\|START_ACTION\|>)\s*[\[{]"),
-            calls=_listed,
-            write=lambda name, arguments: (
-                f"{_ACTION}{_json({'tool_call_id': '0', 'tool_name': name, 'parameters': arguments})}{_END}"
-            ),
-            thinking=(("<|START_THINKING|>", "<|END_THINKING|>"),),
-            answer=r"<\|(?:START|END)_(?:RESPONSE|TEXT)\|>",
+    Dialect.COHERE: _syntax(
+        form='<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "<tool>", "parameters": {...}}]<|END_ACTION|>',
+        opening=r"<\|START_ACTION\|>",
+        closing=r"<\|END_ACTION\|>",
+        data=json_value(r"(?<=<\|START_ACTION\|>)\s*[\[{]"),
+        calls=_listed,
+        write=lambda name, arguments: (
+            f"{_ACTION}{_json({'tool_call_id': '0', 'tool_name': name, 'parameters': arguments})}{_END}"
         ),
+        thinking=(("<|START_THINKING|>", "<|END_THINKING|>"),),
+        answer=r"<\|(?:START|END)_(?:RESPONSE|TEXT)\|>",
         joined=lambda calls: (
             _ACTION + ",\n    ".join(call.removeprefix(_ACTION).removesuffix(_END) for call in calls) + _END
         ),

@@ -7,6 +7,8 @@ from itertools import product
 from typing import Any, Final
 from urllib.parse import unquote
 
+from xp.lib.grouping import grouped
+
 Schema = Mapping[str, Any]
 TYPES: Final = frozenset({"string", "integer", "number", "boolean", "object", "array", "null"})
 MAX_PARTS: Final = 256
@@ -35,10 +37,8 @@ def branches(schema: Any, root: Schema) -> tuple[Schema, ...]:
 
 def properties(root: Schema) -> dict[str, Any]:
     """Schemas of a tool's arguments, by name."""
-    schemas: dict[str, list[Any]] = {}
-    for branch in branches(root, root):
-        for name, schema in _mapping(branch.get("properties")).items():
-            schemas.setdefault(name, []).append(schema)
+    declared = (_mapping(branch.get("properties")) for branch in branches(root, root))
+    schemas = grouped((name, schema) for part in declared for name, schema in part.items())
     return {name: ones[0] if len(ones) == 1 else {"anyOf": ones} for name, ones in schemas.items()}
 
 

@@ -27,6 +27,7 @@ from xp.episode.outcome import GroupEpisode
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import append_line
 from xp.lib.digest import digest_of
+from xp.lib.reading import objects_of
 from xp.lib.text import valid_text
 from xp.spec.dialect import Dialect
 from xp.spec.judge import SERVER_URL, JudgeScoring, JudgeSpec
@@ -69,7 +70,8 @@ class JudgeLog:
 
     def __init__(self, directory: Path | None = None, earlier: Iterable[Path] = ()) -> None:
         self._directory, self._lock = directory, threading.Lock()
-        self._known = {digest: line for file in earlier for digest, line in _lines(file)}
+        lines = (line for file in earlier for line in objects_of(file, ExitCode.RUN_DIR))
+        self._known: dict[str, Mapping[str, Any]] = {str(line["digest"]): line for line in lines if "digest" in line}
 
     def known(self, digest: str) -> str | None:
         """The recorded answer to a request."""
@@ -83,15 +85,6 @@ class JudgeLog:
                 self._directory.mkdir(parents=True, exist_ok=True)
                 file = self._directory / f"{os.uname().nodename}-{os.getpid()}.jsonl"
                 append_line(file, json.dumps(line, ensure_ascii=False), 0o600)
-
-
-def _lines(file: Path) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    for text in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-            yield str(line["digest"]), line
-        except (ValueError, LookupError, TypeError, RecursionError):
-            continue  # the last line of a killed process
 
 
 class Judge:

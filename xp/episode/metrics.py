@@ -10,6 +10,7 @@ from typing import Final
 from xp.envs.judges import total_usage
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
+from xp.lib.grouping import grouped
 
 FULL_REWARD: Final = 1.0
 """Default threshold of a pass, which is not part of a metric's name."""
@@ -119,10 +120,7 @@ def pass_name(group_size: int, pass_threshold: float) -> str:
 
 def _means(source: str, entries: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Mean of each further metric of reward functions or graders, over the episodes that have it."""
-    by_name: dict[str, list[float]] = {}
-    for one in entries:
-        for name, value in one.items():
-            by_name.setdefault(f"{source}/{name}", []).append(value)
+    by_name = grouped((f"{source}/{name}", value) for one in entries for name, value in one.items())
     return {name: fmean(values) for name, values in sorted(by_name.items())}
 
 
@@ -133,9 +131,7 @@ def _of_judges(scored: Sequence[EpisodeFacts]) -> dict[str, float]:
 
 def _groups(played: Sequence[EpisodeFacts], group_size: int) -> list[list[EpisodeFacts]]:
     """Each group's scored episodes; a task that a step has twice has two groups."""
-    of_task: dict[str, list[EpisodeFacts]] = {}
-    for one in played:
-        of_task.setdefault(one.task_id, []).append(one)
+    of_task = grouped((one.task_id, one) for one in played)
     groups = [
         episodes[at : at + group_size] for episodes in of_task.values() for at in range(0, len(episodes), group_size)
     ]

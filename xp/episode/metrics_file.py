@@ -14,7 +14,7 @@ from typing import Any
 from xp.episode.metric_table import check_names
 from xp.errors import ExitCode
 from xp.lib.atomic import append_line
-from xp.lib.reading import is_count, lines_of
+from xp.lib.reading import is_count, objects_of
 
 
 class MetricsFile:
@@ -76,19 +76,9 @@ def metrics_lines(path: Path) -> Iterator[dict[str, Any]]:
     """
     if not os.path.lexists(path):
         return
-    for text in lines_of(path, ExitCode.RUN_DIR, below=path.parent):
-        if (line := _line(text)) is not None:
+    for line in objects_of(path, ExitCode.RUN_DIR, below=path.parent):
+        if isinstance(line.get("stage"), str) and is_count(line.get("step")):
             yield line
-
-
-def _line(text: bytes) -> dict[str, Any] | None:
-    """Parses one line. None means incomplete, or not metrics."""
-    try:
-        line = json.loads(text)
-    except ValueError:
-        return None
-    is_metrics = isinstance(line, dict) and isinstance(line.get("stage"), str) and is_count(line.get("step"))
-    return line if is_metrics else None
 
 
 def last_step(path: Path) -> int | None:

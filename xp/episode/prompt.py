@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
@@ -21,15 +22,14 @@ WAY_OUT: Final = (
 """Ending of a message about a prompt that is not the prepared one."""
 MAX_EXCERPT: Final = 48
 """Largest number of characters of each text in the description of a difference."""
+_PLACEHOLDER: Final = re.compile(r"\{tools\}|\{tool_names\}")
 
 
 def tool_schema(tool: ToolSpec) -> dict[str, Any]:
     """A tool in the format of `tools=` of Hugging Face chat templates."""
     parameters = dict(tool.parameters) or EMPTY_PARAMETERS
-    return {
-        "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": parameters},
-    }
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return {"type": "function", "function": function}
 
 
 def tool_schemas(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
@@ -48,8 +48,8 @@ def opening_messages(template: str | None, prompt: Sequence[Message], tools: Seq
     if template is None:
         return [_clean(message) for message in prompt]
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in tool_schemas(tools))
-    names = ", ".join(tool.name for tool in tools)
-    system = "".join({"{tools}": lines, "{tool_names}": names}.get(piece, piece) for piece in _pieces(template))
+    texts = {"{tools}": lines, "{tool_names}": ", ".join(tool.name for tool in tools)}
+    system = _PLACEHOLDER.sub(lambda placeholder: texts[placeholder[0]], template)
     if prompt and prompt[0]["role"] == "system":
         prompt, system = prompt[1:], f"{system}\n\n{prompt[0]['content']}"
     return [_clean(message) for message in (Message(role="system", content=system), *prompt)]
@@ -81,7 +81,7 @@ def session_messages(template: str | None, session: Session) -> list[Message]:
     Args:
         template: system prompt, as in `opening_messages`.
     """
-    tools = session.tools() if template is not None and len(_pieces(template)) > 1 else ()
+    tools = session.tools() if template is not None and _PLACEHOLDER.search(template) else ()
     return opening_messages(template, session.prompt(), tools)
 
 
@@ -105,19 +105,6 @@ def _excerpts(*values: object) -> list[str]:
     start = max(0, next((at for at, (one, other) in pairs if one != other), min(map(len, texts))) - MAX_EXCERPT // 2)
     end = start + MAX_EXCERPT
     return [repr("..." * (start > 0) + text[start:end] + "..." * (end < len(text))) for text in texts]
-
-
-def _pieces(template: str) -> list[str]:
-    """The template split at its placeholders, so that a placeholder within a tool's text is not replaced."""
-    pieces = [template]
-    for placeholder in ("{tools}", "{tool_names}"):
-        pieces = [
-            part
-            for piece in pieces
-            for index, text in enumerate(piece.split(placeholder))
-            for part in ([placeholder, text] if index else [text])
-        ]
-    return pieces
 
 
 _SYSTEM: Final = """# Tools

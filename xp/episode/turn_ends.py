@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import Message
-from xp.envs.messages import call_id
+from xp.envs.messages import call_id, chat_call
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import json_of
 
@@ -71,11 +71,7 @@ def calling_turn(names: Sequence[str], ids: Sequence[str] = ()) -> list[Mapping[
     """A dialogue whose last turn calls these tools, with the placeholder in the last call."""
     last = len(names) - 1
     calls = [
-        {
-            "id": ids[number] if ids else call_id(number),
-            "type": "function",
-            "function": {"name": name, "arguments": {"mark": TURN if number == last else CALL}},
-        }
+        chat_call(ids[number] if ids else call_id(number), name, {"mark": TURN if number == last else CALL})
         for number, name in enumerate(names)
     ]
     return [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from xp.envs import wire
-from xp.envs.base import EnvFault, ProtocolError
+from xp.envs.base import EnvFault
 from xp.envs.loop import run
 from xp.envs.target import api_target, origin
 from xp.envs.transport import Repeat, Transport
@@ -75,12 +75,8 @@ def logged_rates(spec: RunSpec, model: str | None) -> tuple[str, LoggedRates]:
 
 def _rows(answer: Any, path: str, member: EnvMember) -> dict[int, tuple[float, int]]:
     """Index of a task -> mean reward and number of rollouts."""
-    listed = wire.mapping(answer, path).get("tasks")
-    if not isinstance(listed, list):
-        raise ProtocolError(f"GET {path}: not a list of tasks")
     rows: dict[int, tuple[float, int]] = {}
-    for one in listed:
-        task = wire.mapping(one, path)
+    for task in wire.task_specs(answer, f"GET {path}"):
         index, number = wire.count(task.get("task_index"), path), wire.count(task.get("num_rollouts"), path)
         lowest, mean, highest = (wire.reward_of(task.get(f"{name}_reward"), path) for name in ("min", "avg", "max"))
         if lowest is None or mean is None or highest is None:

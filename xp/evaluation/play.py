@@ -10,7 +10,7 @@ from typing import Any
 from xp.envs.base import NEW_PROMPT, Message
 from xp.envs.chat_api import Answer, DialogueFails, TooLong
 from xp.envs.config import EnvConfig
-from xp.envs.messages import with_text_arguments
+from xp.envs.messages import chat_call, with_text_arguments
 from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
 from xp.episode.dialects import syntax_of
 from xp.episode.episode import Episode
@@ -148,10 +148,9 @@ class Dialogue:
         for number, call in enumerate(listed if isinstance(listed, list) else ()):
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict) and isinstance(function.get("name"), str):
-                content = {"name": function["name"], "arguments": _text(function.get("arguments"))}
                 name = call.get("id")
                 known = name if isinstance(name, str) and name else f"call_{len(self.messages)}_{number}"
-                calls.append({"id": known, "type": "function", "function": content})
+                calls.append(chat_call(known, function["name"], _text(function.get("arguments"))))
         return calls[:1] if self.rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
 
 

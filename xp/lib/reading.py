@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -59,6 +60,18 @@ def lines_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Iterat
             yield from lines
         except OSError as error:
             raise XpError(f"{file} cannot be read: {error.strerror or error}", code) from None
+
+
+def objects_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines; a line that is none, as a killed process leaves one, is skipped.
+
+    Raises:
+        XpError: as `opened`, whose arguments these are.
+    """
+    for line in lines_of(file, code, below=below):
+        with suppress(ValueError, RecursionError):
+            if isinstance(value := json.loads(line), dict):
+                yield value
 
 
 def is_finite(value: Any) -> bool:

@@ -31,6 +31,8 @@ from xp.errors import ExitCode, XpError, nearest
 from xp.evaluation.paired import PairedComparison, compare
 from xp.evaluation.results import check_content, of_run
 from xp.evaluation.statistics import Rewards
+from xp.lib.codec import from_value
+from xp.lib.grouping import grouped
 from xp.planning.episode import episode_config
 from xp.report.episodes import EpisodeIndex, EpisodeRow
 from xp.report.selection import AFTER, BEFORE
@@ -117,9 +119,7 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
 
 def steps(episodes: Sequence[RescoredEpisode], spec: RunSpec) -> Iterator[RescoredStep]:
     """Means over each phase and step, in the order of play."""
-    groups: dict[tuple[str, int], list[RescoredEpisode]] = defaultdict(list)
-    for one in episodes:
-        groups[one.row.phase, one.row.step].append(one)
+    groups = grouped(((one.row.phase, one.row.step), one) for one in episodes)
     size, threshold = spec.training.group_size, spec.evaluation.pass_threshold
     for (phase, step), members in sorted(groups.items(), key=lambda item: (_rank(item[0][0]), item[0][1])):
         both = (
@@ -178,10 +178,7 @@ def _check_scorers(runs: tuple[Path, Path]) -> None:
 
 
 def _rewards(name: str, episodes: Sequence[RescoredEpisode], phase: str) -> Rewards:
-    rewards: dict[str, list[float | None]] = defaultdict(list)
-    for one in episodes:
-        if one.row.phase == phase:
-            rewards[one.row.task].append(one.outcome.reward)
+    rewards = grouped((one.row.task, one.outcome.reward) for one in episodes if one.row.phase == phase)
     if not rewards:
         raise XpError(f"{name} has no episodes of {phase}, so that it is not compared", ExitCode.PLAN)
     return rewards
@@ -287,12 +284,6 @@ def _executed(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _recorded(outcome: Mapping[str, Any]) -> EpisodeResult:
     """The recorded result, without the penalty for length, which is the training's and not a rule's."""
-    values = {
-        **outcome,
-        "status": EpisodeStatus(outcome["status"]),
-        "step_rewards": tuple(outcome["step_rewards"]),
-        "faults": tuple(map(tuple, outcome["faults"])),
-    }
-    result = EpisodeResult(**values)
+    result = from_value(EpisodeResult, outcome)
     steps = {step: reward for step, reward in result.reward_steps.items() if step != RewardStep.LENGTH}
     return replace(result, reward=result.task_reward, unpenalized=None, reward_steps=steps)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.envs.server_events import FILE, server_events
+from xp.envs.server_events import FILE
 from xp.episode.outcome import EpisodeStatus
 from xp.episode.trajectory import TRAIN
 from xp.errors import ExitCode
-from xp.lib.reading import is_finite, lines_of
+from xp.lib.reading import is_finite, objects_of
 from xp.lib.text import counted
 from xp.run_records.tool_use import ToolCount
 
@@ -80,7 +79,7 @@ class HealthCount:
 
     def _lines(self, run: Path) -> list[str]:
         files = sorted((*run.glob(f"attempt_*/*/{FILE}"), *run.glob(FILE)))
-        events = [one for file in files for one in server_events(file, run)]
+        events = [one for file in files for one in objects_of(file, ExitCode.RUN_DIR, below=run)]
         reports = {(one["env"], one["call"]): one for one in reversed(events) if "call" in one}
         places = {(one["env"], call): at for one in events for call, at in one.get("places", {}).items()}
         restarts = Counter((one["env"], one["text"]) for one in events if one["event"] == "restarted")
@@ -118,14 +117,11 @@ class EpisodeCount:
 
     @staticmethod
     def of(run: Path) -> EpisodeCount:
-        """All trajectories of a run, without incomplete lines. Raises XpError as `lines_of` does."""
+        """All trajectories of a run, without incomplete lines. Raises XpError as `objects_of` does."""
         count = EpisodeCount()
         for file in sorted(run.glob("attempt_*/*/trajectories/*.jsonl")):
-            for line in lines_of(file, ExitCode.RUN_DIR, below=run):
-                try:
-                    count.add(file, json.loads(line))
-                except (ValueError, RecursionError):
-                    continue
+            for record in objects_of(file, ExitCode.RUN_DIR, below=run):
+                count.add(file, record)
         return count
 
     def add(self, file: Path, record: Any) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -108,10 +109,9 @@ def check_unchanged(
         env_rows = [row for row in rows if row.env == name]
         if not env_rows or (member.env.serve is not None and member.env.rows is None):
             continue
-        provider = load_provider(member.env, environ)
         missing: list[TaskRow] = []
         described_anew: list[TaskRow] = []
-        try:
+        with closing(load_provider(member.env, environ)) as provider:
             for split in dict.fromkeys(row.split for row in env_rows):
                 size = ask(member, partial(provider.num_tasks, split), is_known=True)
                 there = [row for row in env_rows if row.split == split and row.index < size]
@@ -122,8 +122,6 @@ def check_unchanged(
             every = -(-len(described_anew) // MOST_OPENED) or 1
             compared = [] if member.env.prompt is PromptSource.LIVE else described_anew[::every]
             other = missing or [row for row in compared if _prompt(member, provider, row) != row.messages]
-        finally:
-            provider.close()
         if other:
             env = member.env
             place = env.target or (name_of(env.rows) if env.rows else None) or env.grader or env.provider

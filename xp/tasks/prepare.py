@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -111,8 +111,7 @@ def _providers(config: PrepareConfig, environ: Mapping[str, str]) -> Iterator[di
                     ExitCode.TASKS,
                 )
             provider = ask(member, partial(load_provider, member.env, environ))
-            stack.callback(provider.close)
-            providers[name] = provider
+            providers[name] = stack.enter_context(closing(provider))
         yield providers
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from xp.lib.atomic import write_atomically
+from xp.lib.grouping import grouped
 from xp.models.files import local_directory
 from xp.tasks.config import Purpose, Reader
 from xp.tasks.row import TaskRow, some_rows
@@ -80,9 +81,7 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
         return PromptLengths({}, f"{fault}: {later}")
     which = "" if len(rows) == total else f", of {len(rows)} of {total} tasks, evenly taken"
     note = f"prompt tokens by the tokenizer of {reader.place}{which}; training leaves out prompts over {limit}"
-    groups: dict[tuple[str, Purpose], list[int | None]] = {}
-    for row in rows:
-        groups.setdefault((row.env, row.purpose), []).append(lengths.get(row.task_id))
+    groups = grouped(((row.env, row.purpose), lengths.get(row.task_id)) for row in rows)
     return PromptLengths({key: Lengths.of(numbers, longest) for key, numbers in groups.items()}, note)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final, TypeVar
 
@@ -112,11 +113,8 @@ def hash_task(task: Task) -> str:
 
 def described(provider: Provider, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
     """Prompt and tools of a task, from a short session."""
-    session = provider.open(task)
-    try:
+    with closing(provider.open(task)) as session:
         return session.prompt(), session.tools()
-    finally:
-        session.close()
 
 
 def entry_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
+from xp.lib.grouping import grouped
 from xp.tasks.row import TaskRow
 
 
@@ -20,9 +21,7 @@ def schedule(rows: Sequence[TaskRow], num_prompts: int, *, seed: int, shuffle: b
         seed: seed of the epochs' orders.
         shuffle: False keeps the order of `rows` in every epoch.
     """
-    members: dict[str, list[TaskRow]] = {}
-    for row in rows:
-        members.setdefault(row.env, []).append(row)
+    members = grouped((row.env, row) for row in rows)
     total = sum(tasks[0].weight for tasks in members.values())
     shares = {name: tasks[0].weight / total for name, tasks in members.items()}
     streams = {name: _epochs(tasks, f"{seed}/{name}", shuffle) for name, tasks in members.items()}

@@ -11,7 +11,7 @@ import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -148,8 +148,6 @@ def _environments(config: PrepareConfig, prepared: Mapping[str, str]) -> Iterato
     for name, member in config.members.items():
         version = prepared.get(name, "")
         if member.env.serve is None and member.env.target is not None:
-            provider = load_provider(member.env, os.environ)
-            with suppress(EnvFault):  # the episodes report it
-                version = provider.version()
-            provider.close()
+            with closing(load_provider(member.env, os.environ)) as provider, suppress(EnvFault):
+                version = provider.version()  # The episodes report a fault.
         yield f"environments.{name}", version

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from xp.episode.outcome import Tokens
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.trajectory import Trajectory, trajectory
 from xp.episode.upload import Recorder
+from xp.lib.grouping import grouped
 from xp.tasks.row import TaskRow
 
 
@@ -75,10 +75,8 @@ def with_group_rewards(
     """
     if samples_per_task == 1:
         return episodes
-    episodes, groups = list(episodes), defaultdict[str, list[Episode]](list)
-    for one in episodes:
-        if mix.scores_groups(one.task.env):
-            groups[one.task.task_id].append(one.episode)
+    episodes = list(episodes)
+    groups = grouped((one.task.task_id, one.episode) for one in episodes if mix.scores_groups(one.task.env))
     for scoring in [mix.score_group(group) for group in groups.values()]:
         scoring.result()
     return episodes

@@ -10,6 +10,7 @@ from typing import Any
 
 from xp.episode.metrics_file import metrics_lines
 from xp.errors import ExitCode, XpError
+from xp.lib.grouping import grouped
 from xp.spec import RunSpec
 from xp.worker.stage import StageConfig
 
@@ -30,10 +31,8 @@ def check_time(config: StageConfig, step: int, root: Path = Path()) -> None:
     limit, every, attempt = limit_of(config.spec), config.spec.training.checkpoint_every, config.places.attempt
     if limit is None or step == 0 or step % every:
         return
-    lines: dict[int, list[Mapping[str, Any]]] = {}
-    for line in metrics_lines(root / config.places.metrics):
-        if line["stage"] == "train" and line.get("time/step_s") is not None:
-            lines.setdefault(line["attempt"], []).append(line)
+    trained = (line for line in metrics_lines(root / config.places.metrics) if line["stage"] == "train")
+    lines = grouped((line["attempt"], line) for line in trained if line.get("time/step_s") is not None)
     if not lines:
         return
     used = sum(each[-1]["time"] - _began(each[0]) for each in lines.values())
