@@ -16,7 +16,7 @@ from tests.unit.test_episode_trajectory import a_record
 from xp.composition import compose
 from xp.envs.target import api_target
 from xp.episode.mixture import EnvironmentMixture
-from xp.episode.upload import Recorder, UploadCounts, Uploader, batches, rollout_events
+from xp.episode.upload import Recorder, Uploader, batches, rollout_events
 from xp.errors import XpError
 from xp.planning.episode import episode_config
 
@@ -34,7 +34,7 @@ def uploader(world: World) -> Iterator[Uploader]:
 def test_every_message_arrives_with_the_reward_of_its_call(world: World, uploader: Uploader) -> None:
     world.proxy.inject("/v1/rollouts", ACCEPTED, times=99)
     uploader.put(a_record())
-    assert uploader.close(250) == UploadCounts(1, 0)
+    assert uploader.close(250) == (1, 0)
     (exchange,) = world.proxy.requests("/v1/rollouts")
     rollout, *messages = json.loads(exchange.body)["events"]
     assert exchange.headers["x-api-key"] == "k"
@@ -50,7 +50,7 @@ def test_a_refusal_is_tried_again(world: World, uploader: Uploader) -> None:
     world.proxy.inject("/v1/rollouts", faults.status(502))
     world.proxy.inject("/v1/rollouts", ACCEPTED, times=99)
     uploader.put(a_record())
-    assert uploader.close(250) == UploadCounts(1, 0)
+    assert uploader.close(250) == (1, 0)
 
 
 def test_large_trajectories_are_cut_as_the_api_takes_them() -> None:

@@ -46,8 +46,7 @@ class Coding(Environment[CodeAction, CodeObservation, State]):  # type: ignore[m
 
     def __init__(self) -> None:
         super().__init__()
-        self._tests = ""
-        self._state = State(episode_id=str(uuid4()), step_count=0)
+        self.reset()
 
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, tests: str = "", **_: Any

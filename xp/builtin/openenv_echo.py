@@ -34,8 +34,7 @@ class OpenEnvEcho(Environment[EchoAction, EchoObservation, State]):  # type: ign
 
     def __init__(self) -> None:
         super().__init__()
-        self._target: str | None = None
-        self._state = State(episode_id=str(uuid4()), step_count=0)
+        self.reset()
 
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, target: str | None = None, **_: Any

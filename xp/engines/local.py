@@ -86,12 +86,9 @@ def loading(model: str, part: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
-        fault = f"model={model}: its {part} cannot be loaded"
         reason = " ".join(str(error).split("\n", 1)[0].split()).rstrip(".")
+        fault = f"no such model on the hub, no access, or no network ({reason})"
+        fix = "check the name, set HF_TOKEN for a gated model, or give a directory"
         if Path(model).is_dir():
-            raise XpError(f"{fault}: {reason}; give a whole Hugging Face directory", ExitCode.RUNTIME) from error
-        raise XpError(
-            f"{fault}: no such model on the hub, no access, or no network ({reason}); check the name, set HF_TOKEN for"
-            " a gated model, or give a directory",
-            ExitCode.RUNTIME,
-        ) from error
+            fault, fix = reason, "give a whole Hugging Face directory"
+        raise XpError(f"model={model}: its {part} cannot be loaded: {fault}; {fix}", ExitCode.RUNTIME) from error

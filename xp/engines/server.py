@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -51,18 +51,19 @@ class Program(NamedTuple):
 
     name: str
     """Name of the engine, for messages."""
+    model: str
+    """Hugging Face id or directory, for messages."""
     command: tuple[str, ...]
     """Interpreter, module and arguments, without secrets."""
     environ: Mapping[str, str]
-    """Further variables."""
+    """Further variables, with its CUDA_VISIBLE_DEVICES."""
     probe: str = HEALTH
     """Path that the engine itself answers, for checks during use."""
 
 
-@contextmanager
 def running(
     server: VLLMServer, model: str, devices: str, log: Path, python: str = sys.executable, name: str = MODEL
-) -> Iterator[RunningServer]:
+) -> AbstractContextManager[RunningServer]:
     """Context manager: serves a model with vLLM to clients with the key.
 
     Args:
@@ -85,10 +86,8 @@ def running(
     )
     # The variable enables the paths for the trainer's weights, and the probe's path.
     environ = {"CUDA_VISIBLE_DEVICES": devices, "VLLM_SERVER_DEV_MODE": "1"}
-    program = Program("vLLM", command, environ, VLLM_PROBE)
-    print(f"vLLM serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
-    with serving(program, port, server.start_timeout_s, server.deadline_s, log) as served:
-        yield served
+    program = Program("vLLM", model, command, environ, VLLM_PROBE)
+    return serving(program, port, server.start_timeout_s, server.deadline_s, log)
 
 
 def with_adapters(server: VLLMServer, model: str) -> tuple[VLLMServer, str, str]:
@@ -123,6 +122,10 @@ def serving(
             killed. The message has the end of its log.
     """
     served = RunningServer(f"http://{HOST}:{port}", secrets.token_hex(32))
+    devices = program.environ["CUDA_VISIBLE_DEVICES"]
+    print(
+        f"{program.name} serves {program.model} on {served.url} (accelerators {devices}); its log is {log}", flush=True
+    )
     with _process(program, served.key, log) as process:
         _wait_up(process, program.name, served, start_timeout_s, log)
         with _Watch(process, program, served, deadline_s, log) as watch:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +55,9 @@ class AdapterClient(SGLangClient):
         return {**super()._body(request), "lora_path": MODEL}
 
 
-@contextmanager
-def running(arguments: Sequence[str], model: str, devices: str, log: Path, python: str) -> Iterator[RunningServer]:
+def running(
+    arguments: Sequence[str], model: str, devices: str, log: Path, python: str
+) -> AbstractContextManager[RunningServer]:
     """Context manager: serves a model to clients with the key.
 
     Args:
@@ -77,7 +78,4 @@ def running(arguments: Sequence[str], model: str, devices: str, log: Path, pytho
     # Its default for the second one is the first plus 10,000, which may not exist.
     environ = {"CUDA_VISIBLE_DEVICES": devices, "SGLANG_GRPC_PORT": str(second_port)}
     environ |= {"SGLANG_USE_CPU_ENGINE": "1"} if not devices else {}
-    program = Program("SGLang", command, environ)
-    print(f"SGLang serves {model} on http://{HOST}:{port} (accelerators {devices}); its log is {log}", flush=True)
-    with serving(program, port, START_TIMEOUT_S, DEADLINE_S, log) as served:
-        yield served
+    return serving(Program("SGLang", model, command, environ), port, START_TIMEOUT_S, DEADLINE_S, log)

@@ -256,11 +256,12 @@ def _measure_plays(
     random = []
     for n, task in enumerate(tasks):
         words = _words(measured.prompts.get(task.id, ()))
-        random.append([(task, random_policy(tools, dialect, words, 1000 * n + k)) for k in range(group_size)])
-    for plays in _play(provider, rules, "random", _by_policies(random), watch):
+        policies = (random_policy(tools, dialect, words, 1000 * n + k) for k in range(group_size))
+        random.append([(task, partial(_follow, policy)) for policy in policies])
+    for plays in _play(provider, rules, "random", random, watch):
         yield (measured := replace(measured, random=plays))
-    scripted = [[(task, scripted_policy(tools, dialect)) for _ in "12"] for task in tasks]
-    for plays in _play(provider, rules, "scripted", _by_policies(scripted), watch):
+    scripted = [[(task, partial(_follow, scripted_policy(tools, dialect))) for _ in "12"] for task in tasks]
+    for plays in _play(provider, rules, "scripted", scripted, watch):
         yield (measured := replace(measured, scripted=plays))
     source, solve, solved = _solver(measured, provider, rules, tasks)
     if solve is not None:
@@ -291,12 +292,10 @@ def _solve(solve: Solve, provider: Provider, syntax: Syntax, episode: Episode) -
     play_script(solve, episode, lambda: provider.tasks(task.split, [task.index])[0].spec, syntax)
 
 
-def _by_policies(groups: Sequence[Sequence[tuple[Task, Policy]]]) -> list[list[tuple[Task, Player]]]:
-    def play(policy: Policy, episode: Episode) -> None:
-        while not episode.step(policy()).is_done:
-            pass
-
-    return [[(task, partial(play, policy)) for task, policy in group] for group in groups]
+def _follow(policy: Policy, episode: Episode) -> None:
+    """Plays an episode by a policy."""
+    while not episode.step(policy()).is_done:
+        pass
 
 
 def _slots(rules: EnvConfig, environ: Mapping[str, str], task: Task, num_slots: int, watch: Watch) -> Slots:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from xp.envs.base import ToolSpec
 from xp.episode.dialects import syntax_of
@@ -38,10 +38,8 @@ class Draw(random.Random):
         self.words = (*WORDS, *words)
 
 
-class Policy(Protocol):
-    """Writes an assistant message for each turn."""
-
-    def __call__(self) -> str: ...
+Policy = Callable[[], str]
+"""Writes an assistant message for each turn."""
 
 
 def random_policy(tools: Sequence[ToolSpec], dialect: Dialect | str, words: Sequence[str], seed: int) -> Policy:
@@ -84,31 +82,27 @@ def _value(schema: Any, root: Schema, draw: Draw, depth: int) -> Any:
     if (values := allowed_values(branch)) is not None:
         return draw.choice(values)
     kinds = allowed_types(branch)
-    kind = "string" if kinds == TYPES else draw.choice(sorted(kinds))
-    return _OF_KIND[kind](branch, root, draw, depth)
-
-
-def _object(schema: Schema, root: Schema, draw: Draw, depth: int) -> dict[str, Any]:
-    needed = set(schema.get("required", ()))
-    return {
-        name: _value(child, root, draw, depth + 1)
-        for name, child in schema.get("properties", {}).items()
-        if depth < MOST_DEPTH and (name in needed or (depth < MAX_DEPTH and draw.random() < 0.5))
-    }
-
-
-def _array(schema: Schema, root: Schema, draw: Draw, depth: int) -> list[Any]:
-    least = int(schema.get("minItems", 0))
-    count = max(least, draw.randint(0, MAX_ITEMS)) if depth < MAX_DEPTH else least
-    return [_value(schema.get("items", {}), root, draw, depth + 1) for _ in range(count)]
-
-
-def _integer(schema: Schema, _root: Schema, draw: Draw, _depth: int) -> int:
-    return draw.randint(*map(int, _bounds(schema, 1, SMALL)))
-
-
-def _number(schema: Schema, _root: Schema, draw: Draw, _depth: int) -> float:
-    return round(draw.uniform(*_bounds(schema, 0.01, 1.0)), 2)
+    match "string" if kinds == TYPES else draw.choice(sorted(kinds)):
+        case "string":
+            return draw.choice(draw.words)
+        case "object":
+            needed = set(branch.get("required", ()))
+            return {
+                name: _value(child, root, draw, depth + 1)
+                for name, child in branch.get("properties", {}).items()
+                if depth < MOST_DEPTH and (name in needed or (depth < MAX_DEPTH and draw.random() < 0.5))
+            }
+        case "array":
+            least = int(branch.get("minItems", 0))
+            count = max(least, draw.randint(0, MAX_ITEMS)) if depth < MAX_DEPTH else least
+            return [_value(branch.get("items", {}), root, draw, depth + 1) for _ in range(count)]
+        case "integer":
+            return draw.randint(*map(int, _bounds(branch, 1, SMALL)))
+        case "number":
+            return round(draw.uniform(*_bounds(branch, 0.01, 1.0)), 2)
+        case "boolean":
+            return draw.random() < 0.5
+    return None
 
 
 def _bounds(schema: Schema, step: float, width: float) -> tuple[float, float]:
@@ -121,21 +115,6 @@ def _bounds(schema: Schema, step: float, width: float) -> tuple[float, float]:
     if least is None:
         least = 0 if most is None or most >= 0 else most - width
     return least, max(least, least + width if most is None else most)
-
-
-def _text(_schema: Schema, _root: Schema, draw: Draw, _depth: int) -> str:
-    return draw.choice(draw.words)
-
-
-_OF_KIND: Final[Mapping[str, Any]] = {
-    "string": _text,
-    "object": _object,
-    "array": _array,
-    "integer": _integer,
-    "number": _number,
-    "boolean": lambda _schema, _root, draw, _depth: draw.random() < 0.5,
-    "null": lambda *_: None,
-}
 
 
 def faults_of(tool: ToolSpec) -> Iterator[str]:

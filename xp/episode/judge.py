@@ -24,6 +24,7 @@ from xp.envs.chat_api import Api, DialogueFails, TooLong
 from xp.envs.judges import COST, JudgeCall, JudgeFault, usage_of_judges
 from xp.episode.group import Describe, GroupScores, dialogue
 from xp.episode.outcome import GroupEpisode
+from xp.episode.trajectory import own_turns
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import append_line
 from xp.lib.digest import digest_of
@@ -162,9 +163,8 @@ class Judge:
         low, high = self.config.scale
         question = f"Score `answer` from {low:g} (worst) to {high:g} (best)."
         parts = [{"answer": answer} for answer in answers]
-        return ask(question, '"score": NUMBER', lambda verdict: self._scaled(verdict["score"]), parts), [{}] * len(
-            parts
-        )
+        scores = ask(question, '"score": NUMBER', lambda verdict: self._scaled(verdict["score"]), parts)
+        return scores, [{}] * len(parts)
 
     def _compared(self, ask: Ask, answers: Sequence[Any]) -> Scores:
         """Win rates over the other answers; two whose winner depends on their order are a tie, as are equal ones."""
@@ -257,8 +257,7 @@ class Judge:
     def _parts(self, episode: GroupEpisode) -> tuple[list[Message], Any]:
         """The conversation that the model was given, and its answer: the text of its only turn, or the dialogue."""
         messages = dialogue(episode, self._dialect)
-        turns = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
-        own = turns[len(turns) - episode.outcome.num_turns :] or [len(messages)]
+        own = own_turns(messages, episode.outcome.num_turns) or [len(messages)]
         answer = messages[own[0] :]
         is_text = len(answer) == 1 and "tool_calls" not in answer[0]
         return messages[: own[0]], answer[0]["content"] if is_text else answer

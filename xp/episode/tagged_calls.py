@@ -132,11 +132,9 @@ def value_of(text: str, options: Sequence[Schema]) -> Any:
     kinds = frozenset[str]().union(*map(allowed_types, options))
     if "string" in kinds:
         return text
-    return (
-        MalformedCall(f"must be JSON of type {' or '.join(sorted(kinds))}")
-        if isinstance(value, MalformedCall)
-        else value
-    )
+    if isinstance(value, MalformedCall):
+        return MalformedCall(f"must be JSON of type {' or '.join(sorted(kinds))}")
+    return value
 
 
 def is_omitted(text: str, options: Sequence[Schema]) -> bool:

@@ -198,6 +198,12 @@ def read_trajectories(path: Path) -> list[Mapping[str, Any]]:
     return records
 
 
+def own_turns(messages: Sequence[Mapping[str, Any]], num_turns: int) -> list[int]:
+    """Indices of the policy's turns in an episode's messages, whose opening may have turns of an assistant too."""
+    turns = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
+    return turns[len(turns) - num_turns :]
+
+
 def _calls(number: int, turn: Turn, start: int) -> list[Mapping[str, Any]]:
     """The calls of one turn, in order; a call has no result if it was not executed, no message if it was not answered.
 

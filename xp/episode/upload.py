@@ -7,7 +7,6 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,14 +28,6 @@ KINDS: Final = {"system": "system_message", "user": "user_message", "assistant":
 
 Event = dict[str, Any]
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class UploadCounts:
-    """Numbers of uploaded and of lost trajectories."""
-
-    sent: int
-    lost: int
 
 
 class Uploader:
@@ -61,10 +52,10 @@ class Uploader:
         """Queues a trajectory; returns at once and never raises."""
         current_loop().call_soon_threadsafe(self._take, record)
 
-    def close(self, limit_s: float = 30.0) -> UploadCounts:
-        """Sends waiting trajectories for at most `limit_s` seconds; the rest is lost."""
+    def close(self, limit_s: float = 30.0) -> tuple[int, int]:
+        """Sends waiting trajectories for at most `limit_s` seconds; returns how many were sent, and how many lost."""
         run(self._finish(limit_s), limit_s + 10.0)
-        return UploadCounts(self._sent, self._lost)
+        return self._sent, self._lost
 
     def _take(self, record: Trajectory) -> None:
         if not self._senders:
@@ -193,5 +184,5 @@ class Recorder(Closing):
         """Finishes the upload within a time limit, and prints how many trajectories were lost."""
         self._writer.close()
         if self._uploader is not None:
-            done = self._uploader.close()
-            print(f"uploaded {done.sent} trajectories to OpenReward, {done.lost} lost", flush=True)
+            num_sent, num_lost = self._uploader.close()
+            print(f"uploaded {num_sent} trajectories to OpenReward, {num_lost} lost", flush=True)

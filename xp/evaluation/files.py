@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from xp.episode.trajectory import own_turns
 from xp.evaluation.records import task_of
 from xp.evaluation.tables import Result, latex, markdown
 from xp.lib.atomic import replacing, write_atomically
@@ -119,8 +120,7 @@ def _metrics(summary: Mapping[str, Any]) -> list[tuple[str, float]]:
 
 def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
     outcome, messages = record["outcome"], [_message(one) for one in record["messages"]]
-    turns = [place for place, one in enumerate(messages) if one["role"] == "assistant"]
-    played = turns[len(turns) - outcome["num_turns"] :]  # The prompt may have earlier turns.
+    played = own_turns(messages, outcome["num_turns"])
     sample: dict[str, Any] = {
         "id": task_of(record),
         "epoch": record["sample"] + 1,

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from xp.errors import ExitCode, XpError
 from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of
 from xp.lib.loaded_code import FILE, changed
+from xp.lib.locks import try_lock
 from xp.lib.names import is_name
 from xp.lib.text import counted
 from xp.run_records.held_out import read_evaluation
@@ -73,25 +74,16 @@ def locked(place: Path, requested: EvaluationIdentity) -> Iterator[None]:
     Raises:
         XpError: RUN_DIR if another process holds it.
     """
-    from filelock import FileLock, Timeout
-
-    with resource_errors(place):
-        place.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(place / LOCK)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise XpError(f"{place} is being played by another process", ExitCode.RUN_DIR) from None
-    try:
+    with ExitStack() as stack:
         with resource_errors(place):
+            place.mkdir(parents=True, exist_ok=True)
+            if not stack.enter_context(try_lock(place / LOCK)):
+                raise XpError(f"{place} is being played by another process", ExitCode.RUN_DIR)
+            stack.callback(_remove_unplayed, place)
             if not (place / REQUEST).exists():
                 value = {"schema_version": SCHEMA_VERSION, **asdict(requested)}
                 write_atomically(place / REQUEST, json.dumps(value, indent=2) + "\n")
         yield
-    finally:
-        if not _is_begun(place):
-            _remove(place)
-        lock.release()
 
 
 def _is_begun(place: Path) -> bool:
@@ -100,8 +92,10 @@ def _is_begun(place: Path) -> bool:
     return os.path.lexists(place / RECORD) or (episodes.is_file() and episodes.stat().st_size > 0)
 
 
-def _remove(place: Path) -> None:
+def _remove_unplayed(place: Path) -> None:
     """Removes the directory of an evaluation without an episode; an engine's log stays, since messages name it."""
+    if _is_begun(place):
+        return
     with suppress(OSError):
         for file in (EPISODES, REQUEST, LOCK):
             (place / file).unlink(missing_ok=True)

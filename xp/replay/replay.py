@@ -17,7 +17,7 @@ from xp.episode.auto_dialect import resolved
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeStatus, Tokens
 from xp.episode.rewards import RewardStep
-from xp.episode.trajectory import trajectory
+from xp.episode.trajectory import own_turns, trajectory
 from xp.errors import ExitCode, XpError
 from xp.evaluation.results import compare_named, of_run
 from xp.lib.reading import json_of
@@ -181,9 +181,8 @@ def _played(mix: EnvironmentMixture, row: TaskRow, record: Mapping[str, Any]) ->
     if record["tokens"] is not None:
         tokens = Tokens(**record["tokens"])
         episode.count_by(lambda: tokens)
-    texts = [message["content"] for message in record["messages"] if message["role"] == "assistant"]
-    for text in texts[len(texts) - record["outcome"]["num_turns"] :]:
-        episode.step(text)
+    for at in own_turns(record["messages"], record["outcome"]["num_turns"]):
+        episode.step(record["messages"][at]["content"])
     episode.settle()
     played = trajectory(episode, run="", phase="", step=0, sample=0, tools="[]")
     return _fields(json.loads(played.to_line()))

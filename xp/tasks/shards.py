@@ -38,16 +38,9 @@ class ShardEntry:
         return hashlib.sha256(canonical_json([self.messages, self.tools]).encode()).digest()[:16]
 
     def row(self, block: Block, weight: float) -> TaskRow:
+        name = block.task_id(self.index)
         return TaskRow(
-            task_id=block.task_id(self.index),
-            env=block.env,
-            purpose=block.purpose,
-            split=block.split,
-            index=self.index,
-            task_hash=self.task_hash,
-            messages=self.messages,
-            tools=self.tools,
-            weight=weight,
+            task_id=name, env=block.env, purpose=block.purpose, split=block.split, weight=weight, **vars(self)
         )
 
 

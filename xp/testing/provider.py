@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -67,9 +68,8 @@ class ProviderSuite:
         assert "spec" not in repr(task)
 
     def test_a_session_opens_with_messages_that_a_chat_template_takes(self, provider: Provider, task: Task) -> None:
-        session = provider.open(task)
-        prompt = session.prompt()
-        session.close()
+        with closing(provider.open(task)) as session:
+            prompt = session.prompt()
         assert prompt
         assert all({"role", "content"} <= set(message) <= set(Message.__annotations__) for message in prompt)
         assert {message["role"] for message in prompt} <= {"system", "user", "assistant", "tool"}
@@ -77,17 +77,15 @@ class ProviderSuite:
 
     def test_a_task_without_its_spec_opens_the_same_problem(self, provider: Provider, task: Task) -> None:
         if self.has_stable_prompt:
-            bare, whole = provider.open(Task(task.env, task.split, task.index)), provider.open(task)
-            assert bare.prompt() == whole.prompt()
-            bare.close()
-            whole.close()
+            bare = Task(task.env, task.split, task.index)
+            with closing(provider.open(bare)) as one, closing(provider.open(task)) as other:
+                assert one.prompt() == other.prompt()
 
     def test_its_tools_have_names_and_object_schemas(self, provider: Provider, task: Task) -> None:
-        session = provider.open(task)
-        tools = session.tools()
-        assert tools or session.takes_answer
-        assert session.tools() == tools
-        session.close()
+        with closing(provider.open(task)) as session:
+            tools = session.tools()
+            assert tools or session.takes_answer
+            assert session.tools() == tools
         assert len({tool.name for tool in tools}) == len(tools)
         for tool in tools:
             assert tool.name
@@ -95,13 +93,12 @@ class ProviderSuite:
             json.dumps(dict(tool.parameters), allow_nan=False)
 
     def test_an_unknown_tool_is_the_models_fault_and_the_session_goes_on(self, provider: Provider, task: Task) -> None:
-        session = provider.open(task)
-        for _ in range(2):
-            result = session.call("no_such_tool", {})
-            assert result.is_call_error
-            assert result.text
-            assert not result.finished
-        session.close()
+        with closing(provider.open(task)) as session:
+            for _ in range(2):
+                result = session.call("no_such_tool", {})
+                assert result.is_call_error
+                assert result.text
+                assert not result.finished
 
     def test_every_result_is_typed(self, provider: Provider, task: Task) -> None:
         session = provider.open(task)
@@ -127,10 +124,8 @@ class ProviderSuite:
 
     def test_sessions_may_be_opened_from_many_threads(self, provider: Provider, task: Task) -> None:
         def visit(_: int) -> int:
-            session = provider.open(task)
-            number = len(session.prompt())
-            session.close()
-            return number
+            with closing(provider.open(task)) as session:
+                return len(session.prompt())
 
         with ThreadPoolExecutor(16) as pool:
             assert len(set(pool.map(visit, range(self.num_visits)))) == 1

@@ -27,7 +27,7 @@ from xp.episode.outcome import EpisodeStatus
 from xp.episode.prompt import prompt_keys
 from xp.episode.tokens import ChatTokens, TemplateFault
 from xp.episode.tool_calls import ToolCall
-from xp.episode.trajectory import TOOLS, TrajectoryWriter, read_trajectories, trajectory
+from xp.episode.trajectory import TOOLS, TrajectoryWriter, own_turns, read_trajectories, trajectory
 from xp.errors import ExitCode, XpError
 from xp.lib.load import load_object
 from xp.lib.names import is_name
@@ -198,9 +198,7 @@ def recorded(files: Iterable[Path], counts: Counter[str], *, is_own: bool = True
 
 def _of_record(record: Mapping[str, Any], tools: str) -> Demonstration:
     messages = record["messages"]
-    places = [at for at, message in enumerate(messages) if message["role"] == "assistant"]
-    # The dialogue's opening may have turns of an assistant, too.
-    places = places[len(places) - record["outcome"]["num_turns"] :]
+    places = own_turns(messages, record["outcome"]["num_turns"])
     calls: dict[int, list[tuple[str, Mapping[str, Any]]]] = {at: [] for at in places}
     for call in record["tool_calls"]:
         if "name" in call:
@@ -327,11 +325,9 @@ def example_of(one: Demonstration, chat: ChatTokens, syntax: Syntax, spec: RunSp
     most = rule.max_tokens
     if most is None or len(example.ids) <= most:
         return example
-    return (
-        None
-        if rule.too_long is LongDialogues.LEAVE_OUT
-        else Example(example.ids[:most], example.mask[:most], is_cut=True)
-    )
+    if rule.too_long is LongDialogues.LEAVE_OUT:
+        return None
+    return Example(example.ids[:most], example.mask[:most], is_cut=True)
 
 
 def _check_is_rendered(messages: Sequence[Message], text: str) -> None:
