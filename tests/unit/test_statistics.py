@@ -97,7 +97,7 @@ def test_a_summary_has_every_figure_and_void_episodes_in_none() -> None:
     assert summary.avg_at_k is not None
     assert summary.reward.value == pytest.approx(4 / 5)
     assert summary.avg_at_k.value == pytest.approx((0.5 + 1.0) / 2)
-    assert {k: one.num_tasks for k, one in summary.pass_at_k.items()} == {1: 2, 2: 2, 3: 1}
+    assert {k: one.num_tasks for k, one in summary.pass_at_k.items()} == {"1": 2, "2": 2, "3": 1}
     assert summary.void_bounds is not None
     assert (summary.void_bounds.low, summary.void_bounds.high) == pytest.approx((4 / 9, 8 / 9))
     assert summary.void_bounds.of == "observed"

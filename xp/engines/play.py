@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import queue
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final, TypeVar
 
 from xp.engines.conversation import Conversation, EpisodeEngine, OpenEngine, Opening, RolloutTurn
@@ -54,12 +55,8 @@ class Rollout:
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
     """Number of earlier occurrences of each task id."""
-    seen: dict[str, int] = {}
-    numbers = []
-    for task_id in task_ids:
-        numbers.append(seen.get(task_id, 0))
-        seen[task_id] = numbers[-1] + 1
-    return numbers
+    numbers: dict[str, Iterator[int]] = defaultdict(count)
+    return [next(numbers[task_id]) for task_id in task_ids]
 
 
 Event = Callable[[], None]

@@ -53,20 +53,12 @@ class TeacherApi(Api):
 
     def __init__(self, rule: Distill, environ: Mapping[str, str]) -> None:
         assert rule.url is not None
+        name, limit = teacher_place(rule), LimitName.MAX_TOKENS
+        unused: dict[str, Any] = dict.fromkeys(("seed", "price_in", "price_out"))
         endpoint = Endpoint(
-            url=rule.url,
-            name=teacher_place(rule),
-            key=rule.key,
-            max_tokens=1,
-            limit_name=LimitName.MAX_TOKENS,
-            seed=None,
-            timeout_s=600.0,
-            price_in=None,
-            price_out=None,
+            url=rule.url, name=name, key=rule.key, max_tokens=1, limit_name=limit, timeout_s=600.0, **unused
         )
-        super().__init__(
-            endpoint, teacher_place(rule), None if rule.key is None else environ[rule.key], section="algorithm.distill"
-        )
+        super().__init__(endpoint, name, None if rule.key is None else environ[rule.key], section="algorithm.distill")
 
     def score(self, ids: Sequence[int], num_scored: int) -> list[float]:
         """Log-probabilities of the last tokens of a sequence; raises XpError(ENGINE) if the server gives none."""

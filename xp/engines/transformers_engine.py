@@ -267,17 +267,8 @@ def check_decoding(model: Any) -> None:
     """
     if model in _CHECKED:
         return
-    sampling = Sampling(
-        temperature=1.0,
-        top_p=1.0,
-        top_k=None,
-        min_p=0.0,
-        repetition_penalty=1.0,
-        max_prompt_tokens=32,
-        max_tokens_per_turn=4,
-        stop=(),
-        max_response_tokens=32,
-    )
+    limits = {"max_prompt_tokens": 32, "max_tokens_per_turn": 4, "max_response_tokens": 32}
+    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=None, min_p=0.0, repetition_penalty=1.0, stop=(), **limits)
     opening, gaps = Opening([[*range(5, 12)], [7, 8, 9]], ["a", "b"], 2, lambda _: None), []
     try:
         engine = TransformersEngine(model, opening, [-1], sampling, "check")

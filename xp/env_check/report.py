@@ -17,6 +17,7 @@ from xp.envs.config import EnvConfig
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.prompt import WAY_OUT
 from xp.lib.code_files import code_files, find_module, users_place, with_imports
+from xp.lib.grouping import grouped
 from xp.secrets.environment import inherited
 from xp.spec.dialect import Dialect
 from xp.spec.env import PromptSource
@@ -144,9 +145,8 @@ def _plays_fact(plays: Plays) -> str:
 
 def _grader_fact(outcomes: Sequence[EpisodeResult]) -> str:
     """Means of the numbers that the grader returned beside the rewards."""
-    names = dict.fromkeys(name for outcome in outcomes for name in outcome.grader)
-    means = {name: fmean(one.grader[name] for one in outcomes if name in one.grader) for name in names}
-    return ", ".join(f"{name} {mean:.3g}" for name, mean in means.items())
+    numbers = grouped(number for outcome in outcomes for number in outcome.grader.items())
+    return ", ".join(f"{name} {fmean(values):.3g}" for name, values in numbers.items())
 
 
 def _right_fact(measured: Measured) -> str:

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Final
 
 from xp.errors import ExitCode, XpError
+from xp.lib.grouping import grouped
 from xp.spec.training import OnNonfinite
 
 MOST_IN_A_ROW: Final = 3
@@ -61,7 +62,5 @@ class FiniteUpdates:
 
 def finite_means(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Mean of each metric over the updates with a finite value of it."""
-    names = sorted({name for update in updates for name, value in update.items() if math.isfinite(value)})
-    return {
-        name: fmean(update[name] for update in updates if math.isfinite(update.get(name, math.nan))) for name in names
-    }
+    values = grouped((name, value) for update in updates for name, value in update.items() if math.isfinite(value))
+    return {name: fmean(values[name]) for name in sorted(values)}

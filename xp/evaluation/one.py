@@ -200,13 +200,8 @@ class EvaluationRun:
         evaluation = spec.evaluation
         if self.entry.directory is None:
             how: dict[str, Any] = {
-                "num_tasks": evaluation.num_tasks,
-                "samples_per_task": evaluation.samples_per_task,
-                "temperature": evaluation.temperature,
-                "pass_threshold": evaluation.pass_threshold,
-                "tools": model.tools.value,
-                "max_tokens": model.max_tokens,
-                "seed": model.seed,
+                **evaluation.model_dump(include={"num_tasks", "samples_per_task", "temperature", "pass_threshold"}),
+                **model.model_dump(mode="json", include={"tools", "max_tokens", "seed"}),
                 **({"top_p": evaluation.top_p} if evaluation.top_p < 1 else {}),
             }
         else:

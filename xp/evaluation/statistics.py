@@ -63,9 +63,9 @@ class Summary:
     pass_threshold: float
     avg_at_k: Estimate | None
     """Mean over tasks of each task's mean reward."""
-    pass_at_k: Mapping[int, Estimate]
+    pass_at_k: Mapping[str, Estimate]
     """k -> unbiased probability that one of k episodes passes, over tasks with at least k scored episodes."""
-    pass_hat_k: Mapping[int, Estimate]
+    pass_hat_k: Mapping[str, Estimate]
     """k -> unbiased probability that all of k episodes pass (pass^k)."""
     void_bounds: Bounds | None
     """Bounds of the mean reward with void episodes. None means that no episode is void, or all are."""
@@ -208,15 +208,16 @@ def mix_of(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
     return Estimate(value, math.sqrt(variance), value - reach, value + reach, STUDENT, num_tasks)
 
 
-def _over_k(passed: Sequence[Sequence[float]], estimator: Callable[[int, int, int], float]) -> dict[int, Estimate]:
+def _over_k(passed: Sequence[Sequence[float]], estimator: Callable[[int, int, int], float]) -> dict[str, Estimate]:
+    """Text of k, as a JSON object has it -> the estimate."""
     most = max(map(len, passed), default=0)
     sizes = [2**power for power in range(most.bit_length()) if 2**power < most] + ([most] if most else [])
-    estimates: dict[int, Estimate] = {}
+    estimates: dict[str, Estimate] = {}
     for k in sizes:
         enough = [[estimator(len(task), round(sum(task)), k)] for task in passed if len(task) >= k]
         estimate = share(enough)
         assert estimate is not None  # the task with the most episodes has k
-        estimates[k] = estimate
+        estimates[str(k)] = estimate
     return estimates
 
 

@@ -12,7 +12,7 @@ from xp.episode.evaluation import evaluation_record
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.outcome import EpisodeResult
 from xp.evaluation.records import EvaluationIdentity, Number, recorded_usage, task_of
-from xp.evaluation.statistics import CONFIDENCE, Estimate, Rewards, Summary, bounded, mix_of, summarize
+from xp.evaluation.statistics import CONFIDENCE, Estimate, Rewards, bounded, mix_of, summarize
 from xp.lib.codec import from_value
 from xp.planning.episode import episode_config
 from xp.run_records.held_out import limits_of
@@ -81,7 +81,7 @@ def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str,
             threshold,
             limits_of(rules[name]),
         )
-        envs[name] = {**own, **_as_json(summary), "bootstrap_differs": summary.bootstrap_differs}
+        envs[name] = {**own, **asdict(summary), "bootstrap_differs": summary.bootstrap_differs}
     whole = next(iter(envs.values()))
     if len(envs) > 1:
         limits = {limits_of(one) for one in rules.values()}
@@ -110,7 +110,7 @@ def _mix(
     limits_of_all: Limits = (None, None),
 ) -> dict[str, Any]:
     """Figures over all environments as strata, weighted by their numbers of scored episodes."""
-    summary = {**own, **_as_json(summarize(rewards, threshold, limits_of_all))}
+    summary = {**own, **asdict(summarize(rewards, threshold, limits_of_all))}
     limits = reward_limits((one for task in rewards.values() for one in task), limits_of_all)
     for figure in ("reward", "passes", "avg_at_k"):
         parts = [(one[figure], one["num_episodes"] - one["num_void"]) for one in envs.values() if one[figure]]
@@ -122,10 +122,3 @@ def _mix(
     bounds = [one["void_bounds"] for one in envs.values()]
     kept = summary["void_bounds"] if any(bounds) else None
     return summary | {"bootstrap": None, "bootstrap_differs": False, "void_bounds": kept}
-
-
-def _as_json(summary: Summary) -> dict[str, Any]:
-    value = asdict(summary)
-    for name in ("pass_at_k", "pass_hat_k"):
-        value[name] = {str(k): one for k, one in value[name].items()}
-    return value

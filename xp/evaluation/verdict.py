@@ -32,13 +32,6 @@ class RunVerdict(StrEnum):
     INCOMPLETE = "incomplete"
 
 
-CODES: Final = {
-    RunVerdict.LEARNED: ExitCode.OK,
-    RunVerdict.FLAT: ExitCode.FLAT,
-    RunVerdict.WORSE: ExitCode.WORSE,
-    RunVerdict.BROKEN: ExitCode.BROKEN,
-    RunVerdict.INCOMPLETE: ExitCode.INCOMPLETE,
-}
 FATAL: Final = (ExitCode.UNHEALTHY, ExitCode.DIVERGED, ExitCode.SYMPTOM, ExitCode.NOT_TRAINED)
 """Exit codes of a failed training."""
 
@@ -56,7 +49,8 @@ class Diagnosis:
 
     @property
     def code(self) -> ExitCode:
-        return CODES[self.verdict]
+        """OK, or the exit code of the verdict's name."""
+        return ExitCode.OK if self.verdict is RunVerdict.LEARNED else ExitCode[self.verdict.name]
 
 
 def diagnose(run: Path, record: RunRecord, count: EpisodeCount | None = None) -> Diagnosis:
