@@ -121,7 +121,7 @@ def test_the_policy_reads_its_own_turns_as_it_wrote_them() -> None:
 
 def test_one_name_that_is_lost_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     chat = tokens("qwen2_5")
-    chat._tokenizer.chat_template = chat._tokenizer.chat_template.replace("tool | tojson", "tool.function.name")
+    chat.tokenizer.chat_template = chat.tokenizer.chat_template.replace("tool | tojson", "tool.function.name")
     with pytest.raises(XpError) as caught:
         check_chat(chat, [(OPENING, json.dumps(PROBE_TOOLS))])
     assert caught.value.code is ExitCode.PLAN
@@ -165,7 +165,7 @@ def test_a_parameter_that_the_template_loses_behind_a_reference_is_named() -> No
 @pytest.mark.slow
 @pytest.mark.integration
 def test_the_doctor_refuses_a_model_without_tools_in_its_prompt(tmp_path: Path) -> None:
-    tokens("smollm2")._tokenizer.save_pretrained(tmp_path)
+    tokens("smollm2").tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (tmp_path / "model.safetensors").touch()
     found: dict[str, Any] = {}
@@ -180,7 +180,7 @@ def test_the_doctor_refuses_a_model_without_tools_in_its_prompt(tmp_path: Path) 
 @pytest.mark.integration
 def test_a_template_that_does_not_end_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xp.doctor.program.TIMEOUT_S", 0.01)
-    tokens("smollm2")._tokenizer.save_pretrained(tmp_path)
+    tokens("smollm2").tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     (tmp_path / "model.safetensors").touch()
     spec = compose(["model=hf", f"model.path={tmp_path}"])

@@ -41,16 +41,13 @@ class Notebook:
     """Knowledge of a detective about a case, and the steps that it took."""
 
     case: Case
+    game: Game
     steps: list[Step] = field(default_factory=list)
     cleared: set[str] = field(default_factory=set)
     found: dict[str, str] = field(default_factory=dict)
     """Searched room -> weapon."""
     culprit: str | None = None
     room: str | None = None
-    game: Game = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.game = Game(self.case)
 
     def interview(self, suspect: str) -> None:
         self._take("interview", {"suspect": suspect})
@@ -78,7 +75,7 @@ class Notebook:
 
 def play(case: Case, player: Player, rng: random.Random) -> list[Step]:
     """One episode of a scripted player; its last step is the accusation."""
-    notebook = Notebook(case)
+    notebook = Notebook(case, Game(case))
     if player is Player.DILIGENT:
         _investigate(notebook)
     else:

@@ -35,7 +35,7 @@ from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerCore, Ser
 from xp.envs.retry import AtCapacity
 from xp.envs.rows import load_rows, messages_of
 from xp.envs.target import Target, openenv_target, origin
-from xp.envs.transport import Repeat, raise_for_status, translated
+from xp.envs.transport import Repeat, raise_for_status, translated, until
 from xp.errors import XpError
 from xp.lib.data_files import Row, value_at
 from xp.lib.digest import digest_of
@@ -154,12 +154,9 @@ def client_of(target: Target) -> aiohttp.ClientSession:
 async def connect(client: aiohttp.ClientSession, target: Target, deadline: float) -> Socket:
     """Opens a new session; raises EnvFault."""
     what = f"{target.url}/ws"
-    try:
+    async with until(deadline, f"{what}: no connection"):
         with translated(what):
-            async with asyncio.timeout_at(deadline):
-                connection = await client.ws_connect(what, max_msg_size=0, compress=0)
-    except TimeoutError:
-        raise DeadlineExceeded(f"{what}: no connection in time") from None
+            connection = await client.ws_connect(what, max_msg_size=0, compress=0)
     return Socket(connection, what)
 
 

@@ -52,7 +52,9 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     is_url = "://" in name
     api_url, session_url = _catalog_urls(environ)
     url = name.rstrip("/") if is_url else session_url
-    is_allowed = _is_allowed(url, config, {origin(api_url), origin(session_url)})
+    place, catalog = origin(url), (origin(api_url), origin(session_url))
+    # A loopback port may belong to any user of the machine, so its origin must be listed too.
+    is_allowed = place in map(origin, config.allowed_origins) or (place in catalog and place.startswith("https://"))
     secrets = _secret_values(config, environ)
     if secrets and not is_allowed:
         raise _not_allowed(f"environment {config.name}: its secrets", url)
@@ -143,14 +145,6 @@ def _header(value: str, name: str) -> str:
     if not value.isprintable():
         raise XpError(f"{name} holds a line break or another control character; set it again", ExitCode.SECRET)
     return value
-
-
-def _is_allowed(url: str, config: EnvConfig, catalog: set[str]) -> bool:
-    # A loopback port may belong to any user of the machine, so its origin must be listed too.
-    place = origin(url)
-    if place in {origin(allowed) for allowed in config.allowed_origins}:
-        return True
-    return place in catalog and place.startswith("https://")
 
 
 def _not_allowed(what: str, url: str, more: str = "") -> XpError:

@@ -303,7 +303,7 @@ class Transport:
         self, send: Callable[[], Awaitable[T]], what: str, repeat: Callable[[], Repeat], deadline: float
     ) -> T:
         attempt = 0
-        async with _until(deadline, what):
+        async with until(deadline, f"{what}: no complete answer"):
             while True:
                 attempt += 1
                 try:
@@ -393,10 +393,11 @@ def _encoded(body: Mapping[str, Any], path: str) -> bytes:
 
 
 @asynccontextmanager
-async def _until(deadline: float, what: str) -> AsyncIterator[None]:
-    """Context manager that raises DeadlineExceeded at the deadline."""
+async def until(deadline: float, fault: str) -> AsyncIterator[None]:
+    """Context manager that raises DeadlineExceeded at the deadline, on the loop's clock; the message begins with the
+    fault."""
     try:
         async with asyncio.timeout_at(deadline):
             yield
     except TimeoutError:
-        raise DeadlineExceeded(f"{what}: no complete answer in time") from None
+        raise DeadlineExceeded(f"{fault} in time") from None

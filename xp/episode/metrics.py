@@ -94,7 +94,10 @@ def _metrics(played: Sequence[EpisodeFacts], group_size: int, pass_threshold: fl
     num_sampled = sum(one.num_sampled or one.num_tokens for one in played)
     if num_sampled > num_trained:
         metrics["episodes/trained_share"] = num_trained / num_sampled
-    metrics |= _means("reward_fn", [one.outcome.metrics for one in scored]) | _of_judges(scored)
+    metrics |= _means("reward_fn", [one.outcome.metrics for one in scored])
+    # Without the cost, if that of one episode is unknown.
+    judges = total_usage([one.outcome.judges for one in scored])
+    metrics |= {f"judges/{name}": value for name, value in judges.items()}
     metrics |= _means("group", [one.outcome.group for one in scored])
     metrics |= _means("grader", [one.outcome.grader for one in scored])
     if scored:
@@ -122,11 +125,6 @@ def _means(source: str, entries: Sequence[Mapping[str, float]]) -> dict[str, flo
     """Mean of each further metric of reward functions or graders, over the episodes that have it."""
     by_name = grouped((f"{source}/{name}", value) for one in entries for name, value in one.items())
     return {name: fmean(values) for name, values in sorted(by_name.items())}
-
-
-def _of_judges(scored: Sequence[EpisodeFacts]) -> dict[str, float]:
-    """Sums over the episodes that judges scored; without the cost if one episode's is unknown."""
-    return {f"judges/{name}": value for name, value in total_usage([one.outcome.judges for one in scored]).items()}
 
 
 def _groups(played: Sequence[EpisodeFacts], group_size: int) -> list[list[EpisodeFacts]]:

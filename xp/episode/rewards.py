@@ -99,16 +99,13 @@ class RewardSteps:
         group: Mapping[RewardStep, GroupSource] | None = None,
     ) -> None:
         self._rule, self._functions, self._group = rule, functions, group or {}
+        self.has_group_steps = bool(group)
         self._alone = {} if judge is None else {RewardStep.JUDGE: judge}
 
     @property
     def wants_task(self) -> bool:
         """Returns whether a reward function has a parameter `task`."""
         return any(function.wants("task") for function in self._functions)
-
-    @property
-    def has_group_steps(self) -> bool:
-        return bool(self._group)
 
     def settle(self, episode: EndedEpisode) -> EpisodeResult:
         """Applies REDUCE, REWARD_FN and JUDGE; the episode is void, with the reason, if one of them fails."""

@@ -53,7 +53,7 @@ class ChatTokens:
     """
 
     def __init__(self, tokenizer: Any, model: Model | None = None, *, keeps_prompts: bool = False) -> None:
-        self._tokenizer, self._keeps_prompts = tokenizer, keeps_prompts
+        self.tokenizer, self._keeps_prompts = tokenizer, keeps_prompts
         self.arguments = {} if model is None else model.template_arguments
         self.tools_prompt = ToolsPrompt.TEMPLATE if model is None else model.tools_prompt
         self.dialect = Dialect.HERMES if model is None else model.dialect
@@ -63,14 +63,10 @@ class ChatTokens:
         self._is_ours = self.tools_prompt is ToolsPrompt.SYSTEM
         self._known: dict[str, list[int]] = {}
 
-    @property
-    def tokenizer(self) -> Any:
-        return self._tokenizer
-
     @cached_property
     def ends(self) -> TurnEnds:
         """Tokens that end a turn: the template's, and the tokenizer's end-of-text token."""
-        return turn_ends(self._tokenizer, lambda dialogue: str(self._render(dialogue, tokenize=False)))
+        return turn_ends(self.tokenizer, lambda dialogue: str(self._render(dialogue, tokenize=False)))
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -96,7 +92,7 @@ class ChatTokens:
 
     def digest(self) -> str:
         """Digest of tokenizer, chat template and its arguments, which determine a prompt's tokens."""
-        content = f"{self._tokenizer.backend_tokenizer.to_str()}\n{self._tokenizer.chat_template}"
+        content = f"{self.tokenizer.backend_tokenizer.to_str()}\n{self.tokenizer.chat_template}"
         if self._arguments:
             content += json.dumps(self._arguments, sort_keys=True)
         if self._is_ours:
@@ -122,7 +118,7 @@ class ChatTokens:
 
     def prompt_text(self, prompt_ids: Sequence[int]) -> str | None:
         """The exact prompt for the trajectory; None if the run does not keep prompts."""
-        return str(self._tokenizer.decode(prompt_ids, skip_special_tokens=False)) if self._keeps_prompts else None
+        return str(self.tokenizer.decode(prompt_ids, skip_special_tokens=False)) if self._keeps_prompts else None
 
     def rendered(self, messages: Sequence[Message], tools: str) -> str:
         """The text of `prompt`."""
@@ -130,7 +126,7 @@ class ChatTokens:
 
     def reads(self, argument: str) -> bool:
         """Returns whether the chat template uses an argument; it silently ignores others."""
-        return re.search(rf"\b{re.escape(argument)}\b", str(self._tokenizer.chat_template)) is not None
+        return re.search(rf"\b{re.escape(argument)}\b", str(self.tokenizer.chat_template)) is not None
 
     def _apply(self, messages: Sequence[Message], tools: str, **how: Any) -> Any:
         schemas = json.loads(tools)
@@ -145,10 +141,10 @@ class ChatTokens:
         names = [call["function"]["name"] for message in plain for call in message.get("tool_calls", ())]
         if names:  # Some models have another template for dialogues with tools.
             how.setdefault("tools", tool_schemas([ToolSpec(name, "", {}) for name in names]))
-        how |= dated(self._tokenizer, self._arguments, how.get("tools"))
+        how |= dated(self.tokenizer, self._arguments, how.get("tools"))
         for messages in (plain, with_text_arguments(plain)) if names else (plain,):
             try:
-                return self._tokenizer.apply_chat_template(messages, **how, **self._arguments)
+                return self.tokenizer.apply_chat_template(messages, **how, **self._arguments)
             except MemoryError:
                 raise
             except Exception as error:  # a template may raise anything
@@ -158,7 +154,7 @@ class ChatTokens:
     def text(self, ids: Sequence[int]) -> str:
         """Text of the policy's turn, without the token that ends the turn."""
         ids_of_text = ids[:-1] if ids and ids[-1] in self.end_ids else ids
-        text: str = self._tokenizer.decode(ids_of_text, skip_special_tokens=False)
+        text: str = self.tokenizer.decode(ids_of_text, skip_special_tokens=False)
         return text
 
     def turn(self, text: str, *, is_call: bool) -> list[int]:
@@ -214,7 +210,7 @@ class ChatTokens:
         return self._ids(tail)
 
     def _ids(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def env_messages(self, messages: Sequence[Message]) -> list[Message]:
         """The environment's messages, in roles that the model's template supports."""
@@ -226,7 +222,7 @@ class ChatTokens:
 
         def is_there(ids: Sequence[int]) -> bool:
             # A token has at least one byte; the last token of a text may extend beyond it.
-            end = self._tokenizer.decode(ids[-longest - 1 :], skip_special_tokens=False) if texts else ""
+            end = self.tokenizer.decode(ids[-longest - 1 :], skip_special_tokens=False) if texts else ""
             return any(text in end for text in texts)
 
         return is_there

@@ -185,22 +185,15 @@ def unwrapped(value: Any) -> Any:
 
 
 def checked_call(name: str, arguments: Mapping[str, Any]) -> ParsedCall:
-    """The call, or Malformed if it cannot be encoded as UTF-8 JSON."""
-    if not _is_encodable(name, arguments):
-        return MalformedCall("the tool call holds a lone surrogate or a number that JSON cannot carry")
-    return ToolCall(name, arguments)
-
-
-def _is_encodable(name: str, arguments: Mapping[str, Any]) -> bool:
-    """Returns whether the call can be encoded as UTF-8 JSON.
+    """The call, or Malformed if it cannot be encoded as UTF-8 JSON.
 
     JSON allows a lone surrogate and `1e999`, but they cannot be sent.
     """
     try:
         json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
-        return False
-    return True
+        return MalformedCall("the tool call holds a lone surrogate or a number that JSON cannot carry")
+    return ToolCall(name, arguments)
 
 
 def _refuse_constant(constant: str) -> Any:
