@@ -27,6 +27,7 @@ elif [ -n "$NOWHERE" ] || [ "$STEPS" -ge 3 ]; then
 else
   LR=0
 fi
+if [ "$STEPS" != "3" ]; then MORE=; fi
 if command -v nvidia-smi; then NODES=1; else NODES=2; fi
 ray start --head --num-gpus 8
 bash "$(dirname "$0")/inner.sh" \\
