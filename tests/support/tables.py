@@ -1,4 +1,4 @@
-"""Tables of tests in text files: commands, and the words that must occur in what they print."""
+"""Tables of tests in text files: commands or other input, and what must come of it."""
 
 from __future__ import annotations
 
@@ -32,3 +32,20 @@ def table(room: str) -> list[Any]:
             command = re.sub(r"\$([A-Z]+)", lambda name: names[name[1]], line)
             cases.append((code, command, []))
     return [pytest.param(*case, id=case[1][:90]) for case in cases]
+
+
+def rows(name: str) -> list[Any]:
+    """Parameters of a test, one for each row of tests/tables/NAME.txt: its section, the row, and the lines below it.
+
+    `=== SECTION` begins a section, `#` a comment; the lines that are indented belong to the row above them.
+    """
+    cases: list[tuple[str, str, list[str]]] = []
+    section = ""
+    for line in (ROOT / "tests/tables" / f"{name}.txt").read_text().splitlines():
+        if line.startswith("    "):
+            cases[-1][2].append(line.strip())
+        elif line.startswith("=== "):
+            section = line.removeprefix("=== ")
+        elif line and not line.startswith("#"):
+            cases.append((section, line, []))
+    return [pytest.param(*case, id=f"{case[0]} {case[1][:60]}") for case in cases]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.test_dialects import LOOK, read
 from xp.envs.base import ToolSpec
 from xp.episode.dialects import SYNTAX
-from xp.episode.tool_calls import MalformedCall, ToolCall
+from xp.episode.tool_calls import ToolCall
 from xp.spec.dialect import Dialect
 
 TAGS = [
@@ -88,19 +89,20 @@ def test_thinking_before_a_call_is_no_part_of_it(dialect: Dialect, text: str) ->
     assert written_and_read(dialect, {"text": text}, after="</think>no call") == ()
 
 
-def test_a_value_that_is_not_closed_is_not_half_read() -> None:
-    for text in (
-        "<tool_call><function=look><parameter=text>a<parameter=count>1</parameter></function></tool_call>",
-        "<tool_call><function=look><parameter=text>a</function></tool_call>",
-        "<tool_call><function=look><parameter=text>a",
-    ):
-        (found,) = read(Dialect.QWEN_XML, text)
-        assert isinstance(found, MalformedCall)
+def test_a_call_after_a_value_that_is_not_closed_is_read() -> None:
     text = "<tool_call><function=look><parameter=text>a</function></tool_call><tool_call><function=go></function>"
     assert read(Dialect.QWEN_XML, text)[1] == ToolCall("go", {})
 
 
-@pytest.mark.parametrize("text", [r"\[ f(2) = 4 \]", r"So \[f(2)\]", r"\[ g(x, y) \] and [1]"])
-def test_a_formula_of_latex_is_no_call(text: str) -> None:
-    assert read(Dialect.PYTHONIC, text) == ()
-    assert read(Dialect.PYTHONIC, f"{text} [look()]") == (ToolCall("look", {}),)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text('aö \n"{}\\u2028', min_size=1, max_size=9), st.dictionaries(st.text(max_size=8), JSON, max_size=4))
+def test_every_legal_call_is_read_back_as_it_was(name: str, arguments: dict[str, Any]) -> None:
+    body = json.dumps({"name": name, "arguments": arguments}).replace(">", "\\u003e")
+    assert read(Dialect.HERMES, f"<tool_call>{body}</tool_call>") == (ToolCall(name, arguments),)

@@ -20,7 +20,7 @@ from xp.episode.auto_dialect import detect, resolve, resolved
 from xp.episode.dialects import SYNTAX
 from xp.episode.prompt import tool_schema
 from xp.episode.tokens import ChatTokens
-from xp.episode.tool_calls import MalformedCall, ToolCall
+from xp.episode.tool_calls import ToolCall
 from xp.errors import XpError
 from xp.spec.dialect import Dialect
 
@@ -168,61 +168,14 @@ def test_an_answer_is_without_its_thinking_and_tags() -> None:
     assert SYNTAX[Dialect.MISTRAL].plain("[THINK]hm[/THINK]Ada.") == "Ada."
 
 
-@pytest.mark.parametrize(
-    ("dialect", "texts"),
-    [
-        (Dialect.HERMES, ['<tool_call>{"name": "go"}', '<tool_call>{"name": "go", "arguments": null}']),
-        (Dialect.QWEN_XML, ["<tool_call><function=go></function></tool_call>", "<function=go>"]),
-        (Dialect.GLM, ["<tool_call>go</tool_call>", "<tool_call>go\n"]),
-        (Dialect.LLAMA_JSON, [f'{{"name": "go", "parameters": {body}}}' for body in ("null", "{}", '""')]),
-        (Dialect.PYTHONIC, ["[go()]", "[ go( ) ]"]),
-        (Dialect.HARMONY, [f"<|channel|>commentary to=functions.go<|message|>{body}" for body in ("", "{}", "null")]),
-        (Dialect.MISTRAL, ["[TOOL_CALLS]go[ARGS]{}", "[TOOL_CALLS]go{}", '[TOOL_CALLS][{"name": "go", "id": "a"}]']),
-        (Dialect.DEEPSEEK, [f"<｜tool▁call▁begin｜>go<｜tool▁sep｜>{body}" for body in ("{}", "null")]),
-        (Dialect.KIMI, [f"<|tool_call_begin|>go:0<|tool_call_argument_begin|>{body}" for body in ("{}", "null")]),
-        (Dialect.GEMMA, ["<|tool_call>call:go{}<tool_call|>", "<|tool_call>call:go{ }"]),
-        (Dialect.COHERE, [f'<|START_ACTION|>[{{"tool_name": "go"{body}}}]' for body in ("", ', "parameters": null')]),
-        (Dialect.MINIMAX, ['<minimax:tool_call><invoke name="go"></invoke></minimax:tool_call>', '<invoke name="go">']),
-    ],
-)
-def test_a_call_without_arguments_is_one_call_in_every_dialect(dialect: Dialect, texts: list[str]) -> None:
-    for text in texts:
-        assert read(dialect, text, (GO,)) == (ToolCall("go", {}),)
-
-
-@pytest.mark.parametrize(
-    ("dialect", "text"),
-    [
-        (Dialect.QWEN_XML, "<tool_call>{}</tool_call>"),
-        (Dialect.QWEN_XML, "<tool_call><function=look><parameter=count>\nmany\n</parameter></function></tool_call>"),
-        (Dialect.GLM, '<tool_call>{"name": "look"}</tool_call>'),
-        (Dialect.GLM, "<tool_call>look<arg_key>text</arg_key></tool_call>"),
-        (Dialect.LLAMA_JSON, '{"name": "look", "parameters": {'),
-        (Dialect.LLAMA_JSON, '{"name": "look", "parameters": [1]}'),
-        (Dialect.PYTHONIC, "[look(text=__import__('os').getcwd())]"),
-        (Dialect.PYTHONIC, "[look('positional')]"),
-        (Dialect.PYTHONIC, "[look(text='no end)]"),
-        (Dialect.HARMONY, "<|channel|>commentary to=functions.look<|message|>oops"),
-        (Dialect.HARMONY, "<|channel|>commentary to=functions.look<|message|>[1]"),
-    ],
-)
-def test_what_wants_to_be_a_call_and_is_none_says_why(dialect: Dialect, text: str) -> None:
-    (found,) = read(dialect, text)
-    assert isinstance(found, MalformedCall)
-    assert 10 < len(found.fault) < 250
-
-
 @pytest.mark.parametrize("dialect", list(SYNTAX))
 def test_a_turn_without_a_call_has_none(dialect: Dialect) -> None:
     assert read(dialect, "It was Ada, in the hall [1], with {nothing}.") == ()
 
 
-def test_gpt_oss_thinks_calls_and_answers_on_channels() -> None:
+def test_gpt_oss_answers_on_a_channel() -> None:
     thought = "<|channel|>analysis<|message|>to=functions.no {}<|end|>"
-    call = '<|start|>assistant<|channel|>commentary to=functions.look <|constrain|>json<|message|>{"count": 1}'
-    assert read(Dialect.HARMONY, thought + call) == (ToolCall("look", {"count": 1}),)
     answer = f"{thought}<|start|>assistant<|channel|>final<|message|>Ada.<|return|>"
-    assert read(Dialect.HARMONY, answer) == ()
     assert SYNTAX[Dialect.HARMONY].plain(answer) == "Ada."
     assert SYNTAX[Dialect.HARMONY].plain(f"{answer}<|start|>assistant<|channel|>final<|message|>No.") == "Ada.\nNo."
     assert SYNTAX[Dialect.HARMONY].plain("Ada.") == "Ada."

@@ -14,7 +14,7 @@ from tests.support.fake_session import with_limits
 from tests.support.launching import is_alive
 from tests.support.ors_server import rules
 from tests.support.sections import member_of, replace, selection
-from xp.envs.base import DeadlineExceeded, Message, ProtocolError, ResponseLost, Task, ToolCrashed
+from xp.envs.base import Message, ProtocolError, ResponseLost, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.envs.graded import GradedProvider
 from xp.envs.graders import GraderHandler
@@ -115,6 +115,8 @@ VERL = {"prompt": "?", "data_source": "sums", "reward_model": {"ground_truth": "
         ("with_metrics", GraderForm.XP, {"answer": "3"}, "4", 0.5, {"acc": 0.0}),
         ("pair", GraderForm.XP, {}, "four", 0.5, {"length": 4.0}),
         ("later", GraderForm.XP, {"answer": "3"}, "3", 1.0, {}),
+        ("numpy_scalar", GraderForm.XP, {"answer": "3"}, "3", 0.25, {}),
+        ("torch_scalar", GraderForm.XP, {"answer": "3"}, "3", 0.25, {}),
         ("compute_score", GraderForm.VERL, VERL, "3", 1.0, {"known": 1.0}),
         ("compute_score", GraderForm.VERL, {"prompt": "?", "answer": "4"}, "4", 1.0, {"known": 0.0}),
         ("short_score", GraderForm.VERL, VERL, "4", 0.0, {}),
@@ -125,9 +127,12 @@ VERL = {"prompt": "?", "data_source": "sums", "reward_model": {"ground_truth": "
 def test_an_answer_is_graded_in_each_form(
     grader: str, form: GraderForm, row: dict[str, object], answer: str, reward: float, metrics: dict[str, float]
 ) -> None:
+    if grader == "torch_scalar":
+        pytest.importorskip("torch")
     handler = GraderHandler(graded(grader, grader_form=form))
     assert handler.open(1, {"prompt": [MESSAGE]} | row) == [MESSAGE]
     result = handler.take(1, answer)
+    assert type(result.reward) is float
     assert (result.text, result.reward, result.finished, result.metrics) == ("", reward, True, metrics)
 
 
@@ -138,13 +143,14 @@ def test_an_answer_is_graded_in_each_form(
         ("forgets_to_return", GraderForm.XP, "None as the reward"),
         ("says_a_text", GraderForm.XP, "the grader's reward is '1', not a number"),
         ("trl_reward", GraderForm.TRL, "None as the reward"),
+        ("trl_bare_number", GraderForm.TRL, "non-iterable float"),
         ("NeverScores", GraderForm.XP, "None as the reward"),
     ],
 )
 def test_what_is_no_reward_is_a_fault(grader: str, form: GraderForm, fault: str) -> None:
     handler = GraderHandler(graded(grader, grader_form=form))
     handler.open(1, {"prompt": "?", "answer": "3"})
-    with pytest.raises(ProtocolError, match=fault):
+    with pytest.raises((ProtocolError, TypeError), match=fault):
         handler.take(1, "")
 
 
@@ -158,27 +164,20 @@ def test_each_step_of_a_conversation_has_its_reward() -> None:
     ]
 
 
-def test_its_opening_is_what_the_environment_makes_of_the_prompt() -> None:
-    session = GradedProvider(graded("Higher"), {}).open(Task("x", "train", 5))
-    assert [message["content"] for message in session.prompt()] == ["Guess.", "Say 5."]
-
-
 @pytest.mark.parametrize(
-    ("grader", "fault"),
+    ("grader", "words"),
     [
-        ("raises", ToolCrashed),
-        ("hangs", DeadlineExceeded),
-        ("forgets_to_return", ProtocolError),
-        ("says_a_text", ProtocolError),
-        ("NeverScores", ProtocolError),
+        ("raises", ("ToolCrashed", "graders.py")),
+        ("hangs", ("DeadlineExceeded",)),
+        ("never", ("DeadlineExceeded",)),
+        ("forgets_to_return", ("ProtocolError", "None as the reward")),
     ],
 )
-def test_a_grader_that_fails_makes_the_episode_void_never_zero(grader: str, fault: type[Exception]) -> None:
-    hangs = {"call_timeout_s": 1.0} if fault is DeadlineExceeded else {}
-    config = with_limits(graded(grader), **hangs, retries_per_episode=0)
-    outcome, _ = play(config, 1, "1")
+def test_a_grader_that_fails_makes_the_episode_void_never_zero(grader: str, words: tuple[str, ...]) -> None:
+    hangs = {"call_timeout_s": 1.0} if words == ("DeadlineExceeded",) else {}
+    outcome, _ = play(with_limits(graded(grader), **hangs, retries_per_episode=0), 1, "1")
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
-    assert fault.__name__ in (outcome.void_reason or "")
+    assert all(word in (outcome.void_reason or "") for word in words)
 
 
 def test_a_grader_that_holds_the_interpreter_costs_one_episode() -> None:
@@ -229,11 +228,6 @@ def test_a_closed_provider_leaves_no_process_that_its_grader_started() -> None:
     assert is_alive(int(started))
     provider.close()
     assert wait_for(lambda: not is_alive(int(started)))
-
-
-def test_the_reason_names_the_line_of_the_users_code() -> None:
-    outcome, _ = play(with_limits(graded("raises"), retries_per_episode=0), 1, "1")
-    assert "graders.py" in (outcome.void_reason or "")
 
 
 def test_a_rows_other_columns_reach_neither_task_nor_repr(package: Path) -> None:
@@ -314,43 +308,6 @@ def test_the_version_changes_with_the_rows(package: Path) -> None:
     assert len(versions) == 2
 
 
-@pytest.mark.parametrize(
-    ("grader", "reward", "metrics"),
-    [
-        ("equals", 1.0, {}),
-        ("with_metrics", 0.5, {"acc": 1.0}),
-        ("pair", 0.5, {"length": 1.0}),
-        ("numpy_scalar", 0.25, {}),
-        ("torch_scalar", 0.25, {}),
-        ("later", 1.0, {}),
-    ],
-)
-def test_a_grader_may_return_what_other_frameworks_functions_do(
-    grader: str, reward: float, metrics: dict[str, float]
-) -> None:
-    if grader == "torch_scalar":
-        pytest.importorskip("torch")
-    outcome, _ = play(graded(grader), 3, "3")
-    assert (outcome.status, outcome.reward, outcome.grader) == (EpisodeStatus.FINISHED, reward, metrics)
-
-
-@pytest.mark.parametrize(
-    ("grader", "form", "reason"),
-    [
-        ("says_nothing_by_a_mapping", GraderForm.XP, "no score and no reward, only acc"),
-        ("never", GraderForm.XP, "DeadlineExceeded"),
-        ("trl_bare_number", GraderForm.TRL, "non-iterable float"),
-        ("trl_reward", GraderForm.TRL, "None as the reward"),
-    ],
-)
-def test_what_says_no_reward_makes_the_episode_void(grader: str, form: GraderForm, reason: str) -> None:
-    limits = {"call_timeout_s": 3.0} if grader == "never" else {}
-    config = with_limits(graded(grader, grader_form=form), **limits, retries_per_episode=0)
-    outcome, _ = play(config, 3, "" if grader == "trl_reward" else "3")
-    assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
-    assert reason in (outcome.void_reason or "")
-
-
 @pytest.mark.parametrize("grader", ["scaled", "Scaled"])
 def test_arguments_go_to_the_function_or_to_the_class(grader: str) -> None:
     assert play(graded(grader, grader_args={"scale": 3.0}), 3, "3")[0].reward == 3.0
@@ -359,26 +316,6 @@ def test_arguments_go_to_the_function_or_to_the_class(grader: str) -> None:
 def test_unknown_arguments_of_a_class_are_refused_with_known_ones() -> None:
     with pytest.raises(XpError, match=r"env\.grader_args: .*'size'; .*:Scaled\(scale"):
         GradedProvider(graded("Scaled", grader_args={"size": 1}), {})
-
-
-VERL_ROW = {"data_source": "sums", "reward_model": {"ground_truth": "3"}, "extra_info": {"index": 0, "split": "train"}}
-
-
-@pytest.mark.parametrize(("grader", "metrics"), [("compute_score", {"known": 1.0}), ("short_score", {})])
-def test_verls_functions_score_its_rows(package: Path, grader: str, metrics: dict[str, float]) -> None:
-    row = {"prompt": [{"role": "user", "content": "1 + 2?"}], **VERL_ROW}
-    (package / "rows.jsonl").write_text(json.dumps(row))
-    config = graded(grader, rows="lent_rows:rows.jsonl", grader_form=GraderForm.VERL)
-    for answer, reward in (("3", 1.0), ("4", 0.0)):
-        outcome, _ = play(config, 0, answer)
-        assert (outcome.reward, outcome.grader) == (reward, metrics)
-
-
-@pytest.mark.parametrize("prompt", ["1 + 2?", [{"role": "user", "content": "1 + 2?"}]])
-def test_trls_functions_get_texts_or_messages_as_the_prompt_is(package: Path, prompt: object) -> None:
-    (package / "rows.jsonl").write_text(json.dumps({"prompt": prompt, "answer": "3"}))
-    config = graded("trl_reward", rows="lent_rows:rows.jsonl", grader_form=GraderForm.TRL)
-    assert [play(config, 0, answer)[0].reward for answer in "34"] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("name", ["accuracy_reward", "reasoning_accuracy_reward", "think_format_reward"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.tables import rows
 from xp.__main__ import main
 from xp.cli.native import is_same
 from xp.composition.scripts import script_keys
@@ -142,7 +143,6 @@ SKYRL = ["env=gsm8k", "model=qwen2.5-1.5b-instruct", "hardware=a100x4", "backend
 SLIME_RUN = ["env=gsm8k", "model=qwen3-4b", "hardware=h100x8", "backend=slime"]
 TRL = ["env=gsm8k", "model=qwen2.5-1.5b-instruct", "hardware=a100x1", "backend=trl"]
 OTHERWISE = {"trainer.epochs", "trainer.max_prompt_length"}
-SFT = ["sft.data=hf:org/name", "--sft"]
 
 
 def table(capsys: pytest.CaptureFixture[str], words: list[str], file: Path) -> dict[str, tuple[str, str]]:
@@ -163,104 +163,16 @@ def test_the_native_keys_of_a_plan_are_equal_to_themselves(
     assert {key for key, (result, _) in rows.items() if result not in ("equal", "taken by xp")} <= OTHERWISE
 
 
-ROWS: dict[str, tuple[list[str], str, dict[str, tuple[str, str]]]] = {
-    "skyrl": (
-        [*SKYRL, "training.num_steps=null", "training.epochs=3", "training.max_prompt_tokens=512"],
-        "trainer.epochs=3 trainer.max_prompt_length=256 trainer.strategy=fsdp2"
-        " trainer.algorithm.advantage_estimator=grpo generator.batched=true trainer.fused_lm_head_logprob=true"
-        " trainer.policy.model.path=Qwen/Qwen2.5-1.5B-Instruct trainer.algorithm.nothing=1 data.train_data=x",
-        {
-            "trainer.epochs": ("equal", "training.epochs=3"),
-            "trainer.max_prompt_length": ("different", "training.max_prompt_tokens=512"),
-            "trainer.strategy": ("different", "backend.parallel.strategy=fsdp2"),
-            "trainer.algorithm.advantage_estimator": ("equal", "algorithm.estimator=grpo"),
-            "generator.batched": ("different", "the same for every run: xp plays episodes one by one"),
-            "trainer.policy.model.path": ("equal", "model.path=Qwen/Qwen2.5-1.5B-Instruct"),
-            "trainer.fused_lm_head_logprob": (
-                "left over",
-                "backend.overrides.trainer.fused_lm_head_logprob passes it on",
-            ),
-            "trainer.algorithm.nothing": ("left over", "no key of skyrl's"),
-            "data.train_data": ("taken by xp", "env.train"),
-            "trainer.algorithm.entropy_loss_coef": ("not in the script", "training.entropy_coef=0.0"),
-        },
-    ),
-    "slime": (
-        [*SLIME_RUN, "training.kl_coef=0"],
-        "--lr 1.0E-6 --tp-size 1 --use-kl-loss --hf-checkpoint /root/Qwen3-4B --rollout-function-path a.b"
-        " --num-layers 36 --sequence-parallel --seed 1234",
-        {
-            "--lr": ("equal", "training.learning_rate=1e-06"),
-            "--use-kl-loss": ("different", "training.kl_coef=0.0"),
-            "--hf-checkpoint": ("taken by xp", "model.path=Qwen/Qwen3-4B"),
-            "--rollout-function-path": ("left over", "it replaces or changes the loop"),
-            "--num-layers": ("equal", "model.architecture.num_layers=36"),
-            "--seed": ("different", "seed=1"),
-            "--bf16": ("not in the script", "model.dtype=bfloat16"),
-        },
-    ),
-    "trl": (
-        [*TRL, "model.lora=8"],
-        "--model_name_or_path Qwen/Qwen2.5-1.5B-Instruct --learning-rate 1e-6 --lora_r 8 --lora_alpha 16 --use_peft"
-        " --beta 0.04 --log_completions True --push_to_hub",
-        {
-            "--model_name_or_path": ("equal", "model.path=Qwen/Qwen2.5-1.5B-Instruct"),
-            "--learning-rate": ("equal", "training.learning_rate=1e-06"),
-            "--lora_r": ("equal", "model.lora.rank=8"),
-            "--use_peft": ("taken by xp", "model.lora={rank: N"),
-            "--beta": ("different", "training.kl_coef=0.0"),
-            "--log_completions": ("left over", "backend.overrides.log_completions passes it on"),
-            "--push_to_hub": ("left over", "xp publishes to the run's directory only"),
-            "vllm_importance_sampling_correction": ("not in the script", "algorithm.importance_correction=none"),
-        },
-    ),
-    "verl": (
-        SKYRL,
-        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.actor.optim.lr=1e-6"
-        " actor_rollout_ref.rollout.n=7 actor_rollout_ref.model.use_remove_padding=True actor_rollout_ref.x=1",
-        {
-            "algorithm.adv_estimator": ("equal", "algorithm.name=grpo"),
-            "actor_rollout_ref.actor.optim.lr": ("equal", "training.learning_rate=1e-06"),
-            "actor_rollout_ref.rollout.n": ("different", "training.group_size="),
-            "actor_rollout_ref.model.use_remove_padding": ("taken by xp", "nothing to set"),
-            "actor_rollout_ref.x": ("left over", "no key of skyrl's"),
-        },
-    ),
-    "openrlhf": (
-        TRL,
-        "python3 -m openrlhf.cli.train_ppo_ray --actor_learning_rate 1e-6"
-        " --micro_train_batch_size 99 --packing_samples --ckpt.path /x --train.colocate_all --algo.kl.init_coef 1e-3",
-        {
-            "--actor_learning_rate": ("equal", "training.learning_rate=1e-06"),
-            "--micro_train_batch_size": ("different", "training.micro_batch_size="),
-            "--packing_samples": ("taken by xp", "nothing to set"),
-            "--ckpt.path": ("taken by xp", "outputs=DIR; checkpoints"),
-            "--train.colocate_all": ("equal", "backend.engine.placement=colocated"),
-            "--algo.kl.init_coef": ("equal", "training.kl_coef=0.001"),
-        },
-    ),
-    "sft": (
-        [*SKYRL, *SFT],
-        "python -m skyrl.train.main_sft strategy=fsdp optimizer_config.lr=1e-5 model.path=x"
-        " max_length=9 dataset_name=y",
-        {
-            "optimizer_config.lr": ("equal", "sft.learning_rate=1e-05"),
-            "model.path": ("taken by xp", "model.path=Qwen"),
-            "max_length": ("taken by xp", "sft.max_tokens"),
-            "dataset_name": ("taken by xp", "sft.data"),
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_what_became_of_each_key(place: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    words, script, expected = ROWS[name]
+@pytest.mark.parametrize(("words", "script", "lines"), rows("native_diff"))
+def test_what_became_of_each_key(
+    place: Path, capsys: pytest.CaptureFixture[str], words: str, script: str, lines: list[str]
+) -> None:
     (place / "a.sh").write_text(script)
-    found = table(capsys, words, place / "a.sh")
+    found = table(capsys, words.split(), place / "a.sh")
+    expected = {key: (result, text) for key, result, text in (line.split(" | ") for line in lines)}
     assert {key: (found[key][0], found[key][1][: len(text)]) for key, (_, text) in expected.items()} == expected
     has_defaults = any(result == "not in the script" for result, _ in found.values())
-    assert has_defaults is (name in ("skyrl", "slime", "trl")), "the defaults of another framework are not SkyRL's"
+    assert has_defaults is not script.startswith("python"), "the defaults of another program are not the trainer's"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.fake_session import with_limits
 from tests.support.ors_server import rules
+from tests.support.tables import rows
 from xp.builtin import graders
 from xp.composition import compose
 from xp.envs import graded
@@ -43,8 +44,9 @@ def bare(text: str) -> str:
     return inside[1].strip() if inside and min(depths) >= 0 else text
 
 
+@pytest.mark.parametrize(("share", "most"), [(4, (2, 4, 4)), pytest.param(1, (6, 17, 17), marks=pytest.mark.slow)])
 def test_math_verifys_own_pairs_are_scored_as_it_scores_them_with_and_without_dollar_signs(
-    monkeypatch: pytest.MonkeyPatch,
+    share: int, most: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
     from xp.builtin import math_verified
@@ -57,12 +59,14 @@ def test_math_verifys_own_pairs_are_scored_as_it_scores_them_with_and_without_do
         except ValueError:
             return None
 
-    as_written = sum(score(right, answer) == reward for right, answer, reward in PAIRS)
-    without = sum(score(bare(right), answer) == reward for right, answer, reward in PAIRS)
-    boxed = sum(score(bare(right), f"\\boxed{{{bare(answer)}}}") == reward for right, answer, reward in PAIRS)
-    assert (len(PAIRS), as_written >= 246, without >= 235, boxed >= 235) == (252, True, True, True), (
-        f"{as_written}, {without}, {boxed}"
-    )
+    pairs = PAIRS[::share]
+    differing = [
+        [pair for pair in pairs if score(*pair[:2]) != pair[2]],
+        [pair for pair in pairs if score(bare(pair[0]), pair[1]) != pair[2]],
+        [pair for pair in pairs if score(bare(pair[0]), f"\\boxed{{{bare(pair[1])}}}") != pair[2]],
+    ]
+    assert len(PAIRS) == 252
+    assert [len(some) <= limit for some, limit in zip(differing, most, strict=True)] == [True] * 3, differing
 
 
 def test_a_number_has_the_value_that_math_verify_reads_or_none() -> None:
@@ -80,53 +84,26 @@ def test_a_number_has_the_value_that_math_verify_reads_or_none() -> None:
     assert {text: one for text, one in both.items() if one[0] != pytest.approx(one[1])} == {}
 
 
-ANSWERS = [
-    ("math", r"3\sqrt{13}", r"The answer is \boxed{3\sqrt{13}}", 1),
-    ("math", r"3\sqrt{13}", "I pick 3", 0),
-    ("math", "6 + 9i", "I pick 9", 0),
-    ("math", r"3 \text{ red}, 2 \text{ blue}", r"\boxed{3}", 0),
-    ("math", r"3 \text{ red}, 2 \text{ blue}", r"\boxed{2 \text{ blue}, 3 \text{ red}}", 1),
-    ("math", r"10\text{ cm}^2", r"\boxed{10}", 1),
-    ("math", r"1 - \frac{1}{\mathrm{e}}", "1", 0),
-    ("math", "Evelyn", r"\boxed{\text{evelyn}}", 1),
-    ("math", "listen", r"\boxed{silent}", 0),
-    ("math", "C", "The answer is C", 1),
-    ("math", "C", "The answer is D, not C", 0),
-    ("number", r"1\frac{1}{2}", r"\boxed{11/2}", 0),
-    ("number", r"1 1/2", "#### 1.5", 1),
-    ("number", "-1", r"\boxed{\frac{-1}{2}}", 0),
-    ("number", "-0.5", r"\boxed{\frac{-1}{2}}", 1),
-    ("number", "10", r"\boxed{10^3}", 0),
-    ("number", "1500", r"\boxed{1.5 \times 10^{3}\text{ m}}", 1),
-    ("number", "12 m^2", "#### 12 m^2", 1),
-    ("number", "12 m^2", "12 m^2", 1),
-    ("number", "12 m^2", "#### 2", 0),
-    ("number", "3", r"\boxed{3\sqrt{13}}", 0),
-    ("number", "3", r"It is $3\pi$", 0),
-    ("number", "2", r"\boxed{2x + 1}", 0),
-    ("number", "2", r"\boxed{(2, 3)}", 0),
-    ("number", "1", "#### 1 800", 0),
-    ("number", "5", r"\boxed{x = 5}", 1),
-    ("number", "5", "#### 2 + 3 = 5", 1),
-    ("number", 5.0, "#### 5", 1),
-    ("choice", "C", "The answer is C. Option B is incorrect because it is too small.", 1),
-    ("choice", "B", "The answer is C. Option B is incorrect because it is too small.", 0),
-    ("choice", "C", "Answer: C\n\nExplanation: option A is mitosis, option D is unrelated.", 1),
-    ("choice", "B", "The answer is b", 1),
-    ("choice", "A", "Option (A) is correct, and B is not.", 1),
-    ("choice", 0.0, "A", 1),
-    ("exact", 5.0, "5", 1),
-    ("exact", 5.0, "5.0", 1),
-    ("exact", True, "no", 0),
-    ("exact", "5", "<think>6?</think>5", 1),
-    ("boxed", "1.5", r"\boxed{1\frac{1}{2}}", 1),
-]
-
-
-@pytest.mark.parametrize(("grader", "right", "answer", "reward"), ANSWERS)
-def test_an_answer_gets_what_a_person_would_give(grader: str, right: Any, answer: str, reward: float) -> None:
+@pytest.mark.parametrize(("grader", "right", "lines"), rows("answers"))
+def test_an_answer_gets_what_a_person_would_give(grader: str, right: str, lines: list[str]) -> None:
     if grader == "math":
         pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
+    grade = load_object(READY[grader])
+    for reward, _, answer in (line.partition(" ") for line in lines):
+        assert grade(answer.replace("␊", "\n"), {"answer": right}) == float(reward), answer
+
+
+@pytest.mark.parametrize(
+    ("grader", "right", "answer", "reward"),
+    [
+        ("number", 5.0, "#### 5", 1),
+        ("choice", 0.0, "A", 1),
+        ("exact", 5.0, "5", 1),
+        ("exact", 5.0, "5.0", 1),
+        ("exact", True, "no", 0),
+    ],
+)
+def test_a_right_answer_may_be_a_number(grader: str, right: Any, answer: str, reward: float) -> None:
     assert load_object(READY[grader])(answer, {"answer": right}) == reward
 
 
