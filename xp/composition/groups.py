@@ -93,6 +93,7 @@ def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path,
         chosen = {group: option for group, option in chosen.items() if group not in foreign}
 
 
+@cache
 def merge_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> list[tuple[str, str]]:
     """Config path and package of every file of a composition; a later one wins over an earlier one."""
     from hydra import initialize_config_dir

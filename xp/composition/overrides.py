@@ -36,6 +36,7 @@ LISTS = re.compile(rf"env(\.members\.[^.]+)?\.options\.|{TRACKING}$")
 
 MAX_POINTS = 10_000
 """Largest number of points of a sweep. More is probably a typing mistake."""
+TOO_MANY = f"the sweep has more than {MAX_POINTS:,} points; split it"
 
 
 def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
@@ -159,14 +160,15 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
             reason = str(error).splitlines()[0]
             faults.append(f"{line}: a sweep lists its values, as a,b,c or range(1,4) or choice(a,b) ({reason})")
             continue
-        counts = Counter(texts) if len(texts) <= MAX_POINTS else Counter()
-        twice = sorted(text for text, count in counts.items() if count > 1)
-        if twice or not texts:
+        twice = sorted(text for text, count in Counter(texts).items() if count > 1)
+        if len(texts) > MAX_POINTS:
+            faults.append(f"{line}: {TOO_MANY}")
+        elif twice or not texts:
             faults.append(f"{line}: {f'{twice[0]} is given twice' if twice else _no_value(override)}")
         else:
             choices.append([parser.parse_override(f"{override.key_or_group}={text}") for text in texts])
     if math.prod(map(len, choices)) > MAX_POINTS:
-        faults.append(f"the sweep has more than {MAX_POINTS:,} points; split it")
+        faults.append(TOO_MANY)
         choices = [one[:1] for one in choices]
     return choices, faults
 

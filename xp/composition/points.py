@@ -249,11 +249,11 @@ def _placed(
     faults: Iterable[Fault], composed: ComposedOptions, config_dirs: tuple[Path, ...], overridden: set[str]
 ) -> Iterator[str]:
     """The faults as lines, with file, line and column of those that come from a file."""
-    marks = {path: places[-1] for path, places in file_history(composed.chosen, config_dirs).items()}
     already = {fault.partition(": ")[0] for fault in composed.faults}
     for fault in faults:
-        mark = marks.get(fault.path)
-        if mark is None or any(_are_related(fault.path, path) for path in overridden):
+        is_typed = any(_are_related(fault.path, path) for path in overridden)
+        mark = None if is_typed else file_history(composed.chosen, config_dirs).get(fault.path, (None,))[-1]
+        if mark is None:
             yield str(fault)
         elif mark.place not in already:
             yield f"{mark.place}: {fault}{_yaml_reading(fault, mark.raw if mark.is_plain else None)}"
