@@ -80,11 +80,12 @@ def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path,
     dropped = {group for group, _ in groups} - set(chosen)
     while True:
         has_users = any(_is_users(group, option, config_dirs) for group, option in chosen.items())
-        more, container, env_name = _merge(tuple(chosen.items()), config_dirs if has_users else ())
+        in_order = tuple(sorted(chosen.items()))  # one composition, in whatever order its options were typed
+        more, container, env_name = _merge(in_order, config_dirs if has_users else ())
         faults += [fault for fault in more if fault not in faults]
         if container is not None:
             undecided = {section for group in dropped for section in SECTIONS[group]}
-            return ComposedOptions(container, env_name, tuple(chosen.items()), tuple(faults), frozenset(undecided))
+            return ComposedOptions(container, env_name, in_order, tuple(faults), frozenset(undecided))
         # Go on without the faulty option, so that the rest of the command line is checked too.
         foreign = {group for group, option in chosen.items() if _is_users(group, option, config_dirs)} or set(chosen)
         if not foreign:
