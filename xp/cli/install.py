@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -149,12 +149,11 @@ def install_command(args: Namespace) -> int:
     return ExitCode.OK
 
 
-def install_sources(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Makes the checkouts of a spec's trainer, unless variables name all of them already.
+def install_sources(spec: RunSpec) -> dict[str, str]:
+    """Makes the checkouts of a spec's trainer, unless variables of this process name all of them already.
 
     Args:
         spec: the run, which determines addresses and commits.
-        environ: environment with variables that name the user's own checkouts.
 
     Returns:
         Variable -> directory of each checkout; empty if the trainer is installed as packages.
@@ -164,8 +163,8 @@ def install_sources(spec: RunSpec, environ: Mapping[str, str] = os.environ) -> d
     """
     if (sources := runtime_checkouts(spec)) is None:
         return {}
-    checkouts = {one.variable: environ[one.variable] for one in sources.checkouts if environ.get(one.variable)}
-    if wrong := list(differing(spec.backend.commits, environ)):
+    checkouts = {one.variable: place for one in sources.checkouts if (place := os.environ.get(one.variable))}
+    if wrong := list(differing(spec.backend.commits)):
         raise XpError("\n".join(wrong), ExitCode.RUNTIME)
     if len(checkouts) == len(sources.checkouts):
         return checkouts

@@ -36,16 +36,6 @@ def file_history(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, .
     return history
 
 
-def last_setter(
-    paths: Sequence[str], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
-) -> tuple[str, ...]:
-    """The given keys that are set by the last file, in merge order, that sets any of them."""
-    last: tuple[str, ...] = ()
-    for marks in _marks_in_order(chosen, config_dirs):
-        last = tuple(path for path in paths if path in marks and marks[path].raw not in NULLS) or last
-    return last
-
-
 def _marks_in_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> Iterator[Mapping[str, Mark]]:
     """Positions of values in each file of a composition, by key path of the configuration."""
     for config_path, package in merge_order(chosen, config_dirs):
@@ -75,7 +65,10 @@ def settle_files(container: dict[str, Any], chosen: tuple[tuple[str, str], ...],
     """Keeps of each pair the value that the last file in merge order sets."""
     for pair in ALTERNATIVES:
         if all(value_at(container, path) is not None for path in pair):
-            give_way(container, last_setter(pair, chosen, config_dirs))
+            last: tuple[str, ...] = ()
+            for marks in _marks_in_order(chosen, config_dirs):
+                last = tuple(path for path in pair if path in marks and marks[path].raw not in NULLS) or last
+            give_way(container, last)
 
 
 def give_way(container: dict[str, Any], set_paths: Collection[str]) -> None:

@@ -23,15 +23,12 @@ def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
 
 def runtime_checkouts(spec: RunSpec) -> Checkouts | None:
     """Checkouts of the trainer; None if it is installed as packages."""
-    backend = spec.backend
-    return checkouts_of(backend.commits, backend.runtime.project_env)
+    return checkouts_of(spec.backend.commits, spec.backend.runtime.project_env)
 
 
 def trainer_runtime(spec: RunSpec, packages: Sequence[str], install: str | None = None) -> Runtime:
     """The trainer's Python; `install`: command that makes one, if not pip with the packages' names."""
-    runtime = spec.backend.runtime
-    lock = runtime_lock(spec)
-    sources = runtime_checkouts(spec)
+    runtime, lock, sources = spec.backend.runtime, runtime_lock(spec), runtime_checkouts(spec)
     if install is None and sources is not None:
         install = f"python -m xp install backend={sources.name} hardware={spec.hardware.name}"
     if install is None and lock is not None:

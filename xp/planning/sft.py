@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,12 +28,14 @@ def sft_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         XpError: (RUN_DIR) there is no such run or evaluation, or it has no episodes.
     """
     data = spec.sft.data or ""
-    kind = data.partition(":")[0]
+    kind, _, script = data.partition(":")
+    owners = {name: member.serve or member.grader for name, member in spec.env.members.items()}
     return {
         **stage_fields(spec, places, "sft"),
         "files": () if kind == SOLVE else (data,) if kind not in ROOMS else _recorded(spec, data),
         "is_messages": kind not in (SOLVE, *ROOMS),
-        "solvers": dict(_solvers(spec)) if kind == SOLVE else {},
+        # Environment -> its script, `module:attribute`.
+        "solvers": {name: script or f"{one}.solve" for name, one in owners.items()} if kind == SOLVE else {},
     }
 
 
@@ -59,11 +60,3 @@ def _recorded(spec: RunSpec, data: str) -> tuple[str, ...]:
     if not files:
         raise XpError(f"sft.data={data}: {matches[0]} has no trajectories", ExitCode.RUN_DIR)
     return tuple(files)
-
-
-def _solvers(spec: RunSpec) -> Iterator[tuple[str, str]]:
-    """Environment -> its script, `module:attribute`."""
-    named = (spec.sft.data or "").partition(":")[2]
-    for name, member in spec.env.members.items():
-        owner = member.serve or member.grader
-        yield name, named or f"{owner}.solve"

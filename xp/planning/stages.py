@@ -211,18 +211,6 @@ def train_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
     return {**stage_fields(spec, places, "train"), "steps": spec.training.num_steps}
 
 
-def episode_files(spec: RunSpec, here: str) -> dict[str, str]:
-    """Files that every stage with episodes reads.
-
-    Args:
-        here: directory of the stage.
-    """
-    return {
-        f"{here}/episode.json": episode_config(spec).to_json(),
-        f"{here}/prepare.json": prepare_config(spec).to_json(),
-    }
-
-
 WITH_EPISODES = ("train", "evaluate")
 """Stages with episodes."""
 
@@ -239,6 +227,8 @@ def trainer_job(
 ) -> Job:
     """Job of a program in the trainer's Python, on the whole hardware option; `files` are of the stage's directory."""
     key = None if spec.algorithm.distill is None else spec.algorithm.distill.key
+    inputs = {"episode.json": episode_config(spec).to_json(), "prepare.json": prepare_config(spec).to_json()}
+    files = {**files, **inputs}
     if spec.served_judge is not None and here.rpartition("/")[2] in WITH_EPISODES:
         is_sglang = spec.backend.engine.name is EngineName.SGLANG
         server = judge_server(spec, spec.served_judge, f"{here}/judge.log", is_sglang=is_sglang)
@@ -246,7 +236,7 @@ def trainer_job(
         argv = ("python", "-m", "xp.engines.judge_server", f"{here}/judge.json", *argv[1:])
     return Job(
         argv=argv,
-        files={**{f"{here}/{name}": text for name, text in files.items()}, **episode_files(spec, here)},
+        files={f"{here}/{name}": text for name, text in files.items()},
         outputs=outputs,
         resources=trainer_resources(spec),
         runtime=runtime,
@@ -295,13 +285,8 @@ def train_and_evaluate(
         return (*made, train)
     before = {BEFORE: policy_start(spec, places)} if spec.evaluation.before_training else {}
     evaluate = evaluate_stage(spec, places, {**before, AFTER: places.model}, job, ("train",))
-    config = evaluation_config(places)
+    config = f"{places.stage('evaluate')}/config.json"
     train = replace(train, job=replace(job, files={**job.files, config: evaluate.job.files[config]}))
     if {*before, AFTER} <= {*in_training}:
         evaluate = replace(evaluate, done=evaluate.job.outputs[-1], made_in="train")
     return (*made, train, evaluate)
-
-
-def evaluation_config(places: RunPaths) -> str:
-    """Config of an attempt's evaluate stage."""
-    return f"{places.stage('evaluate')}/config.json"
