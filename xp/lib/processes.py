@@ -62,9 +62,7 @@ def main(argv: Sequence[str]) -> int:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in WAKING:
         signal.signal(number, lambda *_: None)
-    wakeup = reader
-    job = _start(command)
-    return _watch(job, grace_s, wakeup)
+    return _watch(_start(command), grace_s, reader)
 
 
 def _watch(job: int, grace_s: float, wakeup: int) -> int:
