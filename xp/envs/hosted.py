@@ -41,8 +41,7 @@ class HostedProvider(IndexedProvider):
         self._is_closed = False
 
     def version(self) -> str:
-        version: str = self._ask("version", None)
-        return version
+        return str(self._ask("version", None))
 
     def splits(self) -> tuple[str, ...]:
         if self._sizes is None:
@@ -67,8 +66,7 @@ class HostedProvider(IndexedProvider):
         return self._sizes[split]
 
     def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
-        specs: list[Mapping[str, Any]] = self._ask("specs", (split, list(indices)))
-        return specs
+        return list(self._ask("specs", (split, list(indices))))
 
     def _ask(self, verb: str, argument: Any) -> Any:
         if self._is_closed:

@@ -112,14 +112,14 @@ def attribute(name: str) -> Any:
 
 def checked(rows: Any, name: str) -> Rows:
     """Returns the rows if each has a prompt; raises XpError otherwise."""
-    for split, members in _mapping(rows, name).items():
+    splits = _mapping(rows, name)
+    for split, members in splits.items():
         for number, row in enumerate(members, start=1):
             if fault := _prompt_fault(row):
                 raise XpError(
                     f"rows {name}: row {number} of split {split}: {fault}; expected a {PROMPT} that is a text or a list"
                     " of {role, content}"
                 )
-    splits: Rows = rows
     return splits
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from statistics import fmean, stdev
 from typing import Final
 
@@ -204,11 +206,8 @@ def _interval(differences: Sequence[float]) -> tuple[float | None, float | None,
 def _passes(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], threshold: float) -> Passes:
     from scipy.special import bdtr
 
-    counts: Mapping[tuple[bool, bool], int] = {
-        key: sum((one[0] >= threshold, other[0] >= threshold) == key for one, other in pairs)
-        for key in ((True, True), (True, False), (False, True), (False, False))
-    }
-    both, only_first, only_second, neither = counts.values()
+    counts: Counter[tuple[bool, ...]] = Counter((one[0] >= threshold, other[0] >= threshold) for one, other in pairs)
+    both, only_first, only_second, neither = (counts[passed] for passed in product((True, False), repeat=2))
     # McNemar's exact test: among tasks on which they differ, each side wins half by chance.
     p_value = min(1.0, 2 * float(bdtr(min(only_first, only_second), only_first + only_second, 0.5)))
     return Passes(both, only_first, only_second, neither, p_value)

@@ -110,14 +110,8 @@ def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, 
 def known_config(name: str) -> dict[str, Any] | None:
     """The part of a common model's config.json that decides its network, by the table of `tools/architectures.py`,
     which has its source. None means that it is not in the table."""
-    entry = _known_models().get(name)
-    return None if entry is None else dict(entry["config"])
-
-
-@cache
-def _known_models() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(Path(__file__).with_name("known_models.json").read_text(encoding="utf-8"))
-    return content
+    table = json.loads(Path(__file__).with_name("known_models.json").read_text(encoding="utf-8"))
+    return dict(table[name]["config"]) if name in table else None
 
 
 def _from_hub(path: str) -> dict[str, Any] | None:

@@ -83,10 +83,15 @@ class RecordedRun:
     def name(self) -> str:
         return self.source.name
 
+    @property
+    def records(self) -> Path:
+        """The directory; must be asked for only where there is one."""
+        assert self.directory is not None
+        return self.directory
+
     def lock(self) -> tuple[Facts, LockInputs]:
         """The lock with its inputs, paths as they are here; raises XpError(RUN_DIR) if there is none."""
-        assert self.directory is not None
-        facts, inputs = facts_and_inputs(self.directory)
+        facts, inputs = facts_and_inputs(self.records)
         spec = _replaced(dict(inputs.spec), self.moved)
         if facts.get("spec") == spec_digest(inputs.spec):
             facts = {**facts, "spec": spec_digest(spec)}
@@ -109,8 +114,7 @@ class RecordedRun:
 
     def trust(self) -> None:
         """Marks a bundle as trusted, by its content."""
-        assert self.directory is not None
-        _mark(self.directory).touch()
+        _mark(self.records).touch()
 
     def bring_tasks(self) -> None:
         """Copies the task sets of a bundle into the store, whose readers verify them."""

@@ -84,9 +84,8 @@ def check_jobs(recorded: RecordedRun) -> Level:
 
 
 def _plan(recorded: RecordedRun) -> Any:
-    assert recorded.directory is not None
-    place = recorded.directory / f"attempt_{read_lock(recorded.directory).attempt}" / "plan.json"
-    return json_of(place, ExitCode.RUN_DIR, below=recorded.directory)
+    place = recorded.records / f"attempt_{read_lock(recorded.records).attempt}" / "plan.json"
+    return json_of(place, ExitCode.RUN_DIR, below=recorded.records)
 
 
 def _stages(plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,13 +110,12 @@ def check_tasks(recorded: RecordedRun, scratch: Path) -> tuple[Level, TaskSet]:
     Returns:
         The result, and the recorded set, or the new one if the recorded one is not here.
     """
-    assert recorded.directory is not None
     config = replace(prepare_config(recorded.spec), store="tasks")
     new = prepare(config, episode_environ(recorded.spec), scratch)
-    expected = read_lock(recorded.directory).facts.get("tasks.content", "")
+    expected = read_lock(recorded.records).facts.get("tasks.content", "")
     key = Path(_plan(recorded)["stages"][0]["job"]["outputs"][0]).parent
     stored = None
-    for root in (recorded.directory, Path(recorded.spec.outputs)):
+    for root in (recorded.records, Path(recorded.spec.outputs)):
         with suppress(BrokenSet, OSError):
             stored = stored or prove(root / key)
     lines = []
@@ -149,15 +147,14 @@ def check_episodes(recorded: RecordedRun, tasks: TaskSet, most: int) -> Level:
         tasks: its tasks.
         most: largest number of episodes, which are spread over the run.
     """
-    assert recorded.directory is not None
-    index = EpisodeIndex(recorded.directory)
+    index = EpisodeIndex(recorded.records)
     index.refresh()
     numbers = [number for number, row in enumerate(index.rows) if row.status != EpisodeStatus.VOID]
     if not numbers:
         return Level("c", Outcome.NOT_CHECKED, "no recorded episode is here")
     numbers = numbers[:: -(-len(numbers) // most)]
     rows = {row.task_id: row for row in tasks.rows()}
-    stage = recorded.directory / f"attempt_{read_lock(recorded.directory).attempt}" / "train"
+    stage = recorded.records / f"attempt_{read_lock(recorded.records).attempt}" / "train"
     lines, unsteady = [], 0
     config = resolved(episode_config(recorded.spec), stage)
     with EnvironmentMixture(config, episode_environ(recorded.spec)) as mix:
@@ -228,21 +225,19 @@ def why_not_bitwise(spec: RunSpec) -> str | None:
 
 def check_numbers(recorded: RecordedRun, run: Path) -> Level:
     """Level d: compares every metric of every step, and the trained weights, with those of a new run."""
-    assert recorded.directory is not None
-    num_values, difference = first_metric(recorded.directory / "metrics.jsonl", run / "metrics.jsonl")
+    num_values, difference = first_metric(recorded.records / "metrics.jsonl", run / "metrics.jsonl")
     lines = [] if difference is None else [difference]
-    if (tensor := first_tensor(recorded.directory / "model", run / "model")) is not None:
+    if (tensor := first_tensor(recorded.records / "model", run / "model")) is not None:
         lines.append(tensor)
-    has_weights = (recorded.directory / "model" / DIGESTS).is_file()
+    has_weights = (recorded.records / "model" / DIGESTS).is_file()
     weights = "the weights" if has_weights else "no weights, which are not here"
     return _level("d", f"{counted(num_values, 'number')} and {weights}", lines)
 
 
 def check_result(recorded: RecordedRun, run: Path, margin: float) -> Level:
     """Level e: a test of equivalence of the held-out rewards, task by task."""
-    assert recorded.directory is not None
     try:
-        pair = compare_named(of_run(recorded.directory, recorded.name, "after"), of_run(run, run.name, "after"), margin)
+        pair = compare_named(of_run(recorded.records, recorded.name, "after"), of_run(run, run.name, "after"), margin)
     except XpError as error:
         return Level("e", Outcome.NOT_CHECKED, str(error).partition("\n")[0])
     verdict = Outcome.UNDECIDED
