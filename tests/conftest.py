@@ -38,9 +38,13 @@ def parsed_once(file: Any, Loader: Any) -> Any:  # noqa: N803
 omegaconf.omegaconf.yaml = SimpleNamespace(**{**vars(yaml), "load": parsed_once})
 
 
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """The modules are there to stay: the garbage collector need not visit their objects again in each test."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.envs_under_test.openenv_counter import own_results
 from tests.support.ors_server import rules
 from xp.envs.base import Task, ToolResult
 from xp.envs.openenv import STEP, OpenEnvProvider
@@ -93,9 +92,9 @@ def played(app: str, calls: Calls, prompt: str) -> tuple[str, list[ToolResult]]:
 def test_calls_of_mcp_tools(app: str, environment: str, calls: Calls, prompt: str, shown: str | None) -> None:
     opening, results = played(app, calls, prompt)
     made = load_object(environment)(**({"data_path": os.getcwd()} if environment == FINQA else {}))
-    assert [(one.text, one.reward, one.finished, one.is_call_error) for one in results] == asyncio.run(
-        own_results(made, calls)
-    )
+    own_results = load_object("tests.envs_under_test.openenv_counter:own_results")
+    expected = asyncio.run(own_results(made, calls))
+    assert [(one.text, one.reward, one.finished, one.is_call_error) for one in results] == expected
     assert opening == shown or (shown is None and "What is the profit?" in opening)
 
 
