@@ -95,7 +95,7 @@ class TestOpenEnv(ProviderSuite):
     config = patient(
         provider="openenv",
         serve="tests.envs_under_test.openenv_counter:Counter",
-        rows="tests.envs_under_test.openenv_counter:rows",
+        rows="tests.envs_under_test.rows:counts",
         num_seeds=4,
     )
 

@@ -20,7 +20,7 @@ from openreward.environments.utils import run_user_callable
 from openreward.judging import PairwiseJudge, rank_group
 from pydantic import BaseModel
 
-from tests.support.ors_server import LOG_VARIABLE
+from tests.support import LOG_VARIABLE
 
 
 class Noted(Environment):
@@ -131,8 +131,7 @@ class Hungry(Counter):
 class Gathering(Counter):
     """Has a tool that blocks its thread until many sessions have called it."""
 
-    SIZE = 40
-    _barrier = threading.Barrier(SIZE)
+    _barrier = threading.Barrier(40)
 
     @tool
     def meet(self) -> ToolOutput:

@@ -41,15 +41,8 @@ class Raising(Faulty):
     @tool
     def dig(self) -> ToolOutput:
         """Dig."""
-        map_of("treasure")  # fault: raise
+        map_of(os.environ["XP_DIGGER_TOKEN"])  # fault: raise
         return dug()
-
-
-class Secretive(Faulty):
-    @tool
-    def dig(self) -> ToolOutput:
-        """Dig."""
-        raise ValueError(os.environ["XP_DIGGER_TOKEN"])  # fault: secret
 
 
 class Hanging(Faulty):

@@ -30,7 +30,3 @@ class Raising(Environment[Dig, Dug, State]):
     @property
     def state(self) -> State:
         return State()
-
-
-def rows() -> dict[str, list[dict[str, Any]]]:
-    return {"train": [{"prompt": "Dig."}]}

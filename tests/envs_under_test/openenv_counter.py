@@ -161,10 +161,3 @@ async def own_results(environment: Any, calls: Any) -> list[tuple[str, float | N
 
 class Unnamed(Environment):  # type: ignore[type-arg]
     """Says nothing of its models."""
-
-
-def rows() -> dict[str, list[dict[str, Any]]]:
-    return {
-        "train": [{"prompt": "{observation}"}, {"prompt": "Go.", "reset": {"start": 50}}],
-        "test": [{"prompt": "{observation}"}],
-    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import os
 import stat
 import sys
@@ -17,34 +18,38 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.envs_under_test.openenv_counter import Tools, own_results
 from tests.support.fake_session import RULES
 from tests.support.ors_server import rules
 from tests.support.sections import replace
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, ProtocolError, SessionLost, Task, ToolCrashed
 from xp.envs.config import EnvConfig
-from xp.envs.local_server import LocalServer
+from xp.envs.light_sdk import import_openenv
 from xp.envs.openenv import OpenEnvProvider
 from xp.envs.target import origin
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import XpError
 from xp.spec.dialect import Dialect
+from xp.testing.provider import lent
 
 pytestmark = pytest.mark.integration
 MODULE = "tests.envs_under_test.openenv_counter"
 
 
 def counter(name: str = "Counter", **changes: Any) -> EnvConfig:
-    common = {"serve": f"{MODULE}:{name}", "rows": f"{MODULE}:rows", "num_seeds": 4}
+    common = {"serve": f"{MODULE}:{name}", "rows": "tests.envs_under_test.rows:counts", "num_seeds": 4}
     return rules(provider="openenv", **{**common, **changes})
 
 
 @pytest.fixture(scope="module")
 def provider() -> Iterator[OpenEnvProvider]:
-    found = OpenEnvProvider(counter(), os.environ)
-    yield found
-    found.close()
+    yield from lent(OpenEnvProvider(counter(), os.environ))
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[OpenEnvProvider]:
+    """An environment of MCP tools."""
+    yield from lent(OpenEnvProvider(counter("Tools"), os.environ))
 
 
 def task(index: int = 0, split: str = "train") -> Task:
@@ -93,19 +98,18 @@ def test_a_fault_of_the_environments_own_is_no_score(provider: OpenEnvProvider) 
     session.close()
 
 
-def test_a_late_answer_is_never_taken_for_the_next_ones() -> None:
-    found = OpenEnvProvider(counter(), os.environ)
-    session = found.open(task())
+def test_a_late_answer_is_never_taken_for_the_next_ones(provider: OpenEnvProvider) -> None:
+    session = provider.open(task())
     session.tools()
-    with impatient(found, call_timeout_s=2.0), pytest.raises(DeadlineExceeded):
-        session.call("step", {"amount": 1, "wait_s": 4.0})
-    time.sleep(3.0)  # The late answer is on its way by now.
+    with impatient(provider, call_timeout_s=0.5), pytest.raises(DeadlineExceeded):
+        session.call("step", {"amount": 1, "wait_s": 1.0})
+    time.sleep(1.0)  # The late answer is on its way by now.
     with pytest.raises(SessionLost):
         session.call("step", {"amount": 2})
     session.close()
-    again = found.open(task())
+    again = provider.open(task())
     assert again.call("step", {"amount": 2}).text == '{"count": 2}'
-    found.close()
+    again.close()
 
 
 def test_the_first_refusal_of_a_server_at_capacity_is_the_bound_of_sessions(caplog: pytest.LogCaptureFixture) -> None:
@@ -126,15 +130,13 @@ def test_the_first_refusal_of_a_server_at_capacity_is_the_bound_of_sessions(capl
     ]
 
 
-def test_mcp_tools_are_the_tools() -> None:
-    found = OpenEnvProvider(counter("Tools"), os.environ)
-    session = found.open(task())
+def test_mcp_tools_are_the_tools(tools: OpenEnvProvider) -> None:
+    session = tools.open(task())
     assert {tool.name for tool in session.tools()} == {"say", "fail", "add", "look"}
     assert session.call("say", {"text": "hi"}).text == "hi"
     with pytest.raises(ProtocolError, match="image"):
         session.call("look", {})
     session.close()
-    found.close()
 
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -149,12 +151,15 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def test_rewards_ends_and_texts_of_mcp_calls_are_the_environments_own_bad_calls_included() -> None:
-    found = OpenEnvProvider(counter("Tools"), os.environ)
-    session = found.open(task())
+def test_rewards_ends_and_texts_of_mcp_calls_are_the_environments_own_bad_calls_included(
+    tools: OpenEnvProvider,
+) -> None:
+    session = tools.open(task())
     results = [session.call(*one) for one in CALLS]
-    found.close()
-    expected = asyncio.run(own_results(Tools(), CALLS))
+    session.close()
+    import_openenv()
+    module = importlib.import_module(MODULE)
+    expected = asyncio.run(module.own_results(module.Tools(), CALLS))
     assert [(one.text, one.reward, one.finished, one.is_call_error) for one in results] == expected
 
 
@@ -194,7 +199,7 @@ def test_the_coding_environment_is_done_when_the_tests_pass() -> None:
     [
         "import os; print('passed', flush=True); os._exit(0)",
         "raise SystemExit(0)",
-        "while True: pass",
+        "import time; time.sleep(60)",
         "x = ' ' * 10**10",
         "import os; print(os.environ.get('HOME') == '/root'); raise SystemExit",
     ],
@@ -204,7 +209,7 @@ def test_a_program_that_does_not_reach_its_tests_has_passed_none(cheat: str) -> 
     assert (outcome.status is not EpisodeStatus.VOID, outcome.reward) == (True, 0.0)
 
 
-def test_strangers_get_neither_an_answer_nor_a_session() -> None:
+def test_strangers_get_neither_an_answer_nor_a_session(provider: OpenEnvProvider) -> None:
     async def ask(url: str) -> tuple[int, str]:
         async with aiohttp.ClientSession() as client:
             async with client.get(f"{url}/schema") as response:
@@ -215,8 +220,7 @@ def test_strangers_get_neither_an_answer_nor_a_session() -> None:
                 return status, str(error.status)
             return status, "open"
 
-    with LocalServer(f"{MODULE}:Counter", kind="openenv") as server:
-        assert asyncio.run(ask(server.url)) == (401, "403")
+    assert asyncio.run(ask(provider._reach().url)) == (401, "403")
 
 
 def test_a_class_that_names_no_models_is_refused_with_the_way_out() -> None:
@@ -224,57 +228,46 @@ def test_a_class_that_names_no_models_is_refused_with_the_way_out() -> None:
         OpenEnvProvider(counter("Unnamed"), os.environ).open(task())
 
 
-def test_another_interpreter_serves_what_needs_other_packages(tmp_path: Path) -> None:
+def interpreter(place: Path, *paths: str) -> str:
     """A stub for a virtual environment: a program that notes that it was used and then is this interpreter."""
-    other = tmp_path / "python"
-    other.write_text(
-        f'#!/bin/sh\ntouch {tmp_path}/used\nPYTHONPATH="$PYTHONPATH:{":".join(sys.path)}" exec {sys.executable} "$@"\n'
-    )
+    other, own = place / "python", ":".join([*paths, *sys.path])
+    other.write_text(f'#!/bin/sh\ntouch {place}/used\nPYTHONPATH="$PYTHONPATH:{own}" exec {sys.executable} "$@"\n')
     other.chmod(other.stat().st_mode | stat.S_IXUSR)
-    found = OpenEnvProvider(counter(python=str(other)), os.environ)
+    return str(other)
+
+
+def test_another_interpreter_serves_what_needs_other_packages(tmp_path: Path) -> None:
+    found = OpenEnvProvider(counter(python=interpreter(tmp_path)), os.environ)
     found.open(task()).close()
     found.close()
     assert (tmp_path / "used").exists()
 
 
-@pytest.fixture
-def xps_python(tmp_path: Path) -> str:
-    """An interpreter with a package that this one lacks."""
+def test_what_the_trainers_python_lacks_is_served_by_xps(tmp_path: Path) -> None:
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages/a_package_of_another_interpreter.py").touch()
-    own = ":".join([f"{tmp_path}/packages", *sys.path])
-    other = tmp_path / "python"
-    other.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{own}" exec {sys.executable} "$@"\n')
-    other.chmod(other.stat().st_mode | stat.S_IXUSR)
-    return str(other)
-
-
-ELSEWHERE = "tests.envs_under_test.elsewhere:Counter"
-
-
-def test_what_the_trainers_python_lacks_is_served_by_xps(xps_python: str) -> None:
-    found = OpenEnvProvider(counter(serve=ELSEWHERE), {**os.environ, "XP_PYTHON": xps_python})
+    xps = interpreter(tmp_path, f"{tmp_path}/packages")
+    found = OpenEnvProvider(counter(serve="tests.envs_under_test.elsewhere:Counter"), {**os.environ, "XP_PYTHON": xps})
     session = found.open(task())
     assert session.call("step", {"amount": 2}).text == '{"count": 2}'
     session.close()
     found.close()
 
 
-def test_a_container_is_started_used_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_is_started_used_and_removed(
+    provider: OpenEnvProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """docker is a stub here, that names a server of this test's as the container's port."""
-    log = tmp_path / "calls"
-    with LocalServer(f"{MODULE}:Counter", kind="openenv") as server:
-        docker = tmp_path / "docker"
-        address = server.url.removeprefix("http://")
-        cases = f"run) echo abc;; port) echo {address};; inspect) echo running 0;;"
-        docker.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase $1 in {cases} esac\n')
-        docker.chmod(docker.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        monkeypatch.setattr("xp.envs.docker._is_healthy", lambda url: url == server.url)
-        found = OpenEnvProvider(counter(serve=None, image="counter:1"), {})
-        with pytest.raises((EnvUnavailable, ProtocolError)):  # The stub's server wants a key that no container does.
-            found.open(task())
-        found.close()
+    log, docker, url = tmp_path / "calls", tmp_path / "docker", provider._reach().url
+    cases = f"run) echo abc;; port) echo {url.removeprefix('http://')};; inspect) echo running 0;;"
+    docker.write_text(f'#!/bin/sh\necho "$@" >> {log}\ncase $1 in {cases} esac\n')
+    docker.chmod(docker.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("xp.envs.docker._is_healthy", lambda asked: asked == url)
+    found = OpenEnvProvider(counter(serve=None, image="counter:1"), {})
+    with pytest.raises((EnvUnavailable, ProtocolError)):  # The stub's server wants a key that no container does.
+        found.open(task())
+    found.close()
     calls = log.read_text().splitlines()
     assert [call.split()[0] for call in calls] == ["run", "port", "inspect", "rm"]
     assert "127.0.0.1::8000" in calls[0]

@@ -50,14 +50,12 @@ def test_what_cannot_be_served_is_said_in_one_message(serve: str, reason: str) -
 
 def test_tools_that_block_run_in_all_sessions_concurrently() -> None:
     limits = {"call_timeout_s": 300.0, "create_timeout_s": 300.0, "memory_gb": 1.0}
-    from tests.envs_under_test.counter import Gathering  # imports the whole SDK
-
     provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Gathering", **limits), os.environ)
     task = provider.tasks("train", [1])[0]
-    with ThreadPoolExecutor(Gathering.SIZE) as pool:
-        sessions = list(pool.map(lambda _: provider.open(task), range(Gathering.SIZE)))
+    with ThreadPoolExecutor(40) as pool:
+        sessions = list(pool.map(lambda _: provider.open(task), range(40)))
         texts = list(pool.map(lambda session: session.call("meet", {}).text, sessions))
-    assert texts == ["met"] * Gathering.SIZE
+    assert texts == ["met"] * 40
     provider.close()
 
 
@@ -68,7 +66,7 @@ def test_blocking_calls_wait_when_the_memory_has_no_room_for_more_threads() -> N
     task = provider.tasks("train", [1])[0]
     with ThreadPoolExecutor(64) as pool:
         sessions = list(pool.map(lambda _: provider.open(task), range(64)))
-        texts = list(pool.map(lambda session: session.call("nap", {"amount": 1.0}).text, sessions))
+        texts = list(pool.map(lambda session: session.call("nap", {"amount": 0.5}).text, sessions))
     assert texts == ["rested"] * 64
     provider.close()
 
@@ -83,9 +81,12 @@ def test_it_has_the_memory_limit_and_more_is_a_fault() -> None:
     provider.close()
 
 
-def test_a_killed_server_is_replaced_and_costs_only_open_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_starts_with_the_first_question_is_replaced_when_killed_and_ends_with_its_provider(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(local_server, "PING_S", 0.2)
     provider = OpenRewardProvider(rules(serve=COUNTER, create_timeout_s=600.0), os.environ)
+    assert provider.server is None
     task = provider.tasks("train", [1])[0]
     assert provider.server is not None
     url, pid = provider.server.url, provider.server.pid
@@ -140,7 +141,8 @@ def test_a_server_with_a_busy_tool_ends_with_its_run() -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_server_leaves_no_process_that_its_tools_started(is_killed: bool) -> None:
+def test_a_server_leaves_no_process_that_its_tools_started(is_killed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_server, "PING_S", 0.2)
     provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Stuck"), os.environ)
     started = int(provider.open(provider.tasks("train", [1])[0]).call("leave", {}).text)
     assert is_alive(started)
@@ -170,17 +172,6 @@ def answers(port: int) -> bool:
             return bool(connection.recv(1))
     except TimeoutError:
         return False
-
-
-def test_a_providers_server_starts_with_the_first_question_and_ends_with_it() -> None:
-    provider = OpenRewardProvider(rules(serve=COUNTER), os.environ)
-    assert provider.server is None
-    assert provider.num_tasks("train") == 700
-    assert provider.server is not None
-    pid = provider.server.pid
-    provider.close()
-    assert pid is not None
-    assert not psutil.pid_exists(pid)
 
 
 def test_the_version_follows_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ors_server import LOG_VARIABLE
+from tests.support import LOG_VARIABLE
 from tests.support.ors_server import COUNTER, rules
 from tests.support.sections import held_out_rule, member_of, prepare_of, selection
 from xp.errors import ExitCode

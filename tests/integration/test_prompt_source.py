@@ -38,7 +38,7 @@ def served(name: str, **changes: object) -> EnvConfig:
 ENVIRONMENTS = {
     "an ORS environment that draws by chance": served("Drawn"),
     "an OpenEnv environment whose reset ignores its seed": rules(
-        provider="openenv", serve=f"{MODULE}.openenv_counter:Unseeded", rows=f"{MODULE}.openenv_counter:rows"
+        provider="openenv", serve=f"{MODULE}.openenv_counter:Unseeded", rows=f"{MODULE}.rows:counts"
     ),
     "a grader whose first message is drawn": rules(
         provider="local",
@@ -75,13 +75,15 @@ def test_another_prompt_makes_void_and_a_live_one_is_played(name: str, tmp_path:
     env = ENVIRONMENTS[name]
     rows = prepared(env, tmp_path)[: FIRST.get(name, 4)]
     assert rows
-    for episode, row in zip(episodes(env, rows), rows, strict=True):
+    void = episodes(env, rows)
+    for episode, row in zip(void, rows, strict=True):
         outcome = episode.settle()
         assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
         assert f"PromptDiffers: {SENTENCE}: message " in str(outcome.void_reason)
         assert "expected '" in str(outcome.void_reason)
         assert "env.prompt=live" in str(outcome.void_reason)
         assert list(episode.opening) == list(row.messages)
+    check_end(env, rows, void)
     live = replace(env, prompt=PromptSource.LIVE)
     for episode, row in zip(episodes(live, rows), rows, strict=True):
         assert episode.settle().status is not EpisodeStatus.VOID
@@ -89,14 +91,11 @@ def test_another_prompt_makes_void_and_a_live_one_is_played(name: str, tmp_path:
         assert list(record.messages[: len(row.messages)]) == list(episode.opening) != list(row.messages)
 
 
-def test_a_stage_ends_with_the_sentence_one_example_and_the_way_out(tmp_path: Path) -> None:
-    env = served("Drawn")
-    rows = prepared(env, tmp_path)
-    played = [
-        EpisodeFacts(env.name, row.task_id, one.settle(), 0) for row, one in zip(rows, episodes(env, rows), strict=True)
-    ]
+def check_end(env: EnvConfig, rows: Sequence[TaskRow], void: Sequence[Episode]) -> None:
+    """A stage of these episodes ends with the sentence, one example and the fix."""
+    facts = [EpisodeFacts(env.name, row.task_id, one.settle(), 0) for row, one in zip(rows, void, strict=True)]
     with pytest.raises(XpError) as raised:
-        check_health(played, 0.1)
+        check_health(facts, 0.1)
     assert raised.value.code is ExitCode.UNHEALTHY
     assert str(raised.value).count(SENTENCE) == str(raised.value).count("set env.prompt=live") == 1
     assert len(str(raised.value)) < 600
@@ -124,17 +123,14 @@ def test_newly_drawn_rows_end_the_stage_unless_prompts_are_live(
         assert list(episode.opening) != list(row.messages)
 
 
-@pytest.mark.parametrize(("limit", "reason"), [(500, None), (5, "tokens, more than training.max_prompt_tokens=5")])
-def test_a_live_prompts_length_is_checked_at_its_opening(limit: int, reason: str | None, tmp_path: Path) -> None:
+def test_a_live_prompts_length_is_checked_at_its_opening(tmp_path: Path) -> None:
     live = served("Drawn", prompt=PromptSource.LIVE)
     row = prepared(live, tmp_path)[0]
     chat = ChatTokens(tokenizer_and_model()[0], chat_model())
     with EnvironmentMixture(EpisodeConfig({live.name: live}), os.environ) as mix:
-        episode = mix.episode(row)
-        ids = live_prompt(episode, row.tools, chat, limit)
-        if reason is None:
-            assert ids == chat.prompt(episode.opening, row.tools) != chat.prompt(row.messages, row.tools)
-            episode.settle()
-        else:
-            assert ids is None
-            assert reason in str(episode.settle().void_reason)
+        episode, long = mix.episode(row), mix.episode(row)
+        ids = live_prompt(episode, row.tools, chat, 500)
+        assert ids == chat.prompt(episode.opening, row.tools) != chat.prompt(row.messages, row.tools)
+        episode.settle()
+        assert live_prompt(long, row.tools, chat, 5) is None
+        assert "tokens, more than training.max_prompt_tokens=5" in str(long.settle().void_reason)

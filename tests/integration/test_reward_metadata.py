@@ -7,19 +7,25 @@ from typing import Any
 
 import pytest
 
-from tests.envs_under_test.catalog.answers import _sum
-from tests.envs_under_test.catalog.whodunit import make_case
 from tests.support.fake_session import call
 from tests.support.ors_server import rules
 from xp.envs.config import EpisodeConfig
+from xp.envs.light_sdk import import_openreward
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.outcome import EpisodeResult
+from xp.lib.load import load_object
 from xp.spec.reward_fn import WeightedFnSpec
 from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
 CATALOG = "tests.envs_under_test.catalog"
 SEEN: list[dict[str, Any]] = []
+
+
+def made(function: str, *arguments: object) -> Any:
+    """What a function of the catalog's makes; importing it takes every process half a second."""
+    import_openreward()
+    return load_object(f"{CATALOG}.{function}")(*arguments)
 
 
 def remember(outcome: EpisodeResult, task: dict[str, Any]) -> float:
@@ -48,7 +54,7 @@ def played(look_alike: str, split: str, index: int, message: str, function: str 
 
 
 def test_where_the_server_lists_its_tasks() -> None:
-    case = make_case(3)
+    case = made("whodunit:make_case", 3)
     answer = call("submit_answer", **case.solution)
     (task,) = played("whodunit:WhoDunit", "train", 3, answer)
     assert {key: task[key] for key in ("id", "env", "split", "index")} == {
@@ -61,7 +67,7 @@ def test_where_the_server_lists_its_tasks() -> None:
 
 
 def test_where_the_server_only_counts_them() -> None:
-    spec = _sum("train", 77)
+    spec = made("answers:_sum", "train", 77)
     (task,) = played("answers:Unsplit", "train", 77, call("answer", answer=str(spec["a"] + spec["b"])))
     assert task["metadata"] == spec
 
@@ -70,4 +76,9 @@ def test_a_function_that_does_not_want_it_asks_nothing(monkeypatch: pytest.Monke
     from xp.envs.openreward import OpenRewardProvider
 
     monkeypatch.setattr(OpenRewardProvider, "tasks", lambda *_: pytest.fail("asked for the task's description"))
-    assert played("whodunit:WhoDunit", "train", 4, call("submit_answer", **make_case(4).solution), "alone") == []
+    assert (
+        played(
+            "whodunit:WhoDunit", "train", 4, call("submit_answer", **made("whodunit:make_case", 4).solution), "alone"
+        )
+        == []
+    )

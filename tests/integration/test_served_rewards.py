@@ -22,7 +22,7 @@ SERVED = (
     {"serve": f"{ORS}:Payer"},
     {"serve": f"{ORS}:OtherPayer"},
     {"serve": f"{ORS}:app"},
-    {"serve": f"{OPENENV}:Payer", "rows": f"{OPENENV}:rows", "provider": "openenv"},
+    {"serve": f"{OPENENV}:Payer", "rows": "tests.envs_under_test.rows:counts", "provider": "openenv"},
 )
 
 

@@ -148,7 +148,7 @@ def test_a_gateways_503_while_an_openenv_session_opens_is_waited_out() -> None:
     threading.Thread(target=loop.run_forever, daemon=True).start()
     with LocalServer(f"{OPENENV}:Counter", kind="openenv") as server:
         url = gateway_before(server, 4, loop)
-        config = rules(provider="openenv", target=url, rows=f"{OPENENV}:rows", num_seeds=4)
+        config = rules(provider="openenv", target=url, rows="tests.envs_under_test.rows:counts", num_seeds=4)
         provider = OpenEnvProvider(config, os.environ)
         session = provider.open(Task("x", "train", 0))
         assert session.call("step", {"amount": 7}).reward == 7.0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support import LOG_VARIABLE
 from tests.support.fake_session import RULES
 from tests.support.sections import replace
 from xp.envs.config import EnvConfig
@@ -16,8 +17,6 @@ from xp.envs.local_server import LocalServer
 from xp.lib import private_directory
 from xp.spec.env import EnvLimits
 
-LOG_VARIABLE = "XP_TEST_SIDE_EFFECTS"
-"""File to which each execution is appended, so that a test can count what the server did."""
 COUNTER = "tests.envs_under_test.counter:Counter"
 QUIZ = "tests.envs_under_test.counter:Quiz"
 
