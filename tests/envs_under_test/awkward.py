@@ -10,6 +10,8 @@ from pydantic import BaseModel
 
 from tests.envs_under_test.counter import Noted, said
 
+TASKS_VERSION = "1"
+
 
 class Move(BaseModel):
     direction: Literal["north", "south"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,34 +17,34 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode
 
-GALLERY = "tests.envs_under_test.pictured:Gallery"
-PAINTED = "tests.envs_under_test.pictured:Painted"
 SAID = "an image (image/png): xp gives a model text alone"
 
 pytestmark = pytest.mark.integration
 
 
-def play(serve: str, *tools: str) -> EpisodeResult:
-    config = rules(serve=serve)
-    provider, task = load_provider(config, os.environ), Task("x", "train", 0)
-    episode = Episode(task, lambda: provider.open(task), config)
-    for tool in tools:
-        episode.step(call(tool))
-    provider.close()
-    return episode.settle()
-
-
 def test_an_image_from_a_tool_makes_the_episode_void() -> None:
-    outcome = play(GALLERY, "look", "answer")
+    config, task = rules(serve="tests.envs_under_test.pictured:Gallery"), Task("x", "train", 0)
+    provider = load_provider(config, os.environ)
+
+    def play(*tools: str) -> EpisodeResult:
+        episode = Episode(task, lambda: provider.open(task), config)
+        for tool in tools:
+            episode.step(call(tool))
+        return episode.settle()
+
+    outcome = play("look", "answer")
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert SAID in str(outcome.void_reason)
-    assert play(GALLERY, "answer").reward == 1.0
+    assert play("answer").reward == 1.0
+    provider.close()
 
 
 def test_a_prompt_with_an_image_is_refused_while_tasks_are_prepared(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["prepare", "env=openreward", f"env.serve={PAINTED}", f"outputs={tmp_path}"]
+    shutil.copy(Path(__file__).parents[1] / "envs_under_test/pictured.py", tmp_path)  # a run copies its whole package
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["prepare", "env=openreward", "env.serve=pictured:Painted", f"outputs={tmp_path / 'outputs'}"]
     assert main(words) == ExitCode.TASKS
     assert SAID in capfd.readouterr().err
-    assert not list(tmp_path.glob("tasks/*/tasks.parquet"))
+    assert not list(tmp_path.glob("outputs/tasks/*/tasks.parquet"))

@@ -1,4 +1,4 @@
-"""The prepare stage with a fault at the n-th visit of a point.
+"""The prepare stage with a fault at the n-th visit of a point; without one where the point is `nowhere`.
 
 `python -m tests.reliability.prepare_fault POINT:ACTION[:N] CONFIG`
 """
@@ -32,6 +32,14 @@ POINTS: Final = (
     "before-commit",
     "committed",
 )
+
+
+class WithoutPandas:
+    """Finds no pandas: pyarrow imports it with the first table, which takes as long as all the rest of the stage."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ImportError(name)
 
 
 class InjectedFault(Exception):
@@ -78,6 +86,7 @@ class Fault:
 
 
 def main(fault: Fault, config: str) -> int:
+    sys.meta_path.insert(0, WithoutPandas())
     fault.before(xp.tasks.prepare, "find_whole", "start")
     fault.before(xp.tasks.prepare, "_build", "locked")
     fault.before(xp.tasks.fetch.Fetcher, "run", "planned")

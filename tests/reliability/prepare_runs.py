@@ -32,11 +32,10 @@ class Runs:
     def path(self) -> Path:
         return self.root / "tasks" / request_key(self.config)
 
-    def start(self, fault: str | None = None, preexec: object = None) -> subprocess.Popen[str]:
+    def start(self, fault: str = "nowhere:kill", preexec: object = None) -> subprocess.Popen[str]:
         write_atomically(self.root / "config.json", self.config.to_json())
-        program = ("xp.tasks.prepare",) if fault is None else ("tests.reliability.prepare_fault", fault)
         return subprocess.Popen(
-            [sys.executable, "-m", *program, "config.json"],
+            [sys.executable, "-m", "tests.reliability.prepare_fault", fault, "config.json"],
             cwd=self.root,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=subprocess.PIPE,
@@ -45,7 +44,7 @@ class Runs:
             preexec_fn=preexec,  # type: ignore[call-overload]
         )
 
-    def finish(self, fault: str | None = None, preexec: object = None) -> tuple[int, str]:
+    def finish(self, fault: str = "nowhere:kill", preexec: object = None) -> tuple[int, str]:
         """Exit code and what was said on both streams."""
         process = self.start(fault, preexec)
         out, err = process.communicate(timeout=600)

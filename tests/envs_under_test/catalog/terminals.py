@@ -9,6 +9,8 @@ from typing import ClassVar
 from openreward.environments import Environment, JSONObject, TextBlock, ToolOutput, tool
 from pydantic import BaseModel
 
+TASKS_VERSION = "1"
+
 
 class Command(BaseModel):
     command: str

@@ -9,6 +9,8 @@ from typing import Any, Final
 from openreward.environments import Environment, JSONObject, TextBlock, ToolOutput, tool
 from pydantic import BaseModel, ConfigDict
 
+TASKS_VERSION = "1"
+
 NUM_TASKS: Final = 100
 NUM_ELEMENTARY: Final = 75
 NUM_WITH_MOTIVE: Final = 10
