@@ -22,6 +22,8 @@ from pydantic import BaseModel
 
 from tests.support import LOG_VARIABLE
 
+TASKS_VERSION = "1"
+
 
 class Noted(Environment):
     """Notes what is done to each of its instances."""

@@ -14,6 +14,8 @@ from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.mcp_types import CallToolAction
 from openenv.core.env_server.types import Action, Observation, State
 
+TASKS_VERSION = "1"
+
 
 class Add(Action):
     """Add to the count."""

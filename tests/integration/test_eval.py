@@ -251,14 +251,14 @@ for line in sys.stdin:
 """Runs each line as a command in a child of its own, which has imported everything."""
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("kills", "num_tasks"), [(3, 60), pytest.param(20, 120, marks=pytest.mark.slow)])
 def test_killed_at_random_points_each_episode_counts_once(
-    outputs: Path, prepared: Path, tmp_path_factory: pytest.TempPathFactory, kills: int
+    outputs: Path, prepared: Path, tmp_path_factory: pytest.TempPathFactory, kills: int, num_tasks: int
 ) -> None:
     draw = random.Random(22)
     whole = tmp_path_factory.mktemp("whole")
     (whole / "tasks").symlink_to(prepared / "tasks")
-    sizes = ("evaluation.num_tasks=120", "evaluation.samples_per_task=2")
+    sizes = (f"evaluation.num_tasks={num_tasks}", "evaluation.samples_per_task=2")
     more = (*sizes, "eval.concurrency=4", "evaluation.temperature=0.0")
     with serving(ChatServer(write=knows_some, latency_s=0.002)) as server:
         with subprocess.Popen(
@@ -280,7 +280,7 @@ def test_killed_at_random_points_each_episode_counts_once(
         assert codes == [-signal.SIGKILL] * kills
         assert main(words(server, outputs, *more)) == 0
         assert main(words(server, whole, *more)) == 0
-    assert len(episodes_in(outputs)) == len(set(episodes_in(outputs))) == 240
+    assert len(episodes_in(outputs)) == len(set(episodes_in(outputs))) == 2 * num_tasks
     broken, unbroken = result_in(outputs), result_in(whole)
     assert broken["tasks"] == unbroken["tasks"]
     assert broken["summary"]["reward"] == unbroken["summary"]["reward"]

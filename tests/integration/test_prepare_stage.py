@@ -54,7 +54,7 @@ def stage(root: Path, **env: object) -> Stage:
     own = {"name": "count", "serve": COUNTER, "target": None, "variant": None, "system_prompt": "Use {tool_names}."}
     member = member_of(
         rules(**{**own, **env}),
-        train=selection(("train",), num_tasks=150),
+        train=selection(("train",), num_tasks=30),
         held_out=held_out_rule("test", may_overlap=True),  # both splits have the same prompts
         weight=1.0,
     )
@@ -66,8 +66,8 @@ def test_a_served_environment_is_prepared_and_each_session_is_torn_down(tmp_path
     code, said = prepared.finish()
     assert code == 0, said
     task_set = open_verified(prepared.path)
-    assert (task_set.num_tasks("train"), task_set.num_tasks("held_out")) == (150, 20)
-    assert prepared.effects() == {"init": 170, "teardown": 170}
+    assert (task_set.num_tasks("train"), task_set.num_tasks("held_out")) == (30, 20)
+    assert prepared.effects() == {"init": 50, "teardown": 50}
     row = next(task_set.rows("train"))
     assert row.messages[0]["content"].startswith("Use clock, crash, inc,")
     assert row.messages[1] == {"role": "user", "content": "Count to 0."}
@@ -78,7 +78,7 @@ def test_an_address_where_nothing_listens_is_one_clear_message(tmp_path: Path) -
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    code, said = stage(tmp_path, serve=None, target=url, create_timeout_s=5.0).finish()
+    code, said = stage(tmp_path, serve=None, target=url, create_timeout_s=1.0).finish()
     assert code == ExitCode.ENVIRONMENT, said
     assert f"environment count ({url}) does not answer" in said
     assert "Traceback" not in said

@@ -45,7 +45,7 @@ def test_a_server_with_room_holds_all_and_they_are_closed(monkeypatch: pytest.Mo
 
 
 def test_a_server_that_refuses_is_measured_up_to_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "DEADLINE_S", 6.0)
+    monkeypatch.setattr(slots, "DEADLINE_S", 3.0)
     with provider(40, serve="tests.envs_under_test.narrow:narrow") as found:
         measured = measure_slots(found, found.tasks("train", [1])[0], 40)
     assert measured.num_idle == 12

@@ -13,6 +13,7 @@ import pytest
 from tests.reliability.proxy import FaultProxy
 from tests.support.fake_session import call
 from tests.support.ors_server import COUNTER, Effects, rules, running
+from xp.envs import retry
 from xp.envs.base import Session, Task
 from xp.envs.config import EnvConfig
 from xp.envs.openreward import OpenRewardProvider
@@ -73,7 +74,8 @@ def played(episode: Episode) -> EpisodeResult:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(retry, "BASE_S", 0.05)
     server = running(COUNTER)
     with FaultProxy(server.server) as proxy:
         world = World(proxy, Effects(server.effects))

@@ -11,7 +11,7 @@ from tests.reliability.conftest import World, played
 from tests.reliability.proxy import Fault
 from tests.reliability.test_sessions import FAR_BEYOND_S
 from tests.support.fake_session import call
-from xp.envs import transport
+from xp.envs import retry, transport
 from xp.envs.base import DeadlineExceeded, EnvUnavailable, ResponseLost
 from xp.envs.retry import MAX_ATTEMPTS
 from xp.episode.outcome import EpisodeStatus
@@ -36,7 +36,7 @@ REFUSED: dict[str, Fault] = {
 
 def deadline(world: World, name: str) -> dict[str, float]:
     """Limits of an episode: a deadline to be waited for where the fault ends there."""
-    return {"call_timeout_s": world.deadline_s(3.0)} if name == SILENT else {}
+    return {"call_timeout_s": world.deadline_s(1.0)} if name == SILENT else {}
 
 
 @pytest.mark.parametrize("name", LOST)
@@ -85,7 +85,7 @@ def test_a_refused_call_is_tried_again_and_runs_once(world: World, name: str) ->
     episode = world.episode()
     began = time.monotonic()
     assert episode.step(call("inc")).status is EpisodeStatus.ONGOING
-    assert time.monotonic() - began >= (1.0 if "1" in name.removeprefix("429") or "503" in name else 0.1)
+    assert time.monotonic() - began >= (1.0 if "1" in name.removeprefix("429") or "503" in name else retry.BASE_S / 2)
     assert world.effects.count("inc") == 1
 
 

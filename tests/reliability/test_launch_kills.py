@@ -58,6 +58,7 @@ def test_the_record_can_be_read_at_every_moment_of_a_run(tmp_path: Path) -> None
         if file.exists():
             assert json.loads(file.read_text())["run_id"] == "run"
             reads += 1
+        time.sleep(0.001)
     assert supervisor.process.returncode == 0
     assert reads > 100
 

@@ -19,6 +19,7 @@ from tests.reliability.proxy import Fault
 from tests.reliability.test_sessions import wait_for
 from tests.support.fake_session import call
 from tests.support.ors_server import rules
+from xp.envs import retry
 from xp.envs.base import EnvFault, EnvUnavailable, Task
 from xp.envs.local_server import LocalServer
 from xp.envs.openenv import OpenEnvProvider
@@ -67,14 +68,14 @@ BURSTS: dict[str, Fault] = {
 
 @pytest.mark.parametrize("name", BURSTS)
 def test_a_burst_while_sessions_open_costs_time_and_no_episode(world: World, name: str) -> None:
-    world.proxy.outage(1.5, BURSTS[name])
+    world.proxy.outage(0.5, BURSTS[name])
     check_each_ran_once(world, play(world, 4))
 
 
 def test_a_first_session_waits_for_a_server_that_is_starting(world: World) -> None:
     """Nothing has answered this provider before: its first request opens a session."""
     provider = world.provider()
-    world.proxy.refuse_for(6.0)
+    world.proxy.refuse_for(2.0)
     assert provider.open(TASK).prompt()
 
 
@@ -89,7 +90,7 @@ def deploy_before_the_second_call(world: World, seconds: float) -> Callable[[int
 
 
 def test_a_deploy_in_mid_run_costs_time_and_no_episode(world: World) -> None:
-    check_each_ran_once(world, play(world, 4, deploy_before_the_second_call(world, 1.5)))
+    check_each_ran_once(world, play(world, 4, deploy_before_the_second_call(world, 0.5)))
 
 
 def test_a_question_to_a_server_that_is_not_there_is_answered_soon(world: World) -> None:
@@ -104,7 +105,7 @@ def test_an_outage_beyond_the_deadline_of_an_opening_ends_there(world: World) ->
     world.proxy.outage(600.0, faults.status(503))
     began = time.monotonic()
     with pytest.raises(EnvFault, match=r"503|no complete answer in time"):
-        world.provider(create_timeout_s=1.5).open(TASK)
+        world.provider(create_timeout_s=1.0).open(TASK)
     assert time.monotonic() - began < 300.0
 
 
@@ -143,7 +144,8 @@ def gateway_before(server: LocalServer, num_refused: int, loop: asyncio.Abstract
     return f"http://127.0.0.1:{started.sockets[0].getsockname()[1]}"
 
 
-def test_a_gateways_503_while_an_openenv_session_opens_is_waited_out() -> None:
+def test_a_gateways_503_while_an_openenv_session_opens_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "BASE_S", 0.05)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     with LocalServer(f"{OPENENV}:Counter", kind="openenv") as server:

@@ -52,7 +52,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float = FAR_BEYOND_S) -> bo
 def test_an_opening_that_fails_leaves_nothing_on_the_server(world: World, name: str) -> None:
     path, fault, kind = OPENING[name]
     world.proxy.inject(path, fault, times=99)
-    provider = world.provider(max_sessions=1, create_timeout_s=1.0)
+    provider = world.provider(max_sessions=1, create_timeout_s=0.5)
     for _ in range(2):  # The second try would wait for ever for a slot that the first one kept.
         with pytest.raises((kind, DeadlineExceeded)):  # what is waited out may be cut by the deadline in mid-try
             provider.open(TASK)
@@ -95,7 +95,7 @@ sessions[0].call("inc", {{}})
 """
 
 
-@pytest.mark.parametrize("end", ["pass", "sys.exit(3)", "raise ValueError", "os.kill(os.getpid(), 2)"])
+@pytest.mark.parametrize("end", ["pass", "raise ValueError", "os.kill(os.getpid(), 2)"])
 def test_sessions_that_a_program_forgot_are_ended_with_it(world: World, end: str) -> None:
     path = [entry or os.getcwd() for entry in sys.path]
     program = FORGETFUL.format(path=path, url=world.proxy.url, end=end)
@@ -136,7 +136,7 @@ def test_a_server_that_stays_away_voids_within_the_deadlines(monkeypatch: pytest
     episode = Episode(TASK, lambda: provider.open(TASK), config)
     assert episode.step(call("inc")).status is EpisodeStatus.ONGOING
     assert provider.server is not None
-    short = replace(config.limits, create_timeout_s=5.0, call_timeout_s=10.0)
+    short = replace(config.limits, create_timeout_s=1.0, call_timeout_s=2.0)
     monkeypatch.setattr(provider._core(), "limits", short)  # The first opening may take longer.
     os.kill(provider.server.pid or 0, signal.SIGKILL)
     began = time.monotonic()

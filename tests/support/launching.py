@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 import psutil
 
-from xp.composition import compose
 from xp.errors import XpError
 from xp.job import Runtime, Stage
 from xp.launchers.local import LocalLauncher
@@ -124,6 +123,8 @@ def run(one: FakePlan, outputs: Path, screen: list[str] | None = None, grace_s: 
 
 def launcher_spec(name: str, **changes: Any) -> LauncherSpec:
     """A launcher's section as conf/launcher has it, changed."""
+    from xp.composition import compose  # half of a supervisor's start-up, which needs none
+
     overrides = [f"launcher={name}", *(f"launcher.{key}={_written(value)}" for key, value in changes.items())]
     return compose(overrides, ()).launcher
 
