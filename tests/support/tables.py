@@ -34,18 +34,24 @@ def table(room: str) -> list[Any]:
     return [pytest.param(*case, id=case[1][:90]) for case in cases]
 
 
-def rows(name: str) -> list[Any]:
+def rows(name: str, section: str | None = None) -> list[Any]:
     """Parameters of a test, one for each row of tests/tables/NAME.txt: its section, the row, and the lines below it.
 
     `=== SECTION` begins a section, `#` a comment; the lines that are indented belong to the row above them.
+
+    Args:
+        name: of the table.
+        section: takes its rows alone, without the section.
     """
     cases: list[tuple[str, str, list[str]]] = []
-    section = ""
+    own = ""
     for line in (ROOT / "tests/tables" / f"{name}.txt").read_text().splitlines():
         if line.startswith("    "):
             cases[-1][2].append(line.strip())
         elif line.startswith("=== "):
-            section = line.removeprefix("=== ")
+            own = line.removeprefix("=== ")
         elif line and not line.startswith("#"):
-            cases.append((section, line, []))
-    return [pytest.param(*case, id=f"{case[0]} {case[1][:60]}") for case in cases]
+            cases.append((own, line, []))
+    if section is not None:
+        return [pytest.param(*case[1:], id=case[1][:60]) for case in cases if case[0] == section]
+    return [pytest.param(*case, id=f"{case[0]} {case[1][:60]}".strip()) for case in cases]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its ow
 
 from tests.support.recipes import recipes_of
 from tests.support.sections import with_keys
+from tests.support.tables import rows
 from tests.trainers.skyrl_parts import native
 from xp.backends.skyrl.worker.config import SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.process import prepare_process
@@ -27,62 +29,9 @@ NUM_TASKS = 2000
 """More than a step of any recipe takes."""
 RECIPES = recipes_of("skyrl")
 SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
-VARIANTS = {
-    **{recipe: [f"recipes={recipe}"] for recipe in RECIPES},
-    "the plain command": SKYRL,
-    "rehearsal": ["backend=skyrl", "hardware=cpu"],
-    "lora": [*SKYRL, "model.lora={rank: 32, alpha: 64.0, dropout: 0.05, target_modules: [q_proj, v_proj]}"],
-    "a mixture of experts, whose routes are replayed": [
-        *("env=whodunit", "backend=skyrl", "hardware=h200x8", "model=qwen3-30b-a3b"),
-        *("backend.parallel.strategy=megatron", "model.router_replay=true"),
-    ],
-    "guesses of the model's own heads": [
-        *("env=whodunit", "backend=skyrl", "hardware=h200x8", "hardware.num_nodes=4", "model=glm-4.5-air"),
-        *("backend.parallel.strategy=megatron", "backend.parallel.tensor=4", "backend.parallel.pipeline=2"),
-        *("backend.engine.tensor_parallel=8", "backend.engine.expert_parallel=8"),
-        "backend.engine.speculative={method: mtp, model: null, num_tokens: 3}",
-    ],
-    "another distribution": [
-        *SKYRL,
-        *("backend.engine.quantization=fp8", "backend.engine.kv_cache_dtype=fp8"),
-        *("algorithm.importance_correction=token_truncate", "training.max_logprob_gap=null"),
-        *("training.min_p=0.1", "training.repetition_penalty=1.2"),
-    ],
-    "separate": [
-        *SKYRL,
-        "backend.engine.placement=separate",
-        "backend.engine.accelerators=2",
-        "backend.parallel.offload_optimizer=false",
-    ],
-    "gspo": [*SKYRL, "algorithm=gspo", "training.updates_per_step=2", "training.micro_batch_size=8"],
-    "cispo": [*SKYRL, "algorithm=cispo"],
-    "reinforce_pp": [*SKYRL, "algorithm=reinforce_pp"],
-    "custom": [*SKYRL, "algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:mine"],
-    "ppo": [*SKYRL, "algorithm=ppo", "training.updates_per_step=2", "training.critic_learning_rate=1e-5"],
-    "ppo, offloaded and spread": [
-        *SKYRL,
-        "algorithm=ppo",
-        "backend.parallel.offload_parameters=true",
-        "backend.parallel.context=2",
-        "training.lr_schedule=cosine",
-        "training.warmup_updates=3",
-    ],
-    "the other mathematics": [
-        *SKYRL,
-        "algorithm.advantage_scale=none",
-        "algorithm.loss_aggregation=constant",
-        "algorithm.importance_correction=sequence_truncate",
-        "algorithm.dynamic_sampling=true",
-        "training.kl_coef=0.0",
-        "training.entropy_coef=0.01",
-        "training.lr_schedule=cosine",
-        "training.updates_per_step=2",
-        "training.micro_batch_size=8",
-        "training.passes_per_step=2",
-        "training.top_k=20",
-        "training.max_tokens_per_micro_batch=8192",
-        "backend.parallel.context=2",
-    ],
+VARIANTS = {recipe: [f"recipes={recipe}"] for recipe in RECIPES} | {
+    name: shlex.split(" ".join([first, *lines]))
+    for name, first, lines in (one.values for one in rows("skyrl_variants"))
 }
 
 

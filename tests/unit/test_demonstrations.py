@@ -349,6 +349,7 @@ def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
     sample = example_of(replace(demonstration(text="yes"), is_own=True), chat, SYNTAX[Dialect.HERMES], RULE)
     assert sample is not None
     assert chat.tokenizer.decode(sample.ids).endswith("<|im_start|>assistant\nyes<|im_end|>")
+    assert after_prompt("<|im_start|>assistant\n<think>\n", "hm\n</think>\n\nyes") == "hm\n</think>\n\nyes"
 
 
 def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path: Path) -> None:
@@ -359,21 +360,14 @@ def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path
     assert "set sft.thinking=cut" in next(iter(counts))
 
 
-def test_thinking_that_the_policy_closed_stays_as_it_is() -> None:
-    assert after_prompt("<|im_start|>assistant\n<think>\n", "hm\n</think>\n\nyes") == "hm\n</think>\n\nyes"
-
-
+@pytest.mark.parametrize(("update", "before"), [(0, "before"), (5, "after update 5")])
 def test_a_resumed_fine_tuning_does_not_call_its_checkpoints_loss_that_before(
-    capsys: pytest.CaptureFixture[str],
+    update: int, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for update, expected in (
-        (0, "0.5000 before, 0.1000 after the last"),
-        (5, "0.5000 after update 5, 0.1000 after the last"),
-    ):
-        updates = Updates(None)
-        updates.begin(update, 0.5)
-        updates.finish(9, 0.1)
-        assert expected in capsys.readouterr().out
+    updates = Updates(None)
+    updates.begin(update, 0.5)
+    updates.finish(9, 0.1)
+    assert f"0.5000 {before}, 0.1000 after the last" in capsys.readouterr().out
 
 
 def test_thinking_is_kept_or_cut(tmp_path: Path) -> None:

@@ -6,68 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tables import rows
 from xp.composition import compose, groups
 from xp.errors import XpError
 from xp.hardware import card_named, cards
 from xp.planning.refusals import card_refusals, machine_line
 
-# Word -> name, accelerator, GPUs per node, GB of each, nodes, cores, GB of the host.
-MACHINES = {
-    "8xB200": ("b200x8", "b200", 8, 180, 1, 112, 2000),
-    "h100x4": ("h100x4", "h100", 4, 80, 1, 48, 500),
-    "8xH100": ("h100x8", "h100", 8, 80, 1, 96, 1000),
-    "2x8xH100": ("2x8xh100", "h100", 8, 80, 2, 96, 1000),
-    "1xH200": ("h200x1", "h200", 1, 141, 1, 12, 125),
-    "4xA100": ("a100x4", "a100-80gb", 4, 80, 1, 48, 480),
-    "2xA100-40GB": ("a100-40gbx2", "a100-40gb", 2, 40, 1, 24, 170),
-    "1xRTX4090": ("rtx4090x1", "rtx4090", 1, 24, 1, 8, 32),
-    "rtx5090x2": ("rtx5090x2", "rtx5090", 2, 32, 1, 16, 64),
-    "1xRTX-PRO-6000": ("rtxpro6000x1", "rtxpro6000", 1, 96, 1, 8, 64),
-    "4xL40S": ("l40sx4", "l40s", 4, 45, 1, 32, 256),
-    "1xA6000": ("rtxa6000x1", "rtxa6000", 1, 48, 1, 8, 64),
-    "4xt4": ("t4x4", "t4", 4, 15, 1, 16, 64),
-    "2x4090": ("rtx4090x2", "rtx4090", 2, 24, 1, 16, 64),
-    "2x2x4090": ("2x2xrtx4090", "rtx4090", 2, 24, 2, 16, 64),
-    "rtx4090": ("rtx4090x1", "rtx4090", 1, 24, 1, 8, 32),
-    "h100": ("h100x1", "h100", 1, 80, 1, 12, 125),
-}
 
-# Name, MiB and compute capability of cards, in the form of `nvidia-smi --query-gpu`.
-SHOWN = {
-    "NVIDIA A100-SXM4-80GB, 81920, 8.0": "a100-80gb",
-    "NVIDIA A100-PCIE-40GB, 40960, 8.0": "a100-40gb",
-    "NVIDIA H100 80GB HBM3, 81559, 9.0": "h100",
-    "NVIDIA H100 NVL, 95830, 9.0": "h100-nvl",
-    "NVIDIA H100 PCIe, 81559, 9.0": "h100-pcie",
-    "NVIDIA H200, 143771, 9.0": "h200",
-    "NVIDIA B200, 183359, 10.0": "b200",
-    "NVIDIA GH200 480GB, 97871, 9.0": "gh200",
-    "NVIDIA L40S, 46068, 8.9": "l40s",
-    "NVIDIA L4, 23034, 8.9": "l4",
-    "NVIDIA A10G, 23028, 8.6": "a10g",
-    "NVIDIA A10, 23028, 8.6": "a10",
-    "Tesla T4, 15360, 7.5": "t4",
-    "NVIDIA GeForce RTX 4090, 24564, 8.9": "rtx4090",
-    "NVIDIA GeForce RTX 5070 Ti, 16303, 12.0": "rtx5070ti",
-    "NVIDIA RTX 6000 Ada Generation, 49140, 8.9": "rtx6000ada",
-    "NVIDIA RTX A6000, 49140, 8.6": "rtxa6000",
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition, 97887, 12.0": "rtxpro6000",
-    "Quadro RTX 8000, 49152, 7.5": "quadrortx8000",
-}
-
-
-@pytest.mark.parametrize(("word", "expected"), MACHINES.items(), ids=str)
-def test_a_word_is_a_machine(word: str, expected: tuple[object, ...]) -> None:
+@pytest.mark.parametrize(("word", "fields"), rows("machines", "words"))
+def test_a_word_is_a_machine(word: str, fields: list[str]) -> None:
     one = compose([f"hardware={word}"]).hardware
-    assert (
-        one.name,
-        one.accelerator,
-        one.accelerators_per_node,
-        one.accelerator_memory_gb,
-        one.num_nodes,
-        one.num_cpus,
-        one.memory_gb,
-    ) == expected
+    sizes = (one.accelerators_per_node, one.accelerator_memory_gb, one.num_nodes, one.num_cpus, one.memory_gb)
+    assert [f"{one.name} {one.accelerator} {' '.join(f'{size:g}' for size in sizes)}"] == fields
 
 
 def test_a_words_values_are_changed_as_those_of_a_file() -> None:
@@ -109,11 +59,11 @@ def test_a_turing_card_falls_back_and_refuses_what_it_lacks() -> None:
         assert [one.field for one in card_refusals(compose(["backend=skyrl", *words]))] == fields
 
 
-@pytest.mark.parametrize(("shown", "expected"), SHOWN.items(), ids=str)
-def test_the_card_of_a_name_that_nvidia_smi_shows(shown: str, expected: str) -> None:
+@pytest.mark.parametrize(("shown", "accelerator"), rows("machines", "cards"))
+def test_the_card_of_a_name_that_nvidia_smi_shows(shown: str, accelerator: list[str]) -> None:
     name, memory, _ = shown.split(", ")
     card = card_named(name, float(memory) * 1024**2 / 1e9)
-    assert card == cards()[expected]
+    assert card == cards()[accelerator[0]]
     # The name is of the card that the table means: nvidia-smi counts at most a little more or less.
     assert float(memory) * 1024**2 / 1e9 == pytest.approx(card.memory_gb, rel=0.15)
 

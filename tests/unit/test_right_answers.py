@@ -84,13 +84,14 @@ def test_a_number_has_the_value_that_math_verify_reads_or_none() -> None:
     assert {text: one for text, one in both.items() if one[0] != pytest.approx(one[1])} == {}
 
 
-@pytest.mark.parametrize(("grader", "right", "lines"), rows("answers"))
-def test_an_answer_gets_what_a_person_would_give(grader: str, right: str, lines: list[str]) -> None:
-    if grader == "math":
+@pytest.mark.parametrize(("graders", "right", "lines"), rows("answers"))
+def test_an_answer_gets_what_a_person_would_give(graders: str, right: str, lines: list[str]) -> None:
+    if graders == "math":
         pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    grade = load_object(READY[grader])
-    for reward, _, answer in (line.partition(" ") for line in lines):
-        assert grade(answer.replace("␊", "\n"), {"answer": right}) == float(reward), answer
+    row = {"answer": right.replace("␊", "\n")}
+    for grade in (load_object(READY[name]) for name in graders.split()):
+        for reward, _, answer in (line.partition(" ") for line in lines):
+            assert grade(answer.replace("␊", "\n"), row) == float(reward), answer
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,18 @@ def test_an_answer_gets_what_a_person_would_give(grader: str, right: str, lines:
         ("exact", 5.0, "5", 1),
         ("exact", 5.0, "5.0", 1),
         ("exact", True, "no", 0),
+        ("exact", 42, "42", 1),
+        ("exact", ["4", "four"], "four", 1),
+        ("exact", "caf\u00e9", "cafe\u0301", 1),
+        ("number", 1800, r"#### \$1{,}800", 1),
+        ("gsm8k", 1800, r"#### \$1{,}800", 1),
+        ("number", "9" * 6000, "9" * 6000, 1),
+        ("gsm8k", "9" * 6000, "9" * 6000, 0),
+        ("choice", 1, "B", 1),
     ],
+    ids=range(13),
 )
-def test_a_right_answer_may_be_a_number(grader: str, right: Any, answer: str, reward: float) -> None:
+def test_a_right_answer_may_be_no_text_or_a_long_one(grader: str, right: Any, answer: str, reward: float) -> None:
     assert load_object(READY[grader])(answer, {"answer": right}) == reward
 
 

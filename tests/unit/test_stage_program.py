@@ -23,9 +23,7 @@ def while_it_works(argv):
     term()
 
 def compiles(argv):
-    import torch
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-    print(cache_dir(), os.environ["VLLM_CACHE_ROOT"], os.environ["TRITON_CACHE_DIR"])
+    print(*(os.environ[name] for name in ("TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR")))
 
 code = run_stage(globals()[sys.argv[1]], [])
 print(code, flush=True)
@@ -52,6 +50,12 @@ def test_compiled_code_is_below_the_outputs_root(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     done = ended("compiles")
     assert done.stdout == f"{tmp_path}/cache/inductor {tmp_path}/cache/vllm /mine\n0\n", done.stderr
+
+
+def test_torch_reads_the_place_of_its_compiled_code_from_that_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
+    cache_dir_utils = pytest.importorskip("torch._inductor.runtime.cache_dir_utils")
+    assert cache_dir_utils.cache_dir() == "/elsewhere"
 
 
 def test_a_second_term_ends_what_the_first_one_did_not() -> None:

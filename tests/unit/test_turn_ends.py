@@ -13,6 +13,7 @@ import pytest
 from tests.support.chat_templates import small_tokenizer, tokenizer_of
 from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.support.sections import replace, sampling_of
+from tests.support.tables import rows
 from tests.unit.test_template_check import BY_XP, RESULTS
 from xp.envs.base import Message
 from xp.envs.messages import chat_messages
@@ -27,78 +28,21 @@ from xp.tasks.template_check import PROBE_TOOLS, examine, examine_prompts
 from xp.worker.token_budget import reply_ids
 
 TOOLS = "{% if tools %}<|tools|>{{ tools | tojson }}{% endif %}"
-EACH_CALL = "{% for c in m.tool_calls or [] %}"
-CALLS = f"{EACH_CALL}<|call|>{{{{ c.function.name }}}} {{{{ c.function.arguments | tojson }}}}<|done|>{{% endfor %}}"
 NEXT = "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+
+
 SHAPES = {
-    # Mistral: an id of nine letters and digits for each call and each result.
-    "ids of nine": (
-        "{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]{% elif m.role == 'tool' %}"
-        "{% if m.tool_call_id | length != 9 %}{{ raise_exception('id') }}{% endif %}"
-        "[TOOL_RESULTS]{{ m.content }} {{ m.tool_call_id }}[/TOOL_RESULTS]{% elif m.role == 'system' %}{{ m.content }}"
-        "{% else %}{{ m.content }}{% for c in m.tool_calls or [] %}"
-        "{% if c.id | length != 9 %}{{ raise_exception('id') }}{% endif %}"
-        "[TOOL_CALLS]{{ c.function | tojson }}{% endfor %}</s>{% endif %}{% endfor %}",
-        "</s>",
-        {"</s>"},
-    ),
-    # Granite and others: the name alone, and no result without it.
-    "a name": (
-        "{% for m in messages %}<|start|>{{ m.role }} {% if m.role == 'tool' %}{{ m.name + '' }} {% endif %}"
-        f"{{{{ m.content }}}}{CALLS}<|stop|>\n{{% endfor %}}{NEXT}",
-        "<|endoftext|>",
-        {"<|stop|>", "<|endoftext|>"},
-    ),
-    # DeepSeek's and Kimi's: arguments are text.
-    "arguments as text": (
-        "{% for m in messages %}<|start|>{{ m.role }}{{ m.content }}{% for c in m.tool_calls or [] %}"
-        "<|call|>{{ c.function.name + ' ' + c.function.arguments }}<|done|>{% endfor %}<|stop|>{% endfor %}"
-        "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
-        "<|stop|>",
-        {"<|stop|>"},
-    ),
-    # Kimi K3: marks close every part of a turn, the whole turn too.
-    "marks within a turn": (
-        "{% for m in messages %}<|open|>{{ m.role }}<|sep|>{{ m.content }}<|close|>text<|sep|>"
-        "{% for c in m.tool_calls or [] %}"
-        "<|open|>call {{ c.function.name }}<|sep|>{{ c.function.arguments | tojson }}<|close|>call<|sep|>{% endfor %}"
-        "<|end_of_msg|>{% endfor %}{% if add_generation_prompt %}<|open|>assistant<|sep|>{% endif %}",
-        "<|endoftext|>",
-        {"<|end_of_msg|>", "<|endoftext|>"},
-    ),
-    # Muse: each call is a message of its own, with an end of its own.
-    "a message for each call": (
-        "{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}<|start|>to={{ c.function.name }}"
-        "{{ c.function.arguments | tojson }}{{ '<|eot|>' if loop.last else '<|eom|>' }}{% endfor %}{% else %}"
-        "<|start|>{{ m.role }} {{ m.name }} {{ m.content }}<|eot|>{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}<|start|>assistant{% endif %}",
-        "<|endoftext|>",
-        {"<|eot|>", "<|endoftext|>"},
-    ),
-    # GLM with special tokens around calls: the next message's opening ends the turn.
-    "no end of its own": (
-        f"{{% for m in messages %}}<|{{{{ m.role }}}}|>{{{{ m.content }}}}{CALLS}{{% endfor %}}"
-        "{% if add_generation_prompt %}<|assistant|>{% endif %}<|user||tool||assistant||system|>",
-        "<|endoftext|>",
-        {"<|user|>", "<|tool|>", "<|endoftext|>"},
-    ),
-    # gpt-oss: one call in a turn, whose name every later result gets.
-    "one name for all": (
-        "{% set last = namespace(name='') %}{% for m in messages %}{% if m.tool_calls %}"
-        "{% set last.name = m.tool_calls[-1].function.name %}"
-        f"<|start|>assistant{CALLS}<|stop|>{{% else %}}<|start|>{{{{ last.name if m.role == 'tool' else m.role }}}} "
-        "{{ m.content }}<|stop|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}",
-        "<|stop|>",
-        {"<|stop|>"},
-    ),
-}  # fmt: skip
+    name: ("".join([first, *lines]).replace("␊", "\n"), eos, {*ends.split()})
+    for section, first, lines in (one.values for one in rows("turn_ends"))
+    for name, eos, ends in [section.split(" | ")]
+}
 """Name -> template, the tokenizer's end-of-text token, and the tokens that end a turn."""
 
 
 def tokens(shape: str) -> ChatTokens:
     template, eos, _ = SHAPES[shape]
     extra = ("<|user|>", "<|tool|>", "<|assistant|>", "<|system|>") if shape == "no end of its own" else ()
-    return ChatTokens(small_tokenizer(TOOLS + template.removesuffix("<|user||tool||assistant||system|>"), eos, extra))
+    return ChatTokens(small_tokenizer(TOOLS + template, eos, extra))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
