@@ -113,7 +113,7 @@ def test_the_rehearsal_has_a_worker_for_each_cpu_process() -> None:
     assert found["trainer.placement.policy_num_gpus_per_node"] == found["generator.inference_engine.num_engines"] == 2
     assert found["trainer.flash_attn"] is found["trainer.remove_microbatch_padding"] is False
     assert found["trainer.policy.fsdp_config.mixed_precision.param_dtype"] == "fp32"
-    assert train_config(SkyRLTrainStageConfig, spec).rehearsal is True
+    assert train_config(SkyRLTrainStageConfig, spec).num_workers == 2
 
 
 def test_a_rehearsal_has_real_servers_or_names_its_stubs() -> None:

@@ -12,9 +12,15 @@ from xp.lib.terminal import Redrawn
 LINE_EVERY_S: Final = 10.0
 
 
-def stays_in_log() -> bool:
-    """Returns whether a bar's last state, 100 %, is kept: on a terminal the next bar takes its line."""
-    return not (sys.stderr.isatty() or os.environ.get("TTY_COMPATIBLE"))
+def evaluation_bar(name: str, total: int, episodes: Any = None, *, is_shown: bool = True) -> Any:
+    """tqdm's bar of an evaluation, which is for a moment where that of the training is.
+
+    On a terminal, where the next bar takes its line, its last state, 100 %, is not kept.
+    """
+    from tqdm import tqdm
+
+    stays = not (sys.stderr.isatty() or os.environ.get("TTY_COMPATIBLE"))
+    return tqdm(episodes, desc=name, total=total, unit="episode", position=0, leave=stays, disable=not is_shown)
 
 
 class ProgressBar:

@@ -7,8 +7,9 @@ loads this module by `--worker-extension-cls xp.worker.gloo_transfer.Extension`,
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -93,10 +94,24 @@ def join(meeting: RendezvousInfo, rank: int) -> Any:
             os.environ[AGENT_STORE] = from_torchrun
 
 
-def send(group: Any, tensors: Iterable[torch.Tensor]) -> None:
-    """Sends the tensors, in the order of the announcement."""
-    for tensor in tensors:
-        group.broadcast(tensor.detach().contiguous(), 0).wait()
+def meet(meeting: RendezvousInfo, invite: Callable[[dict[str, Any]], object]) -> Any:
+    """The process group of this sender and all receivers, which `invite` tells where it is."""
+    with ThreadPoolExecutor(1) as pool:
+        receivers = pool.submit(invite, asdict(meeting))
+        group = join(meeting, rank=0)
+        receivers.result()
+    return group
+
+
+def send(
+    group: Any, announced: Announcement, tensors: Iterable[torch.Tensor], announce: Callable[[dict[str, Any]], object]
+) -> None:
+    """Sends the tensors, in the order of the announcement, of which `announce` tells the receivers."""
+    with ThreadPoolExecutor(1) as pool:
+        receiving = pool.submit(announce, asdict(announced))
+        for tensor in tensors:
+            group.broadcast(tensor.detach().contiguous(), 0).wait()
+        receiving.result()
 
 
 class Extension:

@@ -186,9 +186,9 @@ def _common(spec: RunSpec, stage: str, keys: Mapping[str, Any], paths: Mapping[s
     """Fields of a SkyRLStageConfig that are SkyRL's."""
     model_keys = (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
     keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
+    num_workers = ranks(spec) if stage == "sft" else workers(spec).total
     return {
-        "num_workers": ranks(spec) if stage == "sft" else workers(spec).total,
-        "rehearsal": is_rehearsal(spec),
+        "num_workers": num_workers if is_rehearsal(spec) else None,
         "stub": has_stub(spec),
         "native_keys": tuple(assignment(key, value) for key, value in sorted(keys.items())),
         "paths": paths,

@@ -37,10 +37,8 @@ def has_native_correction(algorithm: Algorithm) -> bool:
 class SkyRLStageConfig(StageConfig):
     """Fields of both training and fine-tuning."""
 
-    num_workers: int
-    """Number of training processes."""
-    rehearsal: bool
-    """True if SkyRL's training loop runs on the CPU."""
+    num_workers: int | None
+    """Number of training processes of a rehearsal, which pretend to be accelerators. None means no rehearsal."""
     stub: bool
     """True if xp's own engine replaces vLLM."""
     native_keys: tuple[str, ...]

@@ -42,15 +42,14 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
     os.chdir(root)
     register_environment()
     environ = environment()
-    common = config
     with (
         EnvironmentMixture.from_file(stage / "episode.json", environ) as mix,
-        Recorder(stage / "trajectories" / "train.jsonl", mix, common.upload_as, environ) as recorder,
+        Recorder(stage / "trajectories" / "train.jsonl", mix, config.upload_as, environ) as recorder,
         engine_faults(),
     ):
         hide_other_directories()
         choose_latest(Path(cfg.trainer.ckpt_path))
-        log = SkyRLStepLog(config, MetricsFile(Path(common.places.metrics), "train", common.places.attempt), recorder)
+        log = SkyRLStepLog(config, MetricsFile(Path(config.places.metrics), "train", config.places.attempt), recorder)
         evaluation = None
         if config.evaluation is not None:
             eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
@@ -121,7 +120,7 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
             from xp.backends.skyrl.worker import engine_key
 
             has_key = engine_key.use(self.cfg)
-            if self._config.rehearsal:
+            if self._config.num_workers is not None:
                 from xp.backends.skyrl.worker.rehearsal import router
 
                 router.use()

@@ -44,8 +44,7 @@ def main(argv: Sequence[str]) -> None:
     num_updates = config.updates(len(trained))
     check_warm_up(cfg, num_updates, "sft.warmup_updates")
     sft_cfg = sft_config(cfg, config, stage, num_updates, has_held_out=bool(held_out))
-    num_workers = config.num_workers if config.rehearsal else None
-    run_in_ray(cfg, train_in_task, (sft_cfg, config, Path.cwd()), num_workers=num_workers)
+    run_in_ray(cfg, train_in_task, (sft_cfg, config, Path.cwd()), num_workers=config.num_workers)
     check_trained(PHASE, config, num_updates, config.model, config.target)
 
 

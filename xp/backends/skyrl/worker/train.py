@@ -56,8 +56,7 @@ def main(argv: Sequence[str]) -> None:
         check_teacher(distill, config.start_model, os.environ)
     cfg = native_config(config, config.start_model, reference)
     check_warm_up(cfg, config.num_steps * config.updates_per_rollout)
-    num_workers = config.num_workers if config.rehearsal else None
-    run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=num_workers)
+    run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=config.num_workers)
     check_trained("train", config, config.num_steps, config.start_model, config.places.model, BestKeeper.of(config))
 
 
@@ -69,10 +68,11 @@ def check_warm_up(cfg: Any, updates: int, field: str = "training.warmup_updates"
 
 def prepare(common: SkyRLStageConfig) -> None:
     """Prepares the process; must be called before SkyRL is imported."""
-    if not joins(is_rehearsal=common.rehearsal):
+    is_rehearsal = common.num_workers is not None
+    if not joins(is_rehearsal=is_rehearsal):
         private_ray.close_to_others()
     prepare_process()
-    if common.rehearsal:
+    if is_rehearsal:
         from xp.backends.skyrl.worker.rehearsal import cpu_torch
 
         os.environ[cpu_torch.REAL_ENGINE] = "" if common.stub else "vllm"

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
-from tqdm import tqdm
 
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
 from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports
@@ -21,7 +20,7 @@ from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
 from xp.episode.advantages import AdvantageFn, check_not_negative, differ, of_groups, without_variance
 from xp.episode.rewards import Overlong
-from xp.lib.progress import stays_in_log
+from xp.lib.progress import evaluation_bar
 from xp.spec import RatioFrom
 from xp.worker.adapters import merge_adapters
 from xp.worker.best import BestKeeper
@@ -164,9 +163,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
 
     async def _held_out(self, step: int) -> list[PlayedEpisode]:
         episodes: list[PlayedEpisode] = []
-        with tqdm(
-            total=len(self.eval_dataset), desc="evaluate", unit="episode", position=0, leave=stays_in_log()
-        ) as bar:
+        with evaluation_bar("evaluate", len(self.eval_dataset)) as bar:
             async for batch in self.generator.held_out(self.eval_dataloader, self.cfg, step):
                 episodes += batch
                 bar.update(len(batch))

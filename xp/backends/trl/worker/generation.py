@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -112,30 +110,24 @@ def send_over_gloo() -> None:
 
     class CpuClient(base):  # type: ignore[misc]
         def init_communicator(self, device: Any = 0) -> None:
-            from xp.worker.gloo_transfer import RendezvousInfo, join
+            from xp.worker.gloo_transfer import RendezvousInfo, meet
 
             meeting = RendezvousInfo(HOST, self.group_port, self.get_world_size() + 1)
-            with ThreadPoolExecutor(1) as pool:
-                server = pool.submit(self._tell, "init_weight_transfer_engine", {"init_info": asdict(meeting)})
-                self.communicator = join(meeting, rank=0)
-                server.result()
+            self.communicator = meet(meeting, partial(self._tell, "init_weight_transfer_engine", "init_info"))
 
         def update_named_params(self, metadata: Metadata, named_params: Iterator[tuple[str, Any]]) -> None:
             from xp.worker.gloo_transfer import Announcement, send
 
             names, dtypes, shapes = (list(column) for column in zip(*metadata, strict=True))
-            announced = asdict(Announcement(names, dtypes, shapes))
+            announced, tensors = Announcement(names, dtypes, shapes), (tensor for _, tensor in named_params)
             self._start_weight_update()
-            with ThreadPoolExecutor(1) as pool:
-                server = pool.submit(self._tell, "update_weights", {"update_info": announced})
-                send(self.communicator, (tensor for _, tensor in named_params))
-                server.result()
+            send(self.communicator, announced, tensors, partial(self._tell, "update_weights", "update_info"))
             self._finish_weight_update()
 
         def close_communicator(self) -> None:
             self.communicator = None
 
-        def _tell(self, path: str, body: dict[str, Any]) -> Any:
-            return self._post(f"{self.base_url}/{path}", json=body)
+        def _tell(self, path: str, name: str, content: dict[str, Any]) -> Any:
+            return self._post(f"{self.base_url}/{path}", json={name: content})
 
     vllm_generation.VLLMClient = CpuClient

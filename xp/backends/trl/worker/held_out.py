@@ -18,7 +18,7 @@ from xp.engines.play import EpisodePlay
 from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.upload import Recorder
-from xp.lib.progress import stays_in_log
+from xp.lib.progress import evaluation_bar
 from xp.lib.reading import config_of
 from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
@@ -103,18 +103,10 @@ class HeldOutEvaluation:
 
     def _play(self, opened: OpenEngine, recorder: Recorder, name: str, step: int) -> list[EpisodeFacts]:
         """The episodes of all ranks, in the order of the tasks."""
-        from tqdm import tqdm
-
         process, run, numbered = self._process, self._config.places.run, self._numbered
         played = EpisodePlay(opened, process.chat, numbered, process.mix, places=self._places)
-        # The bar is for a moment where that of the training is.
-        options: dict[str, Any] = {
-            "desc": f"evaluate {name}",
-            "unit": "episode",
-            "position": 0,
-            "leave": stays_in_log(),
-        }
-        rollouts = iter(tqdm(played, total=len(numbered), disable=not self._ranks.is_main, **options))
+        bar = evaluation_bar(f"evaluate {name}", len(numbered), played, is_shown=self._ranks.is_main)
+        rollouts = iter(bar)
         counted = (rollout.record for rollout in islice(rollouts, self._num_counted))
         samples = self._config.spec.evaluation.samples_per_task
         settled = with_group_rewards(process.mix, counted, samples)

@@ -5,8 +5,6 @@ They replace `build_trainer_engine` in skyrl.backends.skyrl_train.weight_sync.we
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +47,12 @@ class GlooEngine(SkyrlTrainerCapabilities):  # type: ignore[misc]
     """
 
     def __init__(self, client: Any, source: Any, world_size: int) -> None:
-        from xp.worker.gloo_transfer import RendezvousInfo, join
+        from xp.worker.gloo_transfer import RendezvousInfo, meet
 
         self._client, self._source, self._group = client, source, None
         if dist.get_rank() == 0:
             meeting = RendezvousInfo(HOST, free_port(), world_size)
-            with ThreadPoolExecutor(1) as pool:
-                receivers = pool.submit(client.init_weight_transfer_engine, asdict(meeting))
-                self._group = join(meeting, rank=0)
-                receivers.result()
+            self._group = meet(meeting, client.init_weight_transfer_engine)
 
     def send_weights(self) -> None:
         from xp.worker.gloo_transfer import Announcement, send
@@ -68,10 +63,7 @@ class GlooEngine(SkyrlTrainerCapabilities):  # type: ignore[misc]
         dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
         announced = Announcement(list(names), dtypes, [list(tensor.shape) for tensor in tensors])
         self._client.start_weight_update()
-        with ThreadPoolExecutor(1) as pool:
-            receiving = pool.submit(self._client.update_weights, asdict(announced))
-            send(self._group, tensors)
-            receiving.result()
+        send(self._group, announced, tensors, self._client.update_weights)
         self._client.finish_weight_update()
 
 
