@@ -52,7 +52,7 @@ class Rank:
         all_reduce(value)
         return float(value)
 
-with _ray(SlimeCommand((), (), (), {}, "SLIME_PATH", "MEGATRON_PATH")):
+with _ray(SlimeCommand((), (), (), {}, "SLIME_PATH")):
     ranks = [Rank.remote(), Rank.remote()]
     where = ray.get([rank.address.remote() for rank in ranks])
     print(sorted(where), ray.get([rank.sums.remote(at, f"{where[0]}:24567") for at, rank in enumerate(ranks)]))

@@ -13,7 +13,7 @@ import pytest
 from tests.support.jobs import train_config
 from tests.unit.slime_config import worker_config
 from tests.unit.slime_specs import DENSE
-from xp.backends.slime.worker.advantages import advantages, centred, estimate_of
+from xp.backends.slime.worker.advantages import advantages, estimate_of
 from xp.backends.slime.worker.config import SlimeTrainConfig, WorkerConfig
 from xp.backends.slime.worker.train import main as train
 from xp.composition import compose
@@ -120,4 +120,6 @@ def test_slimes_own_formula_is_met_where_nothing_is_void() -> None:
     torch = pytest.importorskip("torch")
     rewards = torch.tensor([0.2, 0.9, 0.4, 0.1])
     centre = rewards - rewards.mean()
-    assert centred(rewards.tolist(), by_std=True) == pytest.approx((centre / (centre.std() + 1e-6)).tolist(), abs=1e-5)
+    estimate = estimate_of(settings_of("grpo"), by_std=True)
+    _, found = advantages([sample(reward, 0) for reward in rewards.tolist()], estimate)
+    assert found == pytest.approx((centre / (centre.std() + 1e-6)).tolist(), abs=1e-5)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.timeout(1500)
 
 
 def command(*flags: str, paths: tuple[str, ...] = (), models: tuple[str, ...] = ()) -> SlimeCommand:
-    return SlimeCommand(flags, paths, models, {}, "XP_TEST_SLIME", "XP_TEST_MEGATRON")
+    return SlimeCommand(flags, paths, models, {}, "XP_TEST_SLIME")
 
 
 def model_at(directory: Path, **config: Any) -> Path:
@@ -86,7 +86,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restore everything that opening checkouts changes."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-    for name in ("XP_TEST_SLIME", "XP_TEST_MEGATRON"):
+    for name in ("XP_TEST_SLIME", "MEGATRON_PATH"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -104,7 +104,7 @@ def test_a_missing_checkout_is_named_with_the_way_out(tmp_path: Path, monkeypatc
 @pytest.fixture
 def checkouts(tmp_path: Path, untouched: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     del untouched
-    for variable, mark in (("XP_TEST_SLIME", "slime/tools"), ("XP_TEST_MEGATRON", "megatron-lm/megatron/training")):
+    for variable, mark in (("XP_TEST_SLIME", "slime/tools"), ("MEGATRON_PATH", "megatron-lm/megatron/training")):
         (tmp_path / mark).mkdir(parents=True)
         monkeypatch.setenv(variable, str(tmp_path / mark.partition("/")[0]))
     (tmp_path / "slime/train.py").touch()
@@ -292,7 +292,7 @@ def convert_job(root: Path, checkouts: Path) -> Path:
     made = command(*flags, paths=("--save",), models=("--hf-checkpoint",))
     shape = {"hidden_size": 96, "recurrent_layers": False}
     manifest = {"of": "tiny", "model": "models/tiny", "architecture": shape}
-    config = ConvertConfig("here", made, 1, "models/tiny-megatron", manifest)
+    config = ConvertConfig(made, 1, "models/tiny-megatron", manifest)
     (root / "config.json").write_text(config.to_json())
     assert ConvertConfig.from_json(config.to_json()) == config
     return root / "config.json"

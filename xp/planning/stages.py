@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -270,16 +270,24 @@ def evaluate_stage(
 
 
 def train_and_evaluate(
-    spec: RunSpec, places: RunPaths, made: tuple[Stage, ...], job: Job, in_training: Collection[str] = (BEFORE, AFTER)
+    spec: RunSpec,
+    places: RunPaths,
+    made: tuple[Stage, ...],
+    sft: Callable[[RunSpec, RunPaths], Stage],
+    job: Job,
+    in_training: Collection[str] = (BEFORE, AFTER),
 ) -> tuple[Stage, ...]:
     """Stages after the preparation of tasks.
 
     Args:
-        made: stages that make the inputs of the training.
+        made: stages that make the models.
+        sft: makes the stage of a fine-tuning, which is before the training if the spec has one.
         job: job of the training.
         in_training: models (`before`, `after`) that the training evaluates on its own engine. It has the evaluation
             stage's config; that stage runs only for what is left.
     """
+    if spec.sft.data is not None:
+        made = (*made, sft(spec, places))
     train = Stage("train", job, needs=("prepare", *(stage.name for stage in made)))
     if not spec.env.is_held_out:
         return (*made, train)

@@ -127,9 +127,7 @@ def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
 def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """The stages model (for a built model), train with all evaluations, and evaluate in case of a crash."""
     built = (*model_stages(spec, places), *teacher_stages(spec, places))
-    if spec.sft.data is not None:
-        built = (*built, sft_stage(spec, places))
-    return train_and_evaluate(spec, places, built, _train_job(spec, places))
+    return train_and_evaluate(spec, places, built, sft_stage, _train_job(spec, places))
 
 
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:

@@ -56,13 +56,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         spec: the run's.
     """
 
-    def __init__(
-        self,
-        parts: dict[str, Any],
-        chat: ChatTokens,
-        mix: EnvironmentMixture,
-        spec: RunSpec,
-    ) -> None:
+    def __init__(self, parts: dict[str, Any], chat: ChatTokens, mix: EnvironmentMixture, spec: RunSpec) -> None:
         client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
         wrapped = {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
         super().__init__(**parts | wrapped)
@@ -132,7 +126,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
                 if running.episode.is_live and (ids := await start) is not None:
                     running.prompt_ids, running.prompt = ids, self.chat.prompt_text(ids)
                 if self.generator_cfg.step_wise_trajectories:
-                    output = await self._play_rows(running, start, trajectory_id, **kwargs)
+                    output = await self._play_rows(running, trajectory_id, **kwargs)
                 else:
                     extras = {**env_extras, RUNNING: running, CHAT: self.chat}
                     output = await super().agent_loop(
@@ -146,18 +140,12 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         return self._with_result(output, running.episode.settle())
 
     async def _play_rows(
-        self,
-        running: RunningEpisode,
-        start: asyncio.Future[Any],
-        trajectory_id: Any,
-        sampling_params: dict[str, Any],
-        **more: Any,
+        self, running: RunningEpisode, trajectory_id: Any, sampling_params: dict[str, Any], **more: Any
     ) -> StepWiseOutput:
         """Plays an episode whose program may rewrite its history, in several rows; SkyRL's loop has one.
 
         Args:
             running: the episode.
-            start: opening of its session.
             trajectory_id: SkyRL's.
             sampling_params: the engine's.
             more: SkyRL's further arguments, of which the engine gets the cache's salt.
@@ -173,7 +161,7 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             )
             turn = await self.inference_engine_client.generate(request, model=self.policy_model_name)
             (ids,), logprobs = turn["response_ids"], turn.get("response_logprobs")
-            await start
+            await running.start
             return GeneratedTurn(ids, [0.0] * len(ids) if logprobs is None else logprobs[0]), running.is_cut
 
         run = self._run_in_executor_if_available

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from asyncio import Future
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -47,8 +46,8 @@ class RunningEpisode:
     """Number of turns that were requested."""
     is_cut: bool = False
     """True if a token limit ended the last turn."""
-    start: Future[Any] | None = None
-    """Opening of the session."""
+    start: Any = None
+    """Opening of the session, to be awaited. None before it."""
     token_rows: Rows | None = None
     """Rows of tokens, if a program may rewrite its history."""
     _last_id: int | None = None

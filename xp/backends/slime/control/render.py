@@ -51,7 +51,6 @@ from xp.worker.stage import AFTER, BEFORE
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
 REHEARSE = "; `make rehearse-slime` plays its rollouts on a CPU, where checkouts of Slime and Megatron-LM are given"
-SLIME_PATH, MEGATRON_PATH = "SLIME_PATH", "MEGATRON_PATH"
 
 ENVIRONMENT = {
     # Megatron needs kernels in the order of their launch to overlap them, and refuses to start without this.
@@ -128,11 +127,9 @@ def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
         fetched = teacher_stages(spec, places)
         needs = ("prepare", *(stage.name for stage in fetched))
         made = (*made, *fetched, _convert_stage(spec, places, needs, "convert_teacher", teacher))
-    if spec.sft.data is not None:
-        made = (*made, sft_stage(spec, places))
     # train_async.py does not evaluate before the training.
     in_training = (BEFORE, AFTER) if not spec.training.max_staleness else (AFTER,)
-    return train_and_evaluate(spec, places, made, _train_job(spec, places), in_training)
+    return train_and_evaluate(spec, places, made, sft_stage, _train_job(spec, places), in_training)
 
 
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
@@ -186,7 +183,6 @@ def _convert_stage(
     shape = spec.model.architecture
     assert shape is not None
     config = ConvertConfig(
-        stage_dir=here,
         command=_command(spec, {**architecture_flags(shape), "--hf-checkpoint": (model,), "--save": (output_dir,)}),
         num_processes=min(spec.trainer_accelerators, shape.num_layers),
         output_dir=output_dir,
@@ -212,15 +208,10 @@ def _made_of(spec: RunSpec, teacher: str | None = None) -> dict[str, Any]:
     pins = catalog()
     return {
         "model": teacher or model_place(spec.model),
-        "architecture": _architecture(spec),
+        "architecture": spec.model.model_dump(mode="json")["architecture"],
         "slime": pins.slime,
         "megatron": pins.megatron,
     }
-
-
-def _architecture(spec: RunSpec) -> dict[str, Any]:
-    assert spec.model.architecture is not None
-    return spec.model.architecture.model_dump(mode="json")
 
 
 def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
@@ -231,8 +222,7 @@ def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
         path_flags=tuple(name for name in PATH_FLAGS if flags.get(name) is not None and name not in of_model),
         model_flags=of_model,
         environment={**ENVIRONMENT, **(DETERMINISTIC if spec.training.deterministic else {})},
-        slime_path_variable=spec.backend.runtime.project_env or SLIME_PATH,
-        megatron_path_variable=MEGATRON_PATH,
+        slime_path_variable=spec.backend.runtime.project_env or "SLIME_PATH",
     )
 
 

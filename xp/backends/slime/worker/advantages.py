@@ -17,16 +17,18 @@ from xp.episode.advantages import (
     AdvantageFn,
     Valid,
     advantage_rule,
+    centred,
     check_not_negative,
     differ,
+    of_groups,
     of_valid,
     without_variance,
 )
 from xp.errors import ExitCode, XpError
 from xp.spec import Estimator
 
-Baseline = Callable[[Sequence[float]], list[float]]
-"""Function from the rewards of one group to their advantages."""
+Divisor = Callable[[Sequence[float]], float]
+"""Function from the rewards of one group to a number."""
 
 
 def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
@@ -73,47 +75,35 @@ def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
         return rule
     if algorithm.estimator is Estimator.GAE:
         return plain
-    of_group = partial(centred, by_std=by_std)
-    baselines: Mapping[str, Baseline] = {"grpo": of_group, "rloo": left_out, "maxrl": over_mean}
-    return partial(by_group, baseline=baselines[algorithm.estimator])
+    divisors: Mapping[str, Divisor] = {
+        "grpo": deviation if by_std else lambda _: 1.0,
+        "rloo": share_of_others,
+        "maxrl": mean,
+    }
+    return partial(over, divisor=divisors[algorithm.estimator])
 
 
-def by_group(episodes: Sequence[Valid], *, baseline: Baseline) -> list[float]:
-    """Advantages of each episode relative to its own group."""
-    groups: dict[str, list[int]] = {}
-    for position, episode in enumerate(episodes):
-        groups.setdefault(episode.group, []).append(position)
-    estimates = [0.0] * len(episodes)
-    for positions in groups.values():
-        group_estimates = baseline([episodes[position].reward for position in positions])
-        for position, advantage in zip(positions, group_estimates, strict=True):
-            estimates[position] = advantage
-    return estimates
+def over(episodes: Sequence[Valid], *, divisor: Divisor) -> list[float]:
+    """Rewards minus the mean of their group, which is 0 for a single one, divided by a number of the group."""
+    groups = of_groups([episode.reward for episode in episodes], [episode.group for episode in episodes])
+    divisors = {group: divisor(rewards) for group, rewards in groups.items()}
+    return [reward / divisors[of.group] for of, reward in zip(episodes, centred(episodes), strict=True)]
 
 
-def centred(rewards: Sequence[float], *, by_std: bool = False) -> list[float]:
-    """GRPO (arXiv:2402.03300): rewards minus their mean, optionally divided by their standard deviation (n - 1).
-
-    A single reward has no baseline; its advantage is 0.
-    """
-    if len(rewards) < 2:
-        return [0.0] * len(rewards)
-    mean = fmean(rewards)
-    scale = stdev(rewards) + STD_EPSILON if by_std else 1.0
-    return [(reward - mean) / scale for reward in rewards]
+def deviation(rewards: Sequence[float]) -> float:
+    """Divisor of GRPO (arXiv:2402.03300): the standard deviation (n - 1), or 1."""
+    return stdev(rewards) + STD_EPSILON if len(rewards) > 1 else 1.0
 
 
-def left_out(rewards: Sequence[float]) -> list[float]:
-    """RLOO (arXiv:2402.14740): rewards minus the mean of the others; never scaled."""
-    factor = len(rewards) / max(1, len(rewards) - 1)
-    return [factor * reward for reward in centred(rewards)]
+def share_of_others(rewards: Sequence[float]) -> float:
+    """Divisor of RLOO (arXiv:2402.14740), with which the baseline is the mean of the others; never scaled."""
+    return max(1, len(rewards) - 1) / len(rewards)
 
 
-def over_mean(rewards: Sequence[float]) -> list[float]:
-    """MaxRL (arXiv:2602.02710): rewards minus their mean, divided by it; never scaled."""
+def mean(rewards: Sequence[float]) -> float:
+    """Divisor of MaxRL (arXiv:2602.02710): the mean; never scaled."""
     check_not_negative(rewards)
-    scale = fmean(rewards) + STD_EPSILON
-    return [reward / scale for reward in centred(rewards)]
+    return fmean(rewards) + STD_EPSILON
 
 
 def plain(episodes: Sequence[Valid]) -> list[float]:

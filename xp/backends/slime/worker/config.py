@@ -36,9 +36,7 @@ class SlimeCommand:
     environment: Mapping[str, str]
     """Variables of the trainer's processes, in Ray's runtime environment; without secrets."""
     slime_path_variable: str
-    """Variable with the path of Slime's checkout."""
-    megatron_path_variable: str
-    """Variable with the path of Megatron-LM's checkout."""
+    """Variable with the path of Slime's checkout; that of Megatron-LM's is MEGATRON_PATH."""
 
     def with_value(self, flag: str, value: str) -> SlimeCommand:
         """Returns a copy in which a flag has this one value."""
@@ -66,8 +64,8 @@ class SlimeStageConfig(StageConfig):
     @property
     def architecture(self) -> Mapping[str, Any]:
         """The spec's network, for a comparison with the model's config.json."""
-        assert self.spec.model.architecture is not None  # a plan without it is refused
-        return self.spec.model.architecture.model_dump(mode="json")
+        network: Mapping[str, Any] = self.spec.model.model_dump(mode="json")["architecture"]
+        return network
 
     @property
     def critic_checkpoints(self) -> str | None:
@@ -109,7 +107,6 @@ class ConvertConfig(JsonFile):
     """Input of worker/convert.py, which converts a Hugging Face directory to a Megatron checkpoint once for all
     runs."""
 
-    stage_dir: str
     command: SlimeCommand
     """Command that runs tools/convert_hf_to_torch_dist.py."""
     num_processes: int

@@ -63,8 +63,6 @@ def launch_server(server_args: Any) -> None:
 
 def _key_of_router_and_rollouts(module: ModuleType) -> None:
     """Gives the key to the router and to the client of Slime's rollouts."""
-    if getattr(module.init_http_client, "xp_sends_key", False):
-        return
     init = module.init_http_client
 
     @wraps(init)
@@ -73,15 +71,12 @@ def _key_of_router_and_rollouts(module: ModuleType) -> None:
         if module._http_client is not None:
             module._http_client.headers.update(headers())
 
-    init_http_client.xp_sends_key = True  # type: ignore[attr-defined]
     module.init_http_client = init_http_client  # type: ignore[attr-defined]
     module.run_router = run_router  # type: ignore[attr-defined]
 
 
 def _key_of_engine(module: ModuleType) -> None:
     """Lets the process that starts an engine send the key, also while it waits for the engine."""
-    if getattr(module._wait_server_healthy, "xp_sends_key", False):
-        return
     wait, requests = module._wait_server_healthy, module.requests
     with_key = {name: partial(getattr(requests, name), headers=headers()) for name in ("get", "post", "delete")}
     module.requests = SimpleNamespace(**{**vars(requests), **with_key})  # type: ignore[attr-defined]
@@ -91,5 +86,4 @@ def _key_of_engine(module: ModuleType) -> None:
         del api_key
         wait(base_url, engine_key(), is_process_alive)
 
-    wait_server_healthy.xp_sends_key = True  # type: ignore[attr-defined]
     module._wait_server_healthy = wait_server_healthy  # type: ignore[attr-defined]

@@ -16,7 +16,6 @@ from xp.engines.rows import Rows, play_rows, tokens_of
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.episode.rewards import Overlong
-from xp.episode.tokens import ChatTokens
 from xp.episode.trajectory import Trajectory
 from xp.errors import ExitCode, XpError
 from xp.spec import Sampling
@@ -81,7 +80,7 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
     episode.count_by(lambda: tokens_of(rows.all), None if evaluation else Overlong.of(spec))
     try:
         limits = evaluation_sampling(spec) if evaluation else spec.training
-        metas = await _converse(worker, args, sample.session_id, sampling, episode, chat, task.tools, limits, rows)
+        metas = await _converse(worker, args, sample, sampling, episode, limits, rows)
     except _Aborted:
         sample.status = sample.Status.ABORTED
         return sample
@@ -156,15 +155,7 @@ async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluati
 
 
 async def _converse(
-    worker: Worker,
-    args: Any,
-    session: str | None,
-    sampling: Mapping[str, Any],
-    episode: Episode,
-    chat: ChatTokens,
-    tools: str,
-    limits: Sampling,
-    rows: Rows,
+    worker: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, limits: Sampling, rows: Rows
 ) -> list[Mapping[str, Any]]:
     """Plays turns until the episode ends or its tokens are used up.
 
@@ -174,13 +165,14 @@ async def _converse(
     Raises:
         _Aborted: Slime stopped the engines.
     """
-    is_stop, metas = chat.holds_one_of(sampling.get("stop") or ()), list[Mapping[str, Any]]()
+    chat, metas = worker.chat(), list[Mapping[str, Any]]()
+    is_stop, tools = chat.holds_one_of(sampling.get("stop") or ()), json.dumps(sample.metadata["tools"])
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
     opening = _threaded(worker, live if episode.is_live else episode.start)
 
     async def write(row: Conversation) -> tuple[GeneratedTurn, bool]:
         length, ids = limits.next_turn(len(row.completion_ids)), [*row.prompt_ids, *row.completion_ids]
-        turn, meta = await write_turn(args, ids, session, sampling, length, chat.end_ids)
+        turn, meta = await write_turn(args, ids, sample.session_id, sampling, length, chat.end_ids)
         if meta["finish_reason"]["type"] == "abort" or _is_stopping(args):
             raise _Aborted
         await opening

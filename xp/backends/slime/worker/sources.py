@@ -18,9 +18,7 @@ def open_sources(command: SlimeCommand) -> Path:
         XpError: (RUNTIME) a checkout is missing; the message says which and how to get it.
     """
     slime = _checkout(command.slime_path_variable, "slime", "train.py", "github.com/THUDM/slime")
-    megatron = _checkout(
-        command.megatron_path_variable, "megatron.training", "megatron/training", "github.com/NVIDIA/Megatron-LM"
-    )
+    megatron = _checkout("MEGATRON_PATH", "megatron.training", "megatron/training", "github.com/NVIDIA/Megatron-LM")
     known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     checkouts = [str(megatron), str(slime)]
     sys.path[1:1] = [path for path in checkouts if path not in sys.path]
