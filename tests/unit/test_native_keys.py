@@ -24,6 +24,7 @@ from xp.composition.native_names import _REFERENCE, _VARIANTS, hint, reference_s
 from xp.planning.backend import backend_of
 from xp.planning.native_keys import NEEDS, AnswerKind, NativeKeys
 from xp.planning.plan import build_plan
+from xp.planning.rows import owners
 from xp.planning.values import spec_refusals
 from xp.spec import RunSpec
 from xp.testing.fields import without_spec
@@ -93,7 +94,7 @@ def test_a_table_opens_no_key_that_a_field_renders(backend: str) -> None:
     opened = {
         key
         for spec in specs(backend)
-        for key in render(backend).owners(spec)
+        for key in owners(render(backend).ROWS, spec)
         if (found := render(backend).native_keys(spec).answer(key))
         and found[0] in (AnswerKind.WARNED, AnswerKind.HARMLESS)
     }

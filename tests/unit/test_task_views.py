@@ -30,7 +30,7 @@ def row(index: int) -> TaskRow:
 def test_skyrls_prompt_is_a_list_of_messages_and_names_its_task(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    assert skyrl.write_view(map(row, range(3)), tmp_path / "train.parquet") == 3
+    skyrl.write_view(map(row, range(3)), tmp_path / "train.parquet")
     found = pq.read_table(tmp_path / "train.parquet").to_pylist()
     assert found[1]["prompt"] == [dict(message) for message in row(1).messages]
     assert {line["env_class"] for line in found} == {"xp"}
@@ -38,7 +38,7 @@ def test_skyrls_prompt_is_a_list_of_messages_and_names_its_task(tmp_path: Path) 
 
 
 def test_slimes_metadata_is_an_object(tmp_path: Path) -> None:
-    assert slime.write_view(map(row, range(3)), tmp_path / "train.jsonl") == 3
+    slime.write_view(map(row, range(3)), tmp_path / "train.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
     assert lines[2]["metadata"] == {"task_id": "a/train/2", "env": "a", "split": "train", "index": 2}
     assert lines[2]["input"][1]["content"] == "task 2\n"

@@ -228,17 +228,12 @@ def check(spec: RunSpec) -> list[Refusal]:
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SkyRLTrainConfig."""
-    return keys_of("backend.overrides", ANSWERS, PINS, owners(spec))
+    return keys_of("backend.overrides", ANSWERS, PINS, rows.owners(ROWS, spec))
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SFTConfig, those of the policy by their names in SkyRLTrainConfig."""
-    return keys_of("sft.overrides", SFT_ANSWERS, PINS, owners(spec) | rows.owners(SFT, spec))
-
-
-def owners(spec: RunSpec) -> dict[str, str]:
-    """Native key -> its field; empty if the key is the same for every run."""
-    return rows.owners(ROWS, spec)
+    return keys_of("sft.overrides", SFT_ANSWERS, PINS, rows.owners(ROWS, spec) | rows.owners(SFT, spec))
 
 
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:

@@ -97,17 +97,20 @@ def critic_weights(trained: torch.Tensor, updates: Sequence[tuple[int, int]], se
         updates: first row, and row after the last one, of each optimizer update.
         settings: SkyRL's AlgorithmConfig.
     """
-    tokens, reduction = trained.sum(-1, keepdim=True), settings.loss_reduction
-    weights = trained / tokens.clamp(min=1.0) if reduction == "sequence_mean" else trained.clone()
+    tokens = trained.sum(-1, keepdim=True)
+    weights = trained / tokens.clamp(min=1.0) if settings.loss_reduction == "sequence_mean" else trained.clone()
     for begin, end in updates:
-        num_tokens, num_taught = float(tokens[begin:end].sum()), int((tokens[begin:end] > 0).sum())
-        divisor = {
-            "token_mean": num_tokens,
-            "sequence_mean": num_taught,
-            "seq_mean_token_sum_norm": num_taught * (settings.max_seq_len or 1),
-        }[reduction]
+        divisor = loss_divisor(settings, float(tokens[begin:end].sum()), float((tokens[begin:end] > 0).sum()))
         weights[begin:end] *= (end - begin) / max(1.0, divisor)
     return weights
+
+
+def loss_divisor(settings: Any, num_tokens: float, num_episodes: float) -> float:
+    """Divisor of an update's loss by the aggregation of SkyRL's AlgorithmConfig, from what is trained on."""
+    if settings.loss_reduction == "sequence_mean":
+        return num_episodes
+    is_constant = settings.loss_reduction == "seq_mean_token_sum_norm"
+    return num_episodes * (settings.max_seq_len or 1) if is_constant else num_tokens
 
 
 def critic_loss(

@@ -128,15 +128,13 @@ def skyrl_row(row: TaskRow) -> dict[str, Any]:
     }
 
 
-def write_view(rows: Iterable[TaskRow], path: Path) -> int:
-    """Writes the Parquet file atomically; returns the number of rows."""
+def write_view(rows: Iterable[TaskRow], path: Path) -> None:
+    """Writes the Parquet file atomically."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist([skyrl_row(row) for row in rows])
     with replacing(path) as file:
-        pq.write_table(table, file)
-    return int(table.num_rows)
+        pq.write_table(pa.Table.from_pylist([skyrl_row(row) for row in rows]), file)
 
 
 if __name__ == "__main__":

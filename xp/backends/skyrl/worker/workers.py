@@ -22,7 +22,7 @@ from skyrl.backends.skyrl_train.workers.fsdp.fsdp_worker import (
     FSDPRefWorkerBase,
 )
 
-from xp.backends.skyrl.worker.advantages import critic_loss
+from xp.backends.skyrl.worker.advantages import critic_loss, loss_divisor
 from xp.lib.replaced import replaced
 from xp.worker.adapters import check_untied
 from xp.worker.learning_rate import SCHEDULES, disable_dropout, make_scheduler
@@ -165,11 +165,6 @@ def update_means(loss_mask: torch.Tensor, settings: Any, group: Any, means: Mean
             return (values * mask).sum() * scale / num_tokens / len(mask)
         if settings.loss_reduction == "sequence_mean":
             mask = mask / mask.sum(dim, keepdim=True).clamp(min=1)
-        divisor = {
-            "token_mean": num_tokens,
-            "sequence_mean": num_episodes,
-            "seq_mean_token_sum_norm": num_episodes * (settings.max_seq_len or 1),
-        }.get(settings.loss_reduction, num_tokens)
-        return (values * mask).sum(dim) * scale / divisor
+        return (values * mask).sum(dim) * scale / loss_divisor(settings, num_tokens, num_episodes)
 
     return replaced(worker, masked_mean=masked_mean)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xp.planning.batch import WHOLE_UPDATES, Constraint, Tier, batch_shape, divides, placement
+from xp.planning.batch import WHOLE_UPDATES, Constraint, Tier, divides, placement
 from xp.spec import Placement, RunSpec
 
 SLIME_ARGUMENTS = "slime 0.3.1, slime/utils/arguments.py slime_validate_args"
@@ -47,7 +47,3 @@ CONSTRAINTS = (
 
 def is_colocated(spec: RunSpec) -> bool:
     return spec.backend.engine.placement is Placement.COLOCATED
-
-
-def episodes_per_engine(spec: RunSpec, at_once: int) -> int:
-    return -(-at_once // batch_shape(spec).engines)

@@ -27,11 +27,6 @@ def setup(flags: Sequence[str]) -> Callable[[], None]:
     return with_key if engine_key.starts_all_servers(flags) else on_one_machine
 
 
-def name_of(function: Callable[[], None]) -> str:
-    """Name by which Ray imports the function."""
-    return f"{function.__module__}.{function.__name__}"
-
-
 def on_nodes() -> None:
     """Set-up for several machines, or for a Ray cluster that other users share."""
     use_rays_interface()

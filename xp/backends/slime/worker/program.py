@@ -111,7 +111,7 @@ def _ray(command: SlimeCommand) -> Iterator[None]:
     setup = processes.setup(command.flags)
     if loopback.ONE_MACHINE in os.environ:
         setup()
-    hook = {"worker_process_setup_hook": processes.name_of(setup)}
+    hook = {"worker_process_setup_hook": f"{setup.__module__}.{setup.__name__}"}
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -150,7 +150,7 @@ async def _settle_group(worker: Worker, group: Sequence[tuple[Any, PlayedEpisode
 
 async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluation: bool) -> None:
     played = ended.played()
-    await _threaded(worker, lambda: worker.take(_recorded(worker, ended, evaluation)))
+    await _threaded(worker, lambda: worker.recorder.write(_recorded(worker, ended, evaluation)))
     write_played(sample.metadata, played)
 
 

@@ -22,7 +22,6 @@ from xp.envs.secrets_file import environment
 from xp.episode.metrics import EpisodeFacts, check_health
 from xp.episode.mixture import EnvironmentMixture
 from xp.episode.tokens import ChatTokens
-from xp.episode.trajectory import Trajectory
 from xp.episode.upload import Recorder
 from xp.lib.codec import from_value
 from xp.lib.reading import config_of
@@ -60,8 +59,9 @@ class Worker:
         """Evaluation that is being played: `before`, `during` or `after`."""
         self._chat: ChatTokens | None = None
         self._prompts: dict[str, list[int]] = {}
-        self._recorder = self._train_recorder = recorder
-        self._groups: list[EpisodeFacts] = []
+        self.recorder = self._train_recorder = recorder
+        self.judged: list[EpisodeFacts] = []
+        """Episodes of all whole groups of this step under dynamic sampling; empty without it."""
         self._num_kept = 0
         self.ungrouped: dict[int, PlayedEpisode] = {}
         """Settled episodes whose group has not ended, by the index of their sample."""
@@ -124,12 +124,12 @@ class Worker:
         self.evaluated = self.due(rollout_id)
         if self.config.evaluation is not None and self.evaluated in (BEFORE, AFTER):
             file = self.path(self.config.evaluation).parent / "trajectories" / f"{self.evaluated}.jsonl"
-            self._recorder = Recorder(file, self.mix, self.config.upload_as, environment())
+            self.recorder = Recorder(file, self.mix, self.config.upload_as, environment())
 
     def end_evaluation(self) -> None:
-        if self._recorder is not self._train_recorder:
-            self._recorder.close()
-        self._recorder, self.evaluated = self._train_recorder, None
+        if self.recorder is not self._train_recorder:
+            self.recorder.close()
+        self.recorder, self.evaluated = self._train_recorder, None
 
     def chat(self, tokenizer: Any = None) -> ChatTokens:
         """The policy's tokenizer with the run's chat template; a process has one policy, given at its first episode."""
@@ -145,10 +145,6 @@ class Worker:
             self._prompts[task_id] = chat.prompt(sample.prompt, json.dumps(sample.metadata["tools"]))
         return list(self._prompts[task_id])
 
-    def take(self, record: Trajectory) -> None:
-        """Records a finished episode."""
-        self._recorder.write(record)
-
     def judge(self, samples: Sequence[Any], *, is_kept: bool) -> None:
         """Counts the episodes of a whole group that dynamic sampling keeps or leaves out, for the step's metrics.
 
@@ -156,18 +152,14 @@ class Worker:
             XpError: (UNHEALTHY) too many of the step's episodes are void; (NOT_TRAINED) it has drawn all the tasks
                 that it may, and is not full.
         """
-        self._groups += [read_played(sample.metadata) for sample in samples]
+        self.judged += [read_played(sample.metadata) for sample in samples]
         self._num_kept += is_kept
         training, most = self.config.spec.training, self.config.spec.algorithm.max_sample_batches
-        needed, num_groups = training.prompts_per_step, len(self._groups) // training.group_size
+        needed, num_groups = training.prompts_per_step, len(self.judged) // training.group_size
         if num_groups % needed == 0:
-            check_health(self._groups, training.max_void_fraction)
+            check_health(self.judged, training.max_void_fraction)
         if self._num_kept < needed and num_groups >= most * training.prompts_per_round:
             raise never_filled(self._num_kept, needed, num_groups)
-
-    def judged(self) -> list[EpisodeFacts]:
-        """Episodes of all whole groups of this step under dynamic sampling; empty without it."""
-        return list(self._groups)
 
     def check_time(self, rollout_id: int) -> None:
         """Raises XpError(LIMIT) at the beginning of a rollout if the steps before it have used the training's time."""
@@ -177,11 +169,11 @@ class Worker:
 
     def end_step(self, *, is_last: bool) -> None:
         """Ends a rollout step; after the last one, finishes the upload."""
-        self._groups, self._num_kept = [], 0
+        self.judged, self._num_kept = [], 0
         self.ungrouped.clear()  # of groups that Slime has aborted
         self._prompts.clear()
         if is_last:
-            self._recorder.close()
+            self.recorder.close()
 
     def path(self, name: str) -> Path:
         """A path of the configuration, absolute."""

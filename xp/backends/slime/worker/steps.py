@@ -37,7 +37,7 @@ def log_rollout(
     config, training = worker.config, worker.config.spec.training
     played = [read_played(sample.metadata) for sample in by_episode(samples)]
     # Slime names the kept groups alone; as on SkyRL, a step's metrics are of all that were played.
-    judged = worker.judged()
+    judged = worker.judged
     worker.num_steps_played += 1
     worker.end_step(is_last=worker.is_last(rollout_id) and worker.due(rollout_id) is None)
     check_health(played, training.max_void_fraction)

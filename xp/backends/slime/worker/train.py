@@ -139,25 +139,23 @@ def slime_line(row: TaskRow) -> dict[str, Any]:
     }
 
 
-def write_view(rows: Iterable[TaskRow], path: Path) -> int:
-    """Writes the JSONL file atomically; returns the number of lines."""
-    return _write(map(slime_line, rows), path)
+def write_view(rows: Iterable[TaskRow], path: Path) -> None:
+    """Writes the JSONL file atomically."""
+    _write(map(slime_line, rows), path)
 
 
-def write_episodes(rows: Sequence[TaskRow], evaluation: Evaluation, path: Path) -> int:
+def write_episodes(rows: Sequence[TaskRow], evaluation: Evaluation, path: Path) -> None:
     """Writes a view with every task once per round; `sample` in the metadata is the index of the task's episode."""
     lines = (
         {**slime_line(row), METADATA_KEY: {**slime_line(row)[METADATA_KEY], "sample": number}}
         for number in range(evaluation.samples_per_task)
         for row in evaluated_tasks(evaluation, rows)
     )
-    return _write(lines, path)
+    _write(lines, path)
 
 
-def _write(lines: Iterable[dict[str, Any]], path: Path) -> int:
-    texts = [json.dumps(line, ensure_ascii=False) + "\n" for line in lines]
-    write_atomically(path, "".join(texts))
-    return len(texts)
+def _write(lines: Iterable[dict[str, Any]], path: Path) -> None:
+    write_atomically(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
 if __name__ == "__main__":

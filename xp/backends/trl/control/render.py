@@ -85,12 +85,7 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         **sft_fields(spec, places),
         arguments=sft_arguments(spec, places),
     )
-    files = {"config.json": config.to_json()}
-    argv = ["python", "-m", "xp.backends.trl.worker.sft", f"{here}/config.json"]
-    if world_size(spec) > 1:
-        files["accelerate.yaml"] = accelerate_config(spec)
-        argv.append(f"{here}/accelerate.yaml")
-    job = _job(spec, here, tuple(argv), files, (f"{places.sft}/model.safetensors",))
+    job = _job(spec, here, "sft", config.to_json(), (f"{places.sft}/model.safetensors",))
     return Stage("sft", job, needs=sft_needs(spec, places))
 
 
@@ -132,13 +127,8 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         updates_per_rollout=spec.training.all_updates_per_step,
         grpo=grpo_config(spec, places),
     )
-    files = {"config.json": config.to_json()}
-    is_alone = world_size(spec) == 1 and engines is None
-    argv = ["python", "-m", f"xp.backends.trl.worker.{'train' if is_alone else 'launch'}", f"{here}/config.json"]
-    if world_size(spec) > 1:
-        files["accelerate.yaml"] = accelerate_config(spec)
-        argv.append(f"{here}/accelerate.yaml")
-    return _job(spec, here, tuple(argv), files, (f"{places.model}/model.safetensors", places.metrics))
+    program = "train" if world_size(spec) == 1 and engines is None else "launch"
+    return _job(spec, here, program, config.to_json(), (f"{places.model}/model.safetensors", places.metrics))
 
 
 def _common(spec: RunSpec, num_processes: int = 1, server: VLLMServer | None = None) -> dict[str, Any]:
@@ -146,7 +136,9 @@ def _common(spec: RunSpec, num_processes: int = 1, server: VLLMServer | None = N
     return {"threads_per_process": max(1, spec.backend.num_threads // num_processes), "server": server}
 
 
-def _job(spec: RunSpec, here: str, argv: tuple[str, ...], files: Mapping[str, str], outputs: tuple[str, ...]) -> Job:
+def _job(spec: RunSpec, here: str, program: str, config: str, outputs: tuple[str, ...]) -> Job:
+    files = {"config.json": config} | ({"accelerate.yaml": accelerate_config(spec)} if world_size(spec) > 1 else {})
+    argv = ("python", "-m", f"xp.backends.trl.worker.{program}", *(f"{here}/{name}" for name in files))
     engine, packages = spec.backend.engine, [*PACKAGES]
     packages += ["vllm"] if engine.name is EngineName.VLLM else []
     packages += ["peft"] if spec.model.lora is not None else []
@@ -169,18 +161,13 @@ def check(spec: RunSpec) -> list[Refusal]:
 
 def native_keys(spec: RunSpec) -> NativeKeys:
     """Keys of GRPOConfig."""
-    return keys_of("backend.overrides", ANSWERS, PINS, owners(spec))
+    return keys_of("backend.overrides", ANSWERS, PINS, rows.owners(ROWS, spec))
 
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SFTConfig."""
-    shared = {key: field for key, field in owners(spec).items() if key in (*SHARED, "output_dir")}
+    shared = {key: field for key, field in rows.owners(ROWS, spec).items() if key in (*SHARED, "output_dir")}
     return keys_of("sft.overrides", SFT_ANSWERS, PINS, shared | rows.owners(SFT, spec))
-
-
-def owners(spec: RunSpec) -> dict[str, str]:
-    """Key of GRPOConfig -> its field; empty if the key is the same for every run."""
-    return rows.owners(ROWS, spec)
 
 
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:

@@ -252,17 +252,14 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         if not self._xp_log.is_first(self.state.global_step):
             return
         gap = torch.tensor(self._xp_gap, dtype=torch.float64 if self.args.use_cpu else torch.float32)
-        gap = gap.to(self.accelerator.device)[None]
-        everybody = self.accelerator.gather(gap) if self.accelerator.num_processes > 1 else gap
-        total, count = everybody.sum(0).tolist()
+        total, count = self.accelerator.gather(gap.to(self.accelerator.device)[None]).sum(0).tolist()
         self._xp_gap = [0.0, 0.0]
         if count:
             self._xp_log.gap(self.state.global_step, total / count)
 
     def _loss(self) -> float:
         """Loss of this update over all ranks; NaN if one rank's is not finite."""
-        loss = self._tr_loss.detach().float().reshape(1)
-        everybody = self.accelerator.gather(loss) if self.accelerator.num_processes > 1 else loss
+        everybody = self.accelerator.gather(self._tr_loss.detach().float().reshape(1))
         return float(everybody.mean()) if bool(torch.isfinite(everybody).all()) else math.nan
 
 

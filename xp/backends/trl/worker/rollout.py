@@ -84,10 +84,8 @@ class Rollouts:
         step = trainer.state.global_step // self._config.updates_per_rollout
         samples = self._samples([self._rows[prompt[0][TASK_ID]] for prompt in prompts], step, trainer)
         played = [one for share in self._ranks.gather(samples.played) for one in share]
-        more: dict[str, float] = {}
-        if self._process.log.is_ahead:
-            more["training/staleness"] = float(step - samples.policy)
-        self._process.log.episodes(played, samples.seconds, more)
+        age = {"training/staleness": float(step - samples.policy)} if self._process.log.is_ahead else {}
+        self._process.log.episodes(played, samples.seconds, age)
         return samples.output()
 
     def evaluate_trained(self, trainer: Any) -> None:

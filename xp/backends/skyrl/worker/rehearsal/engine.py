@@ -179,23 +179,16 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         return True
 
     async def sleep(self, *_: Any, **__: Any) -> None: ...
-    async def teardown(self) -> None: ...
-    async def reset_prefix_cache(self, reset_running_requests: bool = False) -> None: ...
-    async def finish_session(self, session_id: str) -> None: ...
 
-    async def update_named_weights(self, request: Any) -> None:
-        raise NotImplementedError("a rehearsal's weights come by file")
-
-    async def load_lora_adapter(self, lora_name: str, lora_path: str) -> Any:
-        raise NotImplementedError("a rehearsal's weights come by file")
+    teardown = reset_prefix_cache = finish_session = sleep
 
     def get_endpoint_url(self) -> str:
         raise NotImplementedError("a rehearsal's engine has no endpoint")
 
-    async def chat_completion(self, request_payload: Any) -> Any:
-        raise NotImplementedError("a rehearsal's engine takes tokens alone")
+    async def chat_completion(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("a rehearsal's engine takes tokens alone, and its weights by a file")
 
-    completion = render_chat_completion = chat_completion
+    completion = render_chat_completion = update_named_weights = load_lora_adapter = chat_completion
 
     async def _ask(self, request: SampleRequest) -> SampledTurn:
         answer: asyncio.Future[SampledTurn] = asyncio.get_running_loop().create_future()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from xp.backends.slime.control.constraints import episodes_per_engine, is_colocated
+from xp.backends.slime.control.constraints import is_colocated
 from xp.planning.batch import batch_shape
 from xp.planning.rows import LEFT_OUT, Row
 from xp.planning.shared_rows import depends_on_rows, indivisible_experts
@@ -120,7 +120,7 @@ ENGINE = (
         lambda s: {
             "--sglang-max-running-requests": s.backend.engine.max_sequences,
             # Slime's own bound on concurrent episodes, including those that wait for their environments.
-            "--sglang-server-concurrency": episodes_per_engine(s, s.training.episodes_per_step),
+            "--sglang-server-concurrency": math.ceil(s.training.episodes_per_step / batch_shape(s).engines),
         },
         note="Slime starts all episodes of a step at once; the engine queues the rest.",
     ),
