@@ -21,12 +21,7 @@ from xp.backends.skyrl.control.overrides import (
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.control.rows.model import PINS
 from xp.backends.skyrl.control.rows.sft import SFT, ranks
-from xp.backends.skyrl.worker.config import (
-    HELD_OUT_DATA,
-    TRAIN_DATA,
-    SkyRLSftConfig,
-    SkyRLTrainStageConfig,
-)
+from xp.backends.skyrl.worker.config import HELD_OUT_DATA, TRAIN_DATA, SkyRLSftConfig, SkyRLTrainStageConfig
 from xp.job import Job, Stage
 from xp.lib.nested import flat
 from xp.lib.packages import IS_CLONE

@@ -80,11 +80,7 @@ def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Stage that fine-tunes the model on episodes (xp.planning.sft)."""
     here = places.stage("sft")
-    config = TRLSftConfig(
-        **_common(spec),
-        **sft_fields(spec, places),
-        arguments=sft_arguments(spec, places),
-    )
+    config = TRLSftConfig(**_common(spec), **sft_fields(spec, places), arguments=sft_arguments(spec, places))
     job = _job(spec, here, "sft", config.to_json(), (f"{places.sft}/model.safetensors",))
     return Stage("sft", job, needs=sft_needs(spec, places))
 

@@ -57,11 +57,7 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     """Trainer's own sum of losses since its last log: of this update."""
 
     def __init__(
-        self,
-        log: TRLStepLog,
-        teacher: Teacher | None = None,
-        rule: AdvantageFn | None = None,
-        **parts: Any,
+        self, log: TRLStepLog, teacher: Teacher | None = None, rule: AdvantageFn | None = None, **parts: Any
     ) -> None:
         self._xp_log, self._xp_algorithm = log, log.spec.algorithm
         self._xp_teacher, self._xp_rule = teacher, rule

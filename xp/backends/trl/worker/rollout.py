@@ -62,10 +62,7 @@ class Rollouts:
     """
 
     def __init__(
-        self,
-        process: TrainingProcess,
-        order: Sequence[TaskRow],
-        held_out: HeldOutEvaluation | None = None,
+        self, process: TrainingProcess, order: Sequence[TaskRow], held_out: HeldOutEvaluation | None = None
     ) -> None:
         self._process, self._config, self._ranks = process, process.config, process.ranks
         self._order, self._held_out = order, held_out

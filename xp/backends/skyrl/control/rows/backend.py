@@ -246,11 +246,7 @@ OF_ENGINE = (
         refuse_if=lambda s: s.backend.engine.name is not EngineName.VLLM and not has_stub(s),
         refuse="SkyRL supports only vLLM; set vllm, or on hardware=cpu transformers for xp's stub",
     ),
-    Row(
-        "backend.engine.placement",
-        lambda s: {"trainer.placement.colocate_all": is_colocated(s)},
-        refuse=_placement,
-    ),
+    Row("backend.engine.placement", lambda s: {"trainer.placement.colocate_all": is_colocated(s)}, refuse=_placement),
     Row("backend.engine.accelerators", lambda s: {f"{ENGINE}.num_engines": batch_shape(s).engines}),
     Row(
         "backend.engine.tensor_parallel",

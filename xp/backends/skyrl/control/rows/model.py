@@ -120,12 +120,7 @@ MODEL = (
     ),
     Row("model.architecture", implemented_by="the model's own config.json"),
     # Rank 0 disables LoRA.
-    Row(
-        "model.lora",
-        lambda s: {f"{LORA}.rank": 0} if s.model.lora is None else {},
-        note=_rounded,
-        refuse=_no_lora,
-    ),
+    Row("model.lora", lambda s: {f"{LORA}.rank": 0} if s.model.lora is None else {}, note=_rounded, refuse=_no_lora),
     Row("model.lora.rank", f"{LORA}.rank", refuse=_no_rank),
     # SkyRL takes a whole number.
     Row(
@@ -160,10 +155,7 @@ PINS = {
         Pin(False, METRICS),
     ),
     **dict.fromkeys(
-        (
-            *("trainer.num_logger_eval_samples", "trainer.num_logger_train_samples"),
-            "trainer.print_example_interval",
-        ),
+        (*("trainer.num_logger_eval_samples", "trainer.num_logger_train_samples"), "trainer.print_example_interval"),
         Pin(-1, METRICS),
     ),
     "generator.eval_n_samples_per_prompt": Pin(1, "evaluation.samples_per_task repeats the held-out tasks"),

@@ -181,10 +181,7 @@ RATES = (
         note=lambda s: "Biases and norms decay too." if s.training.weight_decay > 0 and not is_megatron(s) else "",
     ),
     # SkyRL has one list for both of Adam's betas.
-    Row(
-        "training.adam_beta1",
-        lambda s: optimizers(s, "adam_betas", [s.training.adam_beta1, s.training.adam_beta2]),
-    ),
+    Row("training.adam_beta1", lambda s: optimizers(s, "adam_betas", [s.training.adam_beta1, s.training.adam_beta2])),
     Row("training.adam_beta2", implemented_by="trainer.policy.optimizer_config.adam_betas, with adam_beta1"),
     Row(
         "training.adam_eps",
@@ -229,21 +226,13 @@ SAMPLING = (
             f"{ALGORITHM}.temperature": s.training.temperature,
         },
     ),
-    Row(
-        "training.top_p",
-        "generator.sampling_params.top_p",
-        note=lambda s: CUT if s.training.top_p < 1 else "",
-    ),
+    Row("training.top_p", "generator.sampling_params.top_p", note=lambda s: CUT if s.training.top_p < 1 else ""),
     Row(
         "training.top_k",
         lambda s: {"generator.sampling_params.top_k": s.training.top_k or -1},
         note=lambda s: CUT if s.training.top_k is not None else "",
     ),
-    Row(
-        "training.min_p",
-        "generator.sampling_params.min_p",
-        note=lambda s: CUT if s.training.min_p > 0 else "",
-    ),
+    Row("training.min_p", "generator.sampling_params.min_p", note=lambda s: CUT if s.training.min_p > 0 else ""),
     # SkyRL does not send sampling_params.repetition_penalty to the engine.
     Row(
         "training.repetition_penalty",

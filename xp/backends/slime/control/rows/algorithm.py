@@ -7,14 +7,7 @@ from typing import Any
 from xp.backends.slime.worker.config import AHEAD_TASKS, FRESH_TASKS, HAS_VARIANCE, OVER_TRAINED_TOKENS
 from xp.planning.rows import Row
 from xp.planning.shared_rows import NO_MASK, is_masked, is_to_engine, mask_bounds
-from xp.spec import (
-    AdvantageScale,
-    Estimator,
-    LossAggregation,
-    PolicyLoss,
-    RatioLevel,
-    RunSpec,
-)
+from xp.spec import AdvantageScale, Estimator, LossAggregation, PolicyLoss, RatioLevel, RunSpec
 
 IMPORTANCE = "xp.backends.slime.worker.importance"
 MEANS = "xp.backends.slime.worker.means"
@@ -100,11 +93,7 @@ def _drawn(spec: RunSpec) -> str:
 
 
 ALGORITHM = (
-    Row(
-        "algorithm.estimator",
-        lambda s: {"--advantage-estimator": native_estimator(s)},
-        implemented_by=ADVANTAGES,
-    ),
+    Row("algorithm.estimator", lambda s: {"--advantage-estimator": native_estimator(s)}, implemented_by=ADVANTAGES),
     Row(
         "algorithm.advantage_scale",
         lambda s: {
@@ -117,10 +106,7 @@ ALGORITHM = (
     *CRITIC,
     *DISTILL,
     _of_loss("policy_loss", PolicyLoss.CLIP),
-    Row(
-        "algorithm.sapo",
-        refuse="Slime has no such policy loss; use algorithm=gspo or cispo, or backend=trl or skyrl",
-    ),
+    Row("algorithm.sapo", refuse="Slime has no such policy loss; use algorithm=gspo or cispo, or backend=trl or skyrl"),
     _of_loss("ratio_level", RatioLevel.TOKEN),
     Row("algorithm.clip_low", "--eps-clip"),
     Row("algorithm.clip_high", "--eps-clip-high"),
@@ -157,10 +143,7 @@ ALGORITHM = (
     Row("algorithm.importance_mask", implemented_by=lambda s: IMPORTANCE if is_masked(s) else NO_MASK),
     *mask_bounds(IMPORTANCE),
     Row("algorithm.ratio_from", lambda s: {"--use-rollout-logprobs": is_to_engine(s)}),
-    Row(
-        "algorithm.mask_truncated",
-        implemented_by="Sample.remove_sample, by xp.backends.slime.worker.rollout",
-    ),
+    Row("algorithm.mask_truncated", implemented_by="Sample.remove_sample, by xp.backends.slime.worker.rollout"),
     Row("algorithm.zero_variance_filter", implemented_by=f"Sample.remove_sample, by {ADVANTAGES}"),
     Row(
         "algorithm.dynamic_sampling",

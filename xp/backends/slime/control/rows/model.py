@@ -43,10 +43,7 @@ MODEL = (
         refuse_if=lambda s: s.model.dtype is not DType.BFLOAT16,
         refuse="Slime trains in bfloat16 with float32 main parameters; set bfloat16",
     ),
-    Row(
-        "model.path",
-        lambda s: {"--hf-checkpoint": start_place(s)},
-    ),
+    Row("model.path", lambda s: {"--hf-checkpoint": start_place(s)}),
     Row("model.max_context_tokens", "--sglang-context-length"),
     Row("model.router_replay", lambda s: {"--use-rollout-routing-replay": s.model.router_replay}),
     Row("model.lora", refuse="Slime has no adapters; set it to null, or use backend=skyrl or trl"),
@@ -54,10 +51,7 @@ MODEL = (
 
 
 HOOK = "it is a function of xp's"
-DROPOUT = Pin(
-    0.0,
-    "the ratio is between two passes of the same network",
-)
+DROPOUT = Pin(0.0, "the ratio is between two passes of the same network")
 PINS = {
     "--train-backend": Pin("megatron", "it is Slime's only trainer"),
     "--loss-type": Pin("policy_loss", "set sft.data, which fine-tunes in a stage of its own"),

@@ -6,13 +6,7 @@ from typing import Any
 
 from xp.backends.slime.control.rows.algorithm import ALGORITHM
 from xp.backends.slime.control.rows.training import EVALUATION, packing, sequence_length, warmup_flags
-from xp.backends.slime.worker.config import (
-    ENTER_SFT,
-    EPISODES,
-    EXAMPLES,
-    STEPS_FLAG,
-    warm_up_too_long,
-)
+from xp.backends.slime.worker.config import ENTER_SFT, EPISODES, EXAMPLES, STEPS_FLAG, warm_up_too_long
 from xp.planning.batch import batch_shape
 from xp.planning.by_xp import BY_XP
 from xp.planning.rows import Row, render

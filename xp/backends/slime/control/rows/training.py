@@ -137,11 +137,7 @@ RATES = (
     ),
     Row("training.lr_schedule", "--lr-decay-style"),
     Row("training.min_learning_rate", "--min-lr"),
-    Row(
-        "training.warmup_updates",
-        lambda s: warmup_flags(s.training),
-        refuse=_warmup,
-    ),
+    Row("training.warmup_updates", lambda s: warmup_flags(s.training), refuse=_warmup),
     Row(
         "training.weight_decay",
         lambda s: {"--weight-decay": s.training.weight_decay, "--weight-decay-incr-style": "constant"},

@@ -167,10 +167,7 @@ ALGORITHM = (
         refuse_if=lambda s: _is_own_policy(s) and is_to_engine(s),
         refuse=f"{OWN_POLICY}trainer",
     ),
-    Row(
-        "algorithm.mask_truncated",
-        implemented_by="env_mask from xp.backends.trl.worker.rollout",
-    ),
+    Row("algorithm.mask_truncated", implemented_by="env_mask from xp.backends.trl.worker.rollout"),
     Row("algorithm.zero_variance_filter", implemented_by="env_mask from xp.backends.trl.worker.rollout"),
     Row(
         "algorithm.dynamic_sampling",

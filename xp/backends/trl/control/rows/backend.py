@@ -10,14 +10,7 @@ from xp.backends.trl.control.constraints import episodes_per_process, is_colocat
 from xp.planning.memory.estimate import engine_stays_awake
 from xp.planning.rows import Row
 from xp.planning.shared_rows import QUANTIZED_BY_VLLM, depends_on_rows, indivisible_experts, weighs_rows
-from xp.spec import (
-    Attention,
-    EngineName,
-    Placement,
-    RunSpec,
-    SpeculativeMethod,
-    Strategy,
-)
+from xp.spec import Attention, EngineName, Placement, RunSpec, SpeculativeMethod, Strategy
 
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
 COLLECTIVE_S = 1800
@@ -189,11 +182,7 @@ def _own_heads(spec: RunSpec) -> str | None:
 
 
 ENGINE = (
-    Row(
-        "backend.engine.name",
-        lambda s: {"use_vllm": s.backend.engine.name is EngineName.VLLM},
-        refuse=_refused_name,
-    ),
+    Row("backend.engine.name", lambda s: {"use_vllm": s.backend.engine.name is EngineName.VLLM}, refuse=_refused_name),
     Row(
         "backend.engine.placement",
         _placement,
@@ -281,10 +270,7 @@ PLACE = (
         refuse="a vLLM server of TRL's is on one machine, and other machines cannot reach it; set"
         " placement=colocated and backend.engine.accelerators=null, or a hardware option of one node",
     ),
-    Row(
-        "backend.convert_model",
-        refuse="TRL trains the Hugging Face model itself; set it to false",
-    ),
+    Row("backend.convert_model", refuse="TRL trains the Hugging Face model itself; set it to false"),
     Row("env.limits", lambda s: {"ddp_timeout": _patience_s(s)}),
     Row("env.options", implemented_by="xp.backends.trl.worker.rollout", refuse=_depends_on_rows),
 )
