@@ -25,6 +25,11 @@ from xp.spec.training import Unfinished
 OLDER = "Episodes of an older policy have a larger gap: it is recorded, and only episodes of age 0 can stop the run."
 """Note on `training.max_logprob_gap` where `training.max_staleness` is above 0."""
 
+SEED_OF_TURNS = (
+    "Each turn is drawn by a seed made of this one, the step, the task, the sample and the turn's number. The order of"
+    " tasks is the same on every backend."
+)
+"""Note on `seed` where requests to the engine have seeds."""
 
 ENDED = "nothing: a step's episodes have ended when the engine gets new weights"
 

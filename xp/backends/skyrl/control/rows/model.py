@@ -6,7 +6,7 @@ from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_critic, is_rehearsal, roles
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.planning.rows import Pin, Row
-from xp.planning.shared_rows import network_fields
+from xp.planning.shared_rows import SEED_OF_TURNS, network_fields
 from xp.spec import DType, RunSpec
 from xp.spec.env import PromptSource
 from xp.worker.adapters import ENGINE_RANKS
@@ -86,12 +86,7 @@ def _no_router_replay(spec: RunSpec) -> str | None:
 
 
 MODEL = (
-    Row(
-        "seed",
-        "trainer.seed",
-        note="Each turn is drawn by a seed made of this one, the step, the task, the sample and the turn's number."
-        " The order of tasks is the same on every backend.",
-    ),
+    Row("seed", "trainer.seed", note=SEED_OF_TURNS),
     Row(
         "model.path",
         implemented_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xp.backends.slime.control.rows.algorithm import ALGORITHM
-from xp.backends.slime.control.rows.training import EVALUATION, packing, sequence_length, warmup_flags
+from xp.backends.slime.control.rows.training import EVALUATION, micro_batch, packing, sequence_length, warmup_flags
 from xp.backends.slime.worker.config import ENTER_SFT, EPISODES, EXAMPLES, STEPS_FLAG, warm_up_too_long
 from xp.planning.batch import batch_shape
 from xp.planning.by_xp import BY_XP
@@ -61,12 +61,8 @@ SFT = (
         implemented_by="xp.backends.slime.worker.means, in the last update of an epoch",
         refuse=lambda s: uneven_sft_batch(ranks(s), s),
     ),
-    # Megatron also uses it if micro-batches are packed; 1 divides every number.
-    Row(
-        "sft.micro_batch_size",
-        lambda s: {"--micro-batch-size": s.sft.micro_batch_size if s.sft.max_tokens_per_micro_batch is None else 1},
-    ),
-    Row("sft.max_tokens_per_micro_batch", lambda s: packing(s.sft.max_tokens_per_micro_batch)),
+    Row("sft.micro_batch_size", lambda s: micro_batch(s.sft)),
+    Row("sft.max_tokens_per_micro_batch", lambda s: packing(s.sft)),
     Row(
         "sft.max_tokens",
         lambda s: {} if s.sft.max_tokens is None else {"--seq-length": sequence_length(s, s.sft.max_tokens)},

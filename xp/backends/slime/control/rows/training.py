@@ -37,8 +37,14 @@ def sequence_length(spec: RunSpec, longest: int) -> int:
 CUT = "Tokens are drawn from these; log-probabilities, SGLang's and the trainer's, are those of all tokens."
 
 
-def packing(most: int | None) -> dict[str, Any]:
-    """Flags that pack episodes to at most this number of tokens. None means that they are counted."""
+def micro_batch(section: Training | Sft) -> dict[str, Any]:
+    """Flag of the micro-batch; Megatron also uses it if micro-batches are packed, and 1 divides every number."""
+    return {"--micro-batch-size": section.micro_batch_size if section.max_tokens_per_micro_batch is None else 1}
+
+
+def packing(section: Training | Sft) -> dict[str, Any]:
+    """Flags that pack episodes by their tokens, if they are not counted."""
+    most = section.max_tokens_per_micro_batch
     return {
         "--use-dynamic-batch-size": most is not None,
         "--max-tokens-per-gpu": most,
@@ -106,14 +112,8 @@ SIZES = (
         refuse=_not_ahead,
     ),
     whole_episodes("Slime's train_async.py"),
-    # Megatron also uses it if micro-batches are packed; 1 divides every number.
-    Row(
-        "training.micro_batch_size",
-        lambda s: {
-            "--micro-batch-size": s.training.micro_batch_size if s.training.max_tokens_per_micro_batch is None else 1
-        },
-    ),
-    Row("training.max_tokens_per_micro_batch", lambda s: packing(s.training.max_tokens_per_micro_batch)),
+    Row("training.micro_batch_size", lambda s: micro_batch(s.training)),
+    Row("training.max_tokens_per_micro_batch", lambda s: packing(s.training)),
 )
 
 RATES = (

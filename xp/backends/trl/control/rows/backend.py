@@ -49,6 +49,12 @@ def _offload(name: str, note: str) -> Row:
     )
 
 
+def _of_one_rank(name: str, neutral: str) -> Row:
+    """Row of a part of parallelism that splits the model."""
+    refuse = f"TRL's GRPOTrainer is data-parallel only; set {neutral}, or backend=skyrl or slime"
+    return Row(f"backend.parallel.{name}", refuse=refuse)
+
+
 PARALLEL = (
     Row(
         "backend.attention",
@@ -57,20 +63,8 @@ PARALLEL = (
         refuse="no wheel of FlashAttention is published for the torch of TRL's lock; set sdpa",
     ),
     Row("backend.parallel.strategy", implemented_by=_strategy, refuse=_refused_strategy),
-    *(
-        Row(
-            f"backend.parallel.{name}",
-            refuse="TRL's GRPOTrainer is data-parallel only; set 1, or backend=skyrl or slime",
-        )
-        for name in ("tensor", "pipeline", "context", "expert")
-    ),
-    *(
-        Row(
-            f"backend.parallel.{name}",
-            refuse="TRL's GRPOTrainer is data-parallel only; set null, or backend=skyrl or slime",
-        )
-        for name in ("first_stage_layers", "last_stage_layers")
-    ),
+    *(_of_one_rank(name, "1") for name in ("tensor", "pipeline", "context", "expert")),
+    *(_of_one_rank(name, "null") for name in ("first_stage_layers", "last_stage_layers")),
     Row(
         "backend.parallel.offload_parameters",
         implemented_by="fsdp_offload_params",

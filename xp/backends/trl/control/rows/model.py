@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xp.planning.rows import Pin, Row
-from xp.planning.shared_rows import network_fields
+from xp.planning.shared_rows import SEED_OF_TURNS, network_fields
 from xp.spec import DType
 
 HEAD = "lm_head"
@@ -20,12 +20,7 @@ ADAPTERS = (
 )
 
 MODEL = (
-    Row(
-        "seed",
-        lambda s: {"seed": s.seed, "data_seed": s.seed},
-        note="Each turn is drawn by a seed made of this one, the step, the task, the sample and the turn's number."
-        " The order of tasks is the same on every backend.",
-    ),
+    Row("seed", lambda s: {"seed": s.seed, "data_seed": s.seed}, note=SEED_OF_TURNS),
     Row(
         "model.path",
         implemented_by="AutoModelForCausalLM.from_pretrained",
