@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from xp.lib.atomic import write_atomically
 from xp.worker.adapters import merge_adapters
-from xp.worker.publish import publish, step_directories
+from xp.worker.publish import step_directories
 
 FORM: Final = "global_step_{}"
 """Name of the directory of a step's checkpoint, and of its export; SkyRL takes each `global_step_*` for one."""
@@ -20,21 +19,16 @@ STATE: Final = "trainer_state.pt"
 """File of a checkpoint, written after the models'."""
 
 
-def publish_model(save: Callable[[Path], None], target: Path, dtype: str, end_ids: Sequence[int]) -> None:
-    """Publishes the model that SkyRL saves, with whole weights.
+def save_policy(trainer: Any, dtype: str, target: Path) -> None:
+    """Writes the policy as a Hugging Face directory with whole weights.
 
     Args:
-        save: function that writes a Hugging Face directory.
-        target: path of the model.
+        trainer: a trainer of SkyRL's.
         dtype: data type of the computation.
-        end_ids: tokens that ended a turn in the training.
+        target: path of the directory.
     """
-
-    def save_whole(staged: Path) -> None:
-        save(staged)
-        merge_adapters(staged, dtype)
-
-    publish(save_whole, target, end_ids)
+    trainer.dispatch.save_hf_model("policy", str(target.absolute()), trainer.tokenizer)
+    merge_adapters(target, dtype)
 
 
 def prune_exports(exports: Path, checkpoints: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from skyrl.backends.skyrl_train.inference_servers.utils import resolve_policy_mo
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints.main_base import BasePPOExp
 
-from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, publish_model
+from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, save_policy
 from xp.backends.skyrl.worker.config import ENV_CLASS, SkyRLTrainStageConfig
 from xp.backends.skyrl.worker.engine_watch import Engines, engine_faults
 from xp.backends.skyrl.worker.generator import OpeningTokenizer, XpGenerator
@@ -27,6 +28,7 @@ from xp.episode.tokens import ChatTokens
 from xp.episode.upload import Recorder
 from xp.lib.reading import config_of
 from xp.worker.best import BestKeeper
+from xp.worker.publish import publish
 from xp.worker.tasks import TASK_ORDER
 
 
@@ -57,12 +59,8 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
         experiment = XpTraining(cfg, config, mix, log, evaluation)
         experiment.run()
         trainer = experiment.trainer
-        publish_model(
-            lambda target: trainer.dispatch.save_hf_model("policy", str(target.absolute()), experiment.tokenizer),
-            Path(config.places.model),
-            cfg.generator.inference_engine.model_dtype,
-            trainer.generator.chat.end_ids,
-        )
+        save = partial(save_policy, trainer, cfg.generator.inference_engine.model_dtype)
+        publish(save, Path(config.places.model), trainer.generator.chat.end_ids)
         asyncio.run(trainer.evaluate_trained())
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from skyrl.train.sft_trainer import SFTTrainer
 
-from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, publish_model
+from xp.backends.skyrl.worker.checkpoints import choose_latest, hide_other_directories, save_policy
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.worker.demonstrations import PHASE
+from xp.worker.publish import publish
 from xp.worker.sft import HELD_OUT_FILE, Updates
 
 HELD_OUT: Final = f"eval/{HELD_OUT_FILE}/loss"
@@ -38,12 +40,8 @@ def train_in_task(cfg: Any, sft_cfg: Any, config: SkyRLSftConfig, root: Path) ->
     trainer.setup()
     trainer.train()
     trainer.shutdown()
-    publish_model(
-        lambda target: trainer.dispatch.save_hf_model("policy", str(target.absolute()), trainer.tokenizer),
-        Path(config.target),
-        cfg.generator.inference_engine.model_dtype,
-        ChatTokens(trainer.tokenizer, config.spec.model).end_ids,
-    )
+    save = partial(save_policy, trainer, cfg.generator.inference_engine.model_dtype)
+    publish(save, Path(config.target), ChatTokens(trainer.tokenizer, config.spec.model).end_ids)
 
 
 class SftLog:

@@ -14,7 +14,7 @@ import torch
 from skyrl.train.trainer import RayPPOTrainer, run_on_each_node
 
 from xp.backends.skyrl.worker.advantages import by_episode, critic_weights, gae
-from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports
+from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports, save_policy
 from xp.backends.skyrl.worker.config import AT_THE_END, SkyRLTrainStageConfig, has_native_correction
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
@@ -22,7 +22,6 @@ from xp.episode.advantages import AdvantageFn, check_not_negative, differ, of_gr
 from xp.episode.rewards import Overlong
 from xp.lib.progress import evaluation_bar
 from xp.spec import RatioFrom
-from xp.worker.adapters import merge_adapters
 from xp.worker.best import BestKeeper
 from xp.worker.distill import DISTILL_KL, distilled
 from xp.worker.importance import metrics, weigh
@@ -121,8 +120,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         """Saves a Hugging Face model of the full weights beside each kept checkpoint; the critic has none."""
         exports, checkpoints = Path(self.cfg.trainer.export_path), Path(self.cfg.trainer.ckpt_path)
         policy = exports / FORM.format(self.global_step) / "policy"
-        self.dispatch.save_hf_model("policy", str(policy), self.tokenizer)
-        merge_adapters(policy, self.cfg.generator.inference_engine.model_dtype)
+        save_policy(self, self.cfg.generator.inference_engine.model_dtype, policy)
         seal(policy, self.generator.chat.end_ids)
         prune_exports(exports, checkpoints)
 
@@ -183,8 +181,7 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             # On shared accelerators the engine frees memory first, as it does for an update.
             if self.colocate_all:
                 await self.inference_engine_client.sleep()
-            self.dispatch.save_hf_model("policy", str(staged.absolute()), self.tokenizer)
-            merge_adapters(staged, self.cfg.generator.inference_engine.model_dtype)
+            save_policy(self, self.cfg.generator.inference_engine.model_dtype, staged)
             if self.colocate_all:
                 await self.dispatch.save_weights_for_sampler()
         keeper.finish(self.global_step, reward, self.generator.chat.end_ids)
