@@ -258,7 +258,7 @@ OF_ENGINE = (
     Row("backend.engine.max_sequences", f"{ENGINE}.max_num_seqs", note=_unused),
     Row(
         "backend.engine.max_batched_tokens",
-        lambda s: {key: value for key, value in [(MAX_TOKENS, s.backend.engine.max_batched_tokens)] if value},
+        lambda s: {MAX_TOKENS: value} if (value := s.backend.engine.max_batched_tokens) else {},
         note=_unused,
         refuse_if=lambda s: (
             s.backend.engine.max_batched_tokens is None
