@@ -15,11 +15,9 @@ from xp.engines.config import EvaluateConfig
 from xp.engines.conversation import OpenEngine
 from xp.engines.evaluate import RunEvaluation, evaluated_while_training
 from xp.engines.play import EpisodePlay
-from xp.envs.config import EpisodeConfig
 from xp.episode.metrics import EpisodeFacts
 from xp.episode.upload import Recorder
 from xp.lib.progress import evaluation_bar
-from xp.lib.reading import config_of
 from xp.tasks.evaluated import evaluated_tasks
 from xp.tasks.row import TaskRow
 from xp.worker.best import BestKeeper, EarlyStop
@@ -44,7 +42,7 @@ class HeldOutEvaluation:
         self, process: TrainingProcess, config: EvaluateConfig, episodes: Path, rows: Sequence[TaskRow]
     ) -> None:
         self._process, self._config, self._ranks = process, config, process.ranks
-        self._limits = [one.limits for one in config_of(episodes, EpisodeConfig.from_json).members.values()]
+        self._limits = [member.limits for member in config.spec.env.members.values()]
         self._whole = RunEvaluation(config, episodes)
         self._due = [name for name in config.models if self._whole.is_due(name)]
         self._tasks = evaluated_tasks(config.spec.evaluation, rows)
