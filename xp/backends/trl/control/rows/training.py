@@ -133,7 +133,7 @@ TRAINING = (
     Row("training.temperature", "temperature"),
     Row("training.top_p", "top_p", note=AFTER_THE_CUT),
     Row("training.top_k", lambda s: {"top_k": s.training.top_k or 0}, note=AFTER_THE_CUT),
-    Row("training.min_p", "min_p", note_if=lambda s: s.training.min_p > 0, note=AFTER_THE_CUT),
+    Row("training.min_p", "min_p", note=lambda s: AFTER_THE_CUT if s.training.min_p > 0 else ""),
     Row(
         "training.repetition_penalty",
         "repetition_penalty",
