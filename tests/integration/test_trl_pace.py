@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -78,18 +78,20 @@ def rows(count: int) -> list[TaskRow]:
     ]
 
 
-def played(count: int, places: int, hear: Callable[[Mix], Hear]) -> list[Rollout]:
+def play(
+    tasks: Sequence[TaskRow], mix: Any, kind: type[TransformersEngine] = TransformersEngine, **options: Any
+) -> EpisodePlay:
+    """The play of a sample of each task, by an engine of this kind."""
     tokenizer, model = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
+    engine = partial(kind, model, end_ids=chat.end_ids, sampling=SAMPLING, seed="1")
+    numbered = [(row, sum(row is earlier for earlier in tasks[:at])) for at, row in enumerate(tasks)]
+    return EpisodePlay(engine, chat, numbered, mix, **options)
+
+
+def played(count: int, places: int, hear: Callable[[Mix], Hear]) -> list[Rollout]:
     mix: Any = Mix(lambda number, turn: hear(mix)(number, turn), places)
-    return list(
-        EpisodePlay(
-            lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
-            chat,
-            [(row, 0) for row in rows(count)],
-            mix,
-        )
-    )
+    return list(play(rows(count), mix))
 
 
 class Fragile(TransformersEngine):
@@ -107,23 +109,15 @@ class Fragile(TransformersEngine):
 
 
 def test_all_episodes_ask_a_local_environment_concurrently() -> None:
-    tokenizer, model = tokenizer_and_model()
-    chat = ChatTokens(tokenizer)
     graders = "tests.graders_under_test.graders"
     spec = compose(["env=graded", f"env.grader={graders}:meets", f"env.rows={graders}:rows"])
     with EnvironmentMixture(episode_config(spec), os.environ) as mix:
         (name,) = spec.env.members
-        rollouts = list(
-            EpisodePlay(
-                lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1"),
-                chat,
-                [
-                    (replace(row, env=name, messages=(Message(role="user", content=f"Say {row.index}."),)), 0)
-                    for row in rows(TOGETHER)
-                ],
-                mix,
-            )
-        )
+        tasks = [
+            replace(row, env=name, messages=(Message(role="user", content=f"Say {row.index}."),))
+            for row in rows(TOGETHER)
+        ]
+        rollouts = list(play(tasks, mix))
     assert {one.outcome.void_reason for one in rollouts} == {None}
     assert rewards(rollouts) == [1.0] * TOGETHER
 
@@ -168,8 +162,7 @@ def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path) -> None:
 
 
 def test_episodes_that_wait_for_a_session_leave_a_thread_to_the_one_that_has_it() -> None:
-    tokenizer, model = tokenizer_and_model()
-    chat, turns = ChatTokens(tokenizer), iter(range(8))
+    turns = iter(range(8))
 
     def grade(_: str) -> ToolResult:
         is_last = next(turns) % 2 == 1
@@ -178,8 +171,7 @@ def test_episodes_that_wait_for_a_session_leave_a_thread_to_the_one_that_has_it(
     open_session = OneAtATime(lambda: FakeSession(lambda *_: grade(""), grade))
     mix: Any = Mix(lambda *_: None, 4)
     mix.episode = lambda row: Episode(Task("fake", "train", row.index), open_session, replace(RULES, provider="local"))
-    engine = lambda one: TransformersEngine(model, one, chat.end_ids, SAMPLING, "1")  # noqa: E731
-    assert rewards(list(EpisodePlay(engine, chat, [(row, 0) for row in rows(4)], mix))) == [2.0] * 4
+    assert rewards(list(play(rows(4), mix))) == [2.0] * 4
 
 
 def test_an_episode_begins_while_the_reward_of_an_earlier_one_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,11 +188,7 @@ def test_an_episode_begins_while_the_reward_of_an_earlier_one_is_settled(monkeyp
                 begun.set()
 
     monkeypatch.setattr(Episode, "settle", slow)
-    tokenizer, model = tokenizer_and_model()
-    chat, mix = ChatTokens(tokenizer), Mix(lambda *_: None, 2)
-    numbered: Any = [(row, 0) for row in rows(3)]
-    play = EpisodePlay(lambda one: Engine(model, one, chat.end_ids, SAMPLING, "1"), chat, numbered, cast(Any, mix))
-    assert rewards(list(play)) == [0.0, 1.0, 2.0]
+    assert rewards(list(play(rows(3), Mix(lambda *_: None, 2), Engine))) == [0.0, 1.0, 2.0]
 
 
 def test_a_prompt_is_rendered_once_for_all_episodes_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,11 +199,7 @@ def test_a_prompt_is_rendered_once_for_all_episodes_of_its_task(monkeypatch: pyt
         return prompt(chat, messages, tools)
 
     monkeypatch.setattr(ChatTokens, "prompt", counted)
-    tokenizer, model = tokenizer_and_model()
-    chat, mix, (row,) = ChatTokens(tokenizer), Mix(lambda *_: None, 4), rows(1)
-    numbered: Any = [(row, sample) for sample in range(4)]
-    engine = partial(TransformersEngine, model, end_ids=chat.end_ids, sampling=SAMPLING, seed="1")
-    assert len(list(EpisodePlay(engine, chat, numbered, cast(Any, mix)))) == 4
+    assert len(list(play(rows(1) * 4, Mix(lambda *_: None, 4)))) == 4
     assert len(rendered) == 1
 
 
@@ -238,15 +222,11 @@ def test_an_episode_without_order_comes_when_it_ends_and_none_begins_after_a_sto
     def hear(number: int, _: int) -> None:
         assert number or first_may_end.wait(DEADLINE_S)
 
-    tokenizer, model = tokenizer_and_model()
-    chat = ChatTokens(tokenizer)
-    engine = partial(TransformersEngine, model, end_ids=chat.end_ids, sampling=SAMPLING, seed="1")
-    numbered, mix = cast(Any, [(row, 0) for row in rows(9)]), cast(Any, Mix(hear, 9))
-    play, ended = EpisodePlay(engine, chat, numbered, mix, places=2, in_order=False), []
-    for one in play:
+    playing, ended = play(rows(9), Mix(hear, 9), places=2, in_order=False), []
+    for one in playing:
         ended.append(one.row.index)
         if len(ended) == 3:
-            play.begin_no_more()
+            playing.begin_no_more()
             first_may_end.set()
     assert ended[:3] == [1, 2, 3]
     assert set(ended) <= {0, 1, 2, 3, 4}
@@ -254,15 +234,8 @@ def test_an_episode_without_order_comes_when_it_ends_and_none_begins_after_a_sto
 
 
 def test_a_lost_engine_ends_the_play() -> None:
-    tokenizer, model = tokenizer_and_model()
-    chat = ChatTokens(tokenizer)
-    mix: Any = Mix(lambda *_: None, 2)
     with pytest.raises(XpError, match="the engine is gone") as caught:
-        list(
-            EpisodePlay(
-                lambda one: Fragile(model, one, chat.end_ids, SAMPLING, "1"), chat, [(row, 0) for row in rows(4)], mix
-            )
-        )
+        list(play(rows(4), Mix(lambda *_: None, 2), Fragile))
     assert caught.value.code is ExitCode.ENGINE
 
 
@@ -287,12 +260,9 @@ def test_at_no_time_more_episodes_go_on_than_may_have_sessions() -> None:
         # So long a reply leaves no room for a turn: the episode is cut, and no step closes its session.
         return Counted(lambda *_: ToolResult(""), lambda _: ToolResult("go on " * 400, None, awaits_reply=True))
 
-    tokenizer, model = tokenizer_and_model()
-    chat, mix = ChatTokens(tokenizer), Mix(lambda *_: None, 3)
-    mix.episode = lambda row: Episode(Task("fake", "train", row.index), open_session, replace(RULES, provider="local"))  # type: ignore[method-assign]
-    engine = partial(TransformersEngine, model, end_ids=chat.end_ids, sampling=SAMPLING, seed="1")
-    numbered: Any = [(row, 0) for row in rows(8)]
-    assert len(list(EpisodePlay(engine, chat, numbered, cast(Any, mix)))) == 8
+    mix: Any = Mix(lambda *_: None, 3)
+    mix.episode = lambda row: Episode(Task("fake", "train", row.index), open_session, replace(RULES, provider="local"))
+    assert len(list(play(rows(8), mix))) == 8
     assert most[0] == 3
 
 
