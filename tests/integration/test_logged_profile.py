@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -32,22 +32,11 @@ class Platform:
 
 def row(index: int, mean: float, **changes: Any) -> dict[str, Any]:
     rewards = {"avg_reward": mean, "min_reward": 0.0 if mean < 1 else 1.0, "max_reward": 1.0 if mean > 0 else 0.0}
-    own = {
-        "task_index": index,
-        "num_rollouts": 8,
-        "split": "train",
-        "variant": None,
-        "response_chars": response_chars(),
-    }
-    return {**own, **rewards, **changes}
-
-
-def response_chars() -> dict[str, Any]:
-    from dataclasses import fields
-
     from openreward.api.environments.types import ResponseChars
 
-    return {one.name: 1.0 for one in fields(ResponseChars)}
+    chars = {one.name: 1.0 for one in fields(ResponseChars)}
+    own = {"task_index": index, "num_rollouts": 8, "split": "train", "variant": None, "response_chars": chars}
+    return {**own, **rewards, **changes}
 
 
 @pytest.fixture

@@ -90,16 +90,6 @@ def test_both_commands_show_the_slots(capsys: pytest.CaptureFixture[str], monkey
     assert proposal in out
     server = running(COUNTER).server
     monkeypatch.setenv("OPENREWARD_API_KEY", server.key)
-    main(
-        [
-            "env",
-            "check",
-            server.url,
-            "env.variant=counter",
-            f"env.allowed_origins=['{server.url}']",
-            "tasks=1",
-            "--seconds",
-            "300",
-        ]
-    )
+    words = ("env.variant=counter", f"env.allowed_origins=['{server.url}']", "tasks=1", "--seconds", "300")
+    main(["env", "check", server.url, *words])
     assert proposal not in capsys.readouterr().out

@@ -277,15 +277,3 @@ def test_the_nucleus_and_the_top_k_keep_what_they_should(top_k: int | None, top_
     sampling = replace(SAMPLING, top_k=top_k, top_p=top_p)
     tokens, _ = draw(logits, sampling, [Random(number) for number in range(500)])
     assert {*tokens.tolist()} == {*range(num_kept)}
-
-
-def test_draws_have_the_frequencies_of_the_probabilities_and_nothing_else() -> None:
-    probabilities = torch.tensor([0.5, 0.0, 0.3, 0.15, 0.05])
-    count = 20_000
-    tokens, logprobs = draw(
-        probabilities.log().expand(count, -1), SAMPLING, [Random(number) for number in range(count)]
-    )
-    frequencies = torch.bincount(tokens, minlength=5) / count
-    assert frequencies[1] == 0
-    torch.testing.assert_close(frequencies, probabilities, atol=0.015, rtol=0)
-    torch.testing.assert_close(logprobs, probabilities.log()[tokens])

@@ -33,15 +33,8 @@ class World:
     providers: list[OpenRewardProvider] = field(default_factory=list)
 
     def config(self, **changes: Any) -> EnvConfig:
-        return rules(
-            **{
-                "target": self.proxy.url,
-                "variant": "counter",
-                "allowed_origins": (self.proxy.url,),
-                **PATIENT,
-                **changes,
-            }
-        )
+        own = {"target": self.proxy.url, "variant": "counter", "allowed_origins": (self.proxy.url,)}
+        return rules(**own | PATIENT | changes)
 
     def provider(self, **changes: Any) -> OpenRewardProvider:
         provider = OpenRewardProvider(self.config(**changes), os.environ)

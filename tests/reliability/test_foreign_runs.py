@@ -46,14 +46,8 @@ def outputs(tmp_path: Path) -> Path:
 
 def every_command(outputs: Path, name: str) -> dict[str, int]:
     """The exit codes of all that looks at runs."""
-    words = {
-        "list": ["list"],
-        "show": ["show", name],
-        "logs": ["logs", name],
-        "cancel": ["cancel", name],
-        "compare": ["compare", name],
-    }
-    codes = {word: main(["runs", *rest, f"outputs={outputs}"]) for word, rest in words.items()}
+    names = {"list": [], "show": [name], "logs": [name], "cancel": [name], "compare": [name]}
+    codes = {word: main(["runs", word, *rest, f"outputs={outputs}"]) for word, rest in names.items()}
     return codes | {"resume": main([f"resume={name}", f"outputs={outputs}"])}
 
 

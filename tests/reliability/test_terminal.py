@@ -104,15 +104,8 @@ def test_runs_show_what_a_foreign_run_says_without_its_controls(
     spec["env"]["members"] = {f"evil {ACTS}": {}}
     spec["model"]["name"] = f"evil {ACTS}"
     (run / "spec.yaml").write_text(yaml.safe_dump(spec, allow_unicode=False))
-    for words in (
-        ["list"],
-        ["show", "run"],
-        ["logs", "run"],
-        ["compare"],
-        ["compare", "--csv"],
-        ["compare", "--markdown"],
-    ):
-        assert main(["runs", *words, f"outputs={tmp_path}"]) == 0
+    for words in ("list", "show run", "logs run", "compare", "compare --csv", "compare --markdown"):
+        assert main(["runs", *words.split(), f"outputs={tmp_path}"]) == 0
         said = capsys.readouterr()
         assert_harmless(said.out, said.err)
     assert main(["runs", "logs", "run", f"outputs={tmp_path}"]) == 0

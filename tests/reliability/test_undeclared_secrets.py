@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.launching import plan, run, stage
+from xp.__main__ import main
 from xp.envs.local_server import _child_environ
 from xp.launchers import cluster
 from xp.launchers.base import Context
@@ -135,13 +135,11 @@ def test_the_token_for_gated_models_reaches_a_stage_and_no_record(
     assert hidden["HF_TOKEN"] == "hf_0123456789abcdefghij"
 
 
-def test_ordinary_output_of_a_run_raises_no_false_alarm() -> None:
+def test_ordinary_output_of_a_run_raises_no_false_alarm(capsys: pytest.CaptureFixture[str]) -> None:
     """Everything that xp itself prints of a plan, with ids, hashes, paths and addresses."""
-    shown = subprocess.run(
-        [sys.executable, "-m", "xp", "plan", "--files"], capture_output=True, text=True, check=True
-    ).stdout
+    assert main(["plan", "--files"]) == 0
     lines = [
-        *shown.splitlines(),
+        *capsys.readouterr().out.splitlines(),
         "run whodunit_mini-20260101-120000-ab12 at 9f42ba4f4d5c0c1c5f0a0b8e2c7d3f1a6e8b9c0d",
         "sha256 e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855 outputs/tasks/5b21ee",
         "http://127.0.0.1:8265 tcp://10.0.0.1:29500 file:///srv/data/x git@github.com:a/b.git https://host/a@b:c",

