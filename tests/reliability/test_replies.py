@@ -6,7 +6,6 @@ import math
 import random
 
 import pytest
-from hypothesis import strategies as st
 
 from tests.reliability import proxy as faults
 from tests.reliability.conftest import World
@@ -19,35 +18,20 @@ MALFORMED: dict[str, Fault] = {
     "truncated JSON": faults.streamed('{"ok": true, "outp'),
     "HTML": faults.replied(b"<html><body>502 Bad Gateway</body></html>", "text/html"),
     "HTML that says it is a stream": faults.replied(b"<html>\n<body>hm</body>\n\n", EVENT_STREAM),
-    "a list": faults.streamed("[]"),
     "null": faults.streamed("null"),
     "no ok": faults.streamed("{}"),
-    "no output": faults.streamed('{"ok": true}'),
-    "ok is a string": faults.streamed('{"ok": "true"}'),
-    "an error that is no string": faults.streamed('{"ok": false, "error": 5}'),
-    "an unknown reason": faults.streamed('{"ok": false, "error": "x", "reason": "mood"}'),
     "a collision of names": faults.streamed('{"ok": false, "error": "x", "reason": "name_collision"}'),
     "no reward": output(reward=...),
     "no finished": output(finished=...),
     "no blocks": output(blocks=...),
-    "reward is a string": output(reward="1.0"),
-    "reward is the text nan": output(reward="nan"),
-    "reward is a bool": output(reward=True),
     "reward is NaN": output(reward=math.nan),
     "reward is infinite": output(reward=math.inf),
     "reward overflows": faults.streamed(
         '{"ok": true, "output": {"blocks": [], "metadata": null, "finished": true, "reward": 1e999}}'
     ),
-    "reward is a huge integer": faults.streamed(
-        '{"ok": true, "output": {"blocks": [], "metadata": null, "finished": true, "reward": 1' + "0" * 400 + "}}"
-    ),
     "finished is a string": output(finished="false"),
-    "finished is a number": output(finished=1),
-    "blocks is a string": output(blocks="x"),
     "a block is a string": output(blocks=["x"]),
     "a block without a type": output(blocks=[{"text": "x"}]),
-    "a block of an unknown type": output(blocks=[{"type": "smell", "text": "x"}]),
-    "a text that is a number": output(blocks=[{"type": "text", "text": 5}]),
     "200,000 brackets": faults.streamed("[" * 200_000),
     "not UTF-8": faults.replied(b"event: task_id\ndata: t\n\nevent: end\ndata: \xff\xfe\n\n", EVENT_STREAM),
     "pieces in the wrong order": faults.replied(
@@ -79,13 +63,6 @@ def test_a_reward_that_no_trainer_can_use_voids_with_the_reason(world: World, re
     assert episode.step(call("inc")).status is EpisodeStatus.VOID
     assert "at most 1e+06 counts" in (episode.settle().void_reason or "")
     assert world.effects.count("inc") == 1, "asked for again, which gives the same"
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
 
 
 def test_long_output_arrives_byte_for_byte_with_whitespace_at_every_offset(world: World) -> None:
