@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -23,17 +23,25 @@ def patient(**changes: Any) -> EnvConfig:
     return rules(create_timeout_s=250.0, call_timeout_s=250.0, episode_timeout_s=600.0, **changes)
 
 
-class TestServed(ProviderSuite):
-    """An environment that xp serves itself."""
+class Configured(ProviderSuite):
+    """The contract on the environment of `config`."""
+
+    config: ClassVar[EnvConfig]
 
     @pytest.fixture(scope="class")
     @classmethod
     def provider(cls) -> Iterator[Provider]:
-        yield from lent(load_provider(patient(serve=COUNTER), os.environ))
+        yield from lent(load_provider(cls.config, os.environ))
 
     @pytest.fixture
     def closed(self) -> Provider:
-        return load_provider(rules(serve=COUNTER), os.environ)
+        return load_provider(self.config, os.environ)
+
+
+class TestServed(Configured):
+    """An environment that xp serves itself."""
+
+    config = patient(serve=COUNTER)
 
 
 class TestAtAUrl(ProviderSuite):
@@ -51,13 +59,10 @@ class TestAtAUrl(ProviderSuite):
         return load_provider(rules(target=running(COUNTER).server.url), os.environ)
 
 
-class TestWithATerminalTool(TestServed):
+class TestWithATerminalTool(Configured):
     """An environment whose only tool takes the final message."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def provider(cls) -> Iterator[Provider]:
-        yield from lent(load_provider(patient(serve=QUIZ), os.environ))
+    config = patient(serve=QUIZ)
 
     def test_the_terminal_tool_is_not_offered_and_takes_the_answer(self, provider: Provider) -> None:
         session = provider.open(provider.tasks("train", [0])[0])
@@ -67,19 +72,10 @@ class TestWithATerminalTool(TestServed):
         session.close()
 
 
-class TestServedOfTheOtherSdk(ProviderSuite):
+class TestServedOfTheOtherSdk(Configured):
     """An environment written on ors-sdk, which is served by that SDK's own server."""
 
     config = patient(serve="tests.envs_under_test.ors_sdk_counter:Counter")
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def provider(cls) -> Iterator[Provider]:
-        yield from lent(load_provider(cls.config, os.environ))
-
-    @pytest.fixture
-    def closed(self) -> Provider:
-        return load_provider(self.config, os.environ)
 
     def test_a_tool_is_called_and_ends_the_episode(self, provider: Provider) -> None:
         session = provider.open(provider.tasks("train", [2])[0])
@@ -89,7 +85,7 @@ class TestServedOfTheOtherSdk(ProviderSuite):
         session.close()
 
 
-class TestOpenEnv(ProviderSuite):
+class TestOpenEnv(Configured):
     """An OpenEnv environment that xp serves itself."""
 
     config = patient(
@@ -98,15 +94,6 @@ class TestOpenEnv(ProviderSuite):
         rows="tests.envs_under_test.rows:counts",
         num_seeds=4,
     )
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def provider(cls) -> Iterator[Provider]:
-        yield from lent(load_provider(cls.config, os.environ))
-
-    @pytest.fixture
-    def closed(self) -> Provider:
-        return load_provider(self.config, os.environ)
 
 
 class TestOpenEnvWithMcpTools(TestOpenEnv):

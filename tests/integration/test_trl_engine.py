@@ -54,6 +54,11 @@ class Engine:
         for number in numbers:
             self.own.begin(number)
 
+    def play(self) -> list[RolloutTurn]:
+        """The first turn of every conversation."""
+        self.begin(*range(len(self.conversations)))
+        return self.run()
+
     def run(self) -> list[RolloutTurn]:
         """Run until no episode generates; returns the turns that ended, by number."""
         while self.own.is_generating:
@@ -111,12 +116,10 @@ def test_log_probabilities_over_turns_are_those_of_one_full_forward(temperature:
 
 def test_what_is_written_does_not_depend_on_who_writes_beside_it() -> None:
     together = Engine(prompts(6))
-    together.begin(*range(6))
-    together.run()
+    together.play()
     for number in range(6):
         alone = Engine([prompts(6)[number]], names=[f"task/{number}"])
-        alone.begin(0)
-        alone.run()
+        alone.play()
         assert alone.conversations[0].completion_ids == together.conversations[number].completion_ids
 
 
@@ -126,8 +129,7 @@ def test_a_live_prompt_is_read_as_the_engines_first() -> None:
     sessions = [*opened[:2], opened[3][:4], [9, 8, 7], opened[3][:4], [5], opened[1], [*opened[0], 11]]
     names = [f"task/{number}" for number in range(8)]
     expected = Engine(sessions, names=names)
-    expected.begin(*range(8))
-    expected.run()
+    expected.play()
     for places in (8, 3):
         engine = Engine(opened, names=names, places=places)
         for first in range(0, 8, places):
@@ -164,8 +166,7 @@ def test_a_group_that_is_spread_over_time_reads_its_prompt_once(monkeypatch: pyt
 
 def test_a_mask_says_who_wrote_a_token() -> None:
     engine = Engine(prompts(2))
-    engine.begin(0, 1)
-    first = {turn.number: turn.ids for turn in engine.run()}
+    first = {turn.number: turn.ids for turn in engine.play()}
     engine.own.end(1)
     engine.own.continue_with(0, [20, 21, 22])
     second = engine.run()
@@ -179,8 +180,7 @@ def test_a_mask_says_who_wrote_a_token() -> None:
 def test_limits_of_a_turn_and_of_the_whole_hold() -> None:
     sampling = replace(SAMPLING, max_tokens_per_turn=5, max_response_tokens=8)
     engine = Engine(prompts(2), sampling, end_ids=[-1])  # a token that ends no turn
-    engine.begin(0, 1)
-    assert [(len(turn.ids), turn.is_cut) for turn in engine.run()] == [(5, True), (5, True)]
+    assert [(len(turn.ids), turn.is_cut) for turn in engine.play()] == [(5, True), (5, True)]
     for number in (0, 1):
         engine.own.continue_with(number, [20])
     assert [len(turn.ids) for turn in engine.run()] == [2, 2]
@@ -232,15 +232,13 @@ def test_a_server_of_whole_turns_gets_the_sessions_own_prompt() -> None:
 
 def test_a_text_that_ends_a_turn_ends_it_before_its_limit() -> None:
     engine = Engine(prompts(2), end_ids=[-1], is_stop=lambda ids: len(ids) == 3)
-    engine.begin(0, 1)
-    assert [(len(turn.ids), turn.is_cut) for turn in engine.run()] == [(3, False), (3, False)]
+    assert [(len(turn.ids), turn.is_cut) for turn in engine.play()] == [(3, False), (3, False)]
 
 
 def test_the_same_seed_writes_the_same_and_greedy_needs_none() -> None:
     def play(sampling: Sampling, seed: str) -> list[list[int]]:
         engine = Engine(prompts(4), sampling, seed=seed)
-        engine.begin(*range(4))
-        engine.run()
+        engine.play()
         return [conversation.completion_ids for conversation in engine.conversations]
 
     assert play(SAMPLING, "1") == play(SAMPLING, "1") != play(SAMPLING, "2")
@@ -263,8 +261,7 @@ def test_a_cache_with_slots_serves_windows_and_other_attention(kind: str) -> Non
     attention = "eager" if kind == "eager attention" else "sdpa"
     model = AutoModelForCausalLM.from_config(config, attn_implementation=attention).eval()
     engine = Engine(prompts(4), model=model, end_ids=[-1])
-    engine.begin(*range(4))
-    engine.run()
+    engine.play()
     for number in (0, 3):
         engine.own.continue_with(number, [20 + number] * (1 + number))
     engine.run()
