@@ -14,7 +14,7 @@ from tests.support.http_server import Reply, http_server
 from tests.support.launching import FakePlan, eventually, launcher_spec, plan, stage
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
-from xp.launchers.base import Context, Launch, Launcher
+from xp.launchers.base import Launch, Launcher
 from xp.launchers.modal import ModalLauncher
 from xp.run_records import detached
 from xp.run_records.record import RunStatus, read_record
@@ -39,10 +39,6 @@ class TestModalLauncher(InTheCloud, LauncherSuite):
     @pytest.fixture
     def launcher(self, tmp_path: Path) -> Launcher:
         return ModalLauncher(launcher_spec("modal", secret_name="mine", grace_s=1.0), tmp_path / "outputs")
-
-    @pytest.fixture
-    def context(self, tmp_path: Path) -> Context:
-        return self.make_context(tmp_path)
 
 
 @pytest.mark.slow

@@ -56,10 +56,6 @@ class TestRayLauncher(LauncherSuite):
     def launcher(self, tmp_path: Path, cluster: RayHead) -> Launcher:
         return RayLauncher(launcher_spec("ray", grace_s=1.0, address=cluster.address), tmp_path / "outputs")
 
-    @pytest.fixture
-    def context(self, tmp_path: Path) -> Context:
-        return self.make_context(tmp_path)
-
 
 class TestDetachedRay(DetachingContract):
     """`launcher=ray launcher.detach=true`."""

@@ -44,10 +44,6 @@ class TestSkypilotLauncher(InTheCloud, LauncherSuite):
     def launcher(self, tmp_path: Path) -> Launcher:
         return SkypilotLauncher(launcher_spec("skypilot", options=BUCKET, grace_s=1.0), tmp_path / "outputs")
 
-    @pytest.fixture
-    def context(self, tmp_path: Path) -> Context:
-        return self.make_context(tmp_path)
-
 
 @pytest.mark.slow
 class TestDetachedSkypilot(InTheCloud, DetachingContract):

@@ -57,10 +57,6 @@ class TestSlurmLauncher(LauncherSuite):
     def launcher(self, tmp_path: Path) -> Launcher:
         return SlurmLauncher(launcher_spec("slurm", grace_s=1.0), tmp_path / "outputs")
 
-    @pytest.fixture
-    def context(self, tmp_path: Path) -> Context:
-        return self.make_context(tmp_path)
-
 
 class TestDetachedSlurm(DetachingContract):
     """`launcher=slurm launcher.detach=true`."""

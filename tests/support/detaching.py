@@ -101,7 +101,7 @@ class DetachingContract:
         eventually(lambda: "first" in _text(self.root(outputs) / "runs/run/attempt_1/a/log.txt"))
         assert runs.status(run, detached.current(run)) == "running"
         assert statuses(outputs) == {"a": "running", "b": "pending"}
-        threading.Timer(4.0, (self.root(outputs) / "go").touch).start()
+        threading.Timer(1.0, (self.root(outputs) / "go").touch).start()
         runs.logs(run, follow=True)
         shown = capsys.readouterr().out
         assert "first\nlast\n" in shown, shown
@@ -117,7 +117,7 @@ class DetachingContract:
         run = self.leave(plan(*stages), launcher, outputs, options)
         assert self.end(run) is RunStatus.FAILED
         assert read_record(run).attempts[-1].stages[0].exit_code == ExitCode.ENVIRONMENT
-        time.sleep(2)
+        time.sleep(1)
         assert not (self.root(outputs) / "ran").exists()
 
     def test_missing_outputs_are_a_failure_there_too(
