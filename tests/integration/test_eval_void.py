@@ -13,6 +13,7 @@ import pytest
 
 from tests.integration.test_eval import knows_some, result_in, words
 from tests.stubs.chat_server import ChatServer, serving
+from tests.support.modules import alone
 from xp.__main__ import main
 from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
@@ -73,9 +74,9 @@ def repeats(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_a_changed_prompt_costs_no_request_and_a_live_one_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = "tests.graders_under_test.drawn_rows"
+    module = alone("graders_under_test/drawn_rows", tmp_path, monkeypatch)
     own = ["env=graded", f"env.grader={module}:Dealt", f"env.rows={module}:rows", "env.held_out.num_tasks=9"]
     with serving(ChatServer(write=repeats)) as server:
         command = [*words(server, tmp_path), *own]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.support.fake_session import call
+from tests.support.modules import alone
 from tests.support.ors_server import rules
 from xp.__main__ import main
 from xp.envs.base import Task
@@ -42,9 +42,8 @@ def test_an_image_from_a_tool_makes_the_episode_void() -> None:
 def test_a_prompt_with_an_image_is_refused_while_tasks_are_prepared(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copy(Path(__file__).parents[1] / "envs_under_test/pictured.py", tmp_path)  # a run copies its whole package
-    monkeypatch.syspath_prepend(tmp_path)
-    words = ["prepare", "env=openreward", "env.serve=pictured:Painted", f"outputs={tmp_path / 'outputs'}"]
+    module = alone("envs_under_test/pictured", tmp_path, monkeypatch)
+    words = ["prepare", "env=openreward", f"env.serve={module}:Painted", f"outputs={tmp_path / 'outputs'}"]
     assert main(words) == ExitCode.TASKS
     assert SAID in capfd.readouterr().err
     assert not list(tmp_path.glob("outputs/tasks/*/tasks.parquet"))

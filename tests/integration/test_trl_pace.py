@@ -17,6 +17,7 @@ import pytest
 
 from tests.graders_under_test.graders import TOGETHER
 from tests.support.fake_session import RULES, FakeSession, OneAtATime, with_limits
+from tests.support.modules import alone
 from tests.support.sections import replace, sampling_of
 from tests.support.tiny import tokenizer_and_model
 from xp.__main__ import main
@@ -146,8 +147,8 @@ def test_a_signal_that_interrupts_no_wait_still_ends_the_play() -> None:
     assert in_time == [True]
 
 
-def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path) -> None:
-    graders = "tests.graders_under_test.graders"
+def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graders = alone("graders_under_test/graders", tmp_path, monkeypatch)
     task = ("env=graded", f"env.grader={graders}:waits_for_others", f"env.rows={graders}:held_out_rows")
     sizes = ("env.limits.retries_per_episode=0", "training.max_tokens_per_turn=4", "hardware=cpu")
     words = ["eval", "model=tiny", *task, *sizes, "env.held_out.split=test", "eval.concurrency=2"]
