@@ -26,9 +26,15 @@ from tests.trainers.test_slime_parser import parse
 from tests.trainers.test_slime_rehearsal import spec_of
 from tools.parity.slime_rehearsal.megatron import packed_attention, without_cuda
 from xp.backends.slime.worker.rollout import _fill_experts
-from xp.models.network import KEYS
+from xp.models.network import KEYS, network_of
 
-EXPERTS = {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+EXPERTS = {
+    "model_type": "qwen3_moe",
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+}
 """Of config.json, over the tiny dense model's."""
 MORE = {
     "moe_grouped_gemm": False,
@@ -125,9 +131,11 @@ def main(root: Path) -> None:
     """Print the largest gap of the log-probabilities: without a flip, with one, and with one that is replayed."""
     torch._dynamo.config.disable = True
     network = tiny_directory(root) / "config.json"
-    network.write_text(json.dumps(json.loads(network.read_text()) | EXPERTS))
+    config = json.loads(network.read_text()) | EXPERTS
+    network.write_text(json.dumps(config))
     words = [f"model.architecture.{ours}={EXPERTS[theirs[0]]}" for ours, theirs in KEYS.items() if theirs[0] in EXPERTS]
-    words.append("model.router_replay=true")
+    router = ",".join(f"{name}:{json.dumps(value)}" for name, value in (network_of(config) or {})["router"].items())
+    words += [f"model.architecture.router={{{router}}}", "model.router_replay=true"]
     args = parse(spec_of(network.parent, *words), root)
     assert args.use_rollout_routing_replay
     for name, value in (OWN | MORE).items():
