@@ -50,7 +50,7 @@ export.mkdir(parents=True)
 (export / "config.json").write_text("{}")
 xp = json.loads(Path(json.loads(Path(value("--custom-config-path")).read_text())["xp_worker"]).read_text())
 step = {"stage": "train", "step": 1, "attempt": 1, "time": 0.0}
-Path(xp["root"], xp["places"]["run"], "metrics.jsonl").write_text(json.dumps(step) + "\n")
+Path(xp["root"], xp["places"]["run"], "metrics.jsonl").write_text(json.dumps(step) + "\\n")
 print("a secret in the log:", os.environ["MY_KEY"])
 """
 """Stands where Slime's train.py would, and is named as what it is in `recorded.json`."""
@@ -96,9 +96,10 @@ def test_ray_gets_the_whole_command_line_and_no_secret(
     argv, driver, worker = recorded["argv"], recorded["environ"], recorded["worker"]
     assert argv[0] == str(checkouts / "train.py")
     job = json.loads(plan.stages[1].job.files[f"runs/{plan.run_id}/attempt_1/train/config.json"])
-    flags = [word for word in job["command"]["flags"] if word.startswith("--") and word != STEPS_FLAG]
-    # The number of steps is known when the tasks are.
-    assert [word for word in argv if word.startswith("--")] == [*flags, STEPS_FLAG, "--custom-config-path"]
+    flags = [word for word in job["command"]["flags"] if word.startswith("--")]
+    # The number of steps, and with it the interval of evaluations, is known when the tasks are: they come last.
+    found = [word for word in argv if word.startswith("--")]
+    assert sorted(found) == sorted({*flags, STEPS_FLAG, "--custom-config-path"})
     for flag in ("--save", "--load", "--prompt-data"):
         assert argv[argv.index(flag) + 1].startswith(str(outputs))
     assert argv[argv.index("--hf-checkpoint") + 1] == str(model)

@@ -158,12 +158,12 @@ def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
     assert all(line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines)
     assert all(line["environment/turns"] == 2.0 and line[f"reward/avg_pass_at_{GROUP}"] >= 0 for line in lines)
     trajectories = [json.loads(line) for line in next(root.rglob("trajectories/train.jsonl")).read_text().splitlines()]
-    assert sorted(one["step"] for one in trajectories) == sorted([0, 1] * PROMPTS * GROUP)
+    assert sorted(one["step"] for one in trajectories) == sorted([1, 2] * PROMPTS * GROUP)
 
     view = [json.loads(line) for line in next(root.rglob("train/tasks.jsonl")).read_text().splitlines()]
     assert len(view) == STEPS * PROMPTS
     played = {(one["step"], one["index"]) for one in trajectories}
-    assert played == {(at // PROMPTS, line["metadata"]["index"]) for at, line in enumerate(view)}
+    assert played == {(1 + at // PROMPTS, line["metadata"]["index"]) for at, line in enumerate(view)}
 
     (worker,) = root.rglob("train/slime/train/worker.json")
     for rollout_id in range(STEPS):
