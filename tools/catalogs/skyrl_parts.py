@@ -43,9 +43,13 @@ def parts() -> dict[str, str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
                 found |= _part(*names[node.value.id], node.attr)
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) == "replaced":
+                owner = ast.unparse(node.args[0])  # xp.lib.replaced
+                for one in node.keywords if owner in names else ():
+                    found |= _part(*names[owner], str(one.arg))
             elif isinstance(node, ast.ClassDef):
                 bases = [(*names[word], *rest) for word, *rest in map(_words, node.bases) if word in names]
-                for method in (one.name for one in node.body if isinstance(one, Definition)):
+                for method in _methods(node):
                     found |= _overridden(bases, method)
         for module, name in names.values():
             found |= _part(module, name)
@@ -73,6 +77,15 @@ def _part(module: str, *path: str) -> dict[str, str]:
 def _words(node: ast.expr) -> list[str]:
     """`a.b` as its words."""
     return ast.unparse(node).split(".")
+
+
+def _methods(node: ast.ClassDef) -> Iterator[str]:
+    """Names of a class's methods, those with several names too."""
+    for one in node.body:
+        if isinstance(one, Definition):
+            yield one.name
+        elif isinstance(one, ast.Assign):
+            yield from (target.id for target in one.targets if isinstance(target, ast.Name))
 
 
 def _overridden(bases: list[tuple[str, ...]], method: str) -> dict[str, str]:
