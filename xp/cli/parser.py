@@ -30,11 +30,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     words = list(arguments)
     if bare := next((word for word in words if word.startswith("=")), None):
         raise XpError(f"{bare}: no key before `=`; an override is written key=value, without spaces")
-    if not words or (words[0] not in COMMANDS and words[0] not in ("-h", "--help", "--version")):
+    names_none = not words or words[0] not in (*COMMANDS, "-h", "--help", "--version")
+    if names_none:
         if words and not words[0].startswith(("-", "~", "+")) and "=" not in words[0]:
             raise XpError(_no_command(words[0]))
-        if late := next((word for word in words if word in COMMANDS), None):
-            raise XpError(f"{late}: a command is the first word: python -m xp {late} ...")
         words = ["run", *words]
     parser, parsers = build()
     is_open = words[0] in COMMANDS and parsers[words[0]].takes_overrides
@@ -46,6 +45,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         words = [word for word in words if not word.startswith("outputs=")]
     words = _with_action(words, parsers)
     args, unknown = parser.parse_known_args(words)
+    if names_none and (late := next((word for word in args.overrides if word in COMMANDS), None)):
+        raise XpError(f"{late}: a command is the first word: python -m xp {late} ...")
     unknown = unknown if is_open else _with_rest(args, unknown)
     action = getattr(args, "action", None)
     args.called = f"{args.command} {action}" if action else args.command
