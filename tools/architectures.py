@@ -37,14 +37,23 @@ SCRIPTS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "qwen3-0.6B": ("qwen3", ("Qwen/Qwen3-0.6B",)),
     "qwen3-1.7B": ("qwen3", ("Qwen/Qwen3-1.7B",)),
     "qwen3-4B": ("qwen3", ("Qwen/Qwen3-4B",)),
-    "qwen3-4B-Instruct-2507": ("qwen3", ("Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3-4B-Thinking-2507")),
+    "qwen3-4B-Instruct-2507": (
+        "qwen3",
+        ("Qwen/Qwen3-4B-Instruct-2507", "Qwen/Qwen3-4B-Thinking-2507"),
+    ),
     "qwen3-8B": ("qwen3", ("Qwen/Qwen3-8B",)),
     "qwen3-14B": ("qwen3", ("Qwen/Qwen3-14B",)),
     "qwen3-32B": ("qwen3", ("Qwen/Qwen3-32B",)),
     "qwen3-30B-A3B": ("qwen3_moe", ("Qwen/Qwen3-30B-A3B",)),
     "qwen3-235B-A22B": ("qwen3_moe", ("Qwen/Qwen3-235B-A22B",)),
-    "llama3.1-8B-Instruct": ("llama", ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct")),
-    "llama3.2-3B-Instruct": ("llama", ("meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.2-3B-Instruct")),
+    "llama3.1-8B-Instruct": (
+        "llama",
+        ("meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-8B-Instruct"),
+    ),
+    "llama3.2-3B-Instruct": (
+        "llama",
+        ("meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.2-3B-Instruct"),
+    ),
     "glm4-9B": ("glm4", ("zai-org/GLM-4-9B-0414", "zai-org/GLM-Z1-9B-0414")),
     "glm4.5-106B-A12B": ("glm4_moe", ("zai-org/GLM-4.5-Air",)),
     "glm4.5-355B-A32B": ("glm4_moe", ("zai-org/GLM-4.5",)),
@@ -85,7 +94,12 @@ LLAMA3: Final = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-_QWEN2: Final = {"model_type": "qwen2", "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 32768}
+_QWEN2: Final = {
+    "model_type": "qwen2",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6,
+    "max_position_embeddings": 32768,
+}
 _GPT_OSS: Final = {
     "model_type": "gpt_oss",
     "hidden_size": 2880,
@@ -117,7 +131,11 @@ STATED: Final[tuple[tuple[tuple[str, ...], str, dict[str, Any]], ...]] = (
         f"{GPT_OSS}, with the 24 layers and 32 experts of the model's card",
         {**_GPT_OSS, "num_hidden_layers": 24, "num_local_experts": 32},
     ),
-    (("openai/gpt-oss-120b",), GPT_OSS, {**_GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128}),
+    (
+        ("openai/gpt-oss-120b",),
+        GPT_OSS,
+        {**_GPT_OSS, "num_hidden_layers": 36, "num_local_experts": 128},
+    ),
     (
         ("Qwen/Qwen2.5-14B", "Qwen/Qwen2.5-14B-Instruct"),
         f"{QWEN} (Qwen25ModelProvider14B)",
@@ -177,7 +195,11 @@ STATED: Final[tuple[tuple[tuple[str, ...], str, dict[str, Any]], ...]] = (
         },
     ),
     (
-        ("meta-llama/Llama-3.1-70B", "meta-llama/Llama-3.1-70B-Instruct", "meta-llama/Llama-3.3-70B-Instruct"),
+        (
+            "meta-llama/Llama-3.1-70B",
+            "meta-llama/Llama-3.1-70B-Instruct",
+            "meta-llama/Llama-3.3-70B-Instruct",
+        ),
         f"{LLAMA} (Llama31ModelProvider70B)",
         {
             **_LLAMA3,
@@ -209,7 +231,9 @@ STATED: Final[tuple[tuple[tuple[str, ...], str, dict[str, Any]], ...]] = (
 def flags_of(script: Path) -> dict[str, Any]:
     """Flag -> value of a script's MODEL_ARGS; true: a switch."""
     command = 'set -e; source "$1"; printf "%s\\n" "${MODEL_ARGS[@]}"'
-    words = subprocess.run(["bash", "-c", command, "-", script], capture_output=True, text=True, check=True).stdout
+    words = subprocess.run(
+        ["bash", "-c", command, "-", script], capture_output=True, text=True, check=True
+    ).stdout
     found: dict[str, Any] = {}
     for word in words.splitlines():
         if word.startswith("--"):
@@ -231,14 +255,26 @@ def _value(word: str) -> Any:
 
 def config_of_flags(family: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     """The part of config.json that Megatron's flags state."""
-    config = {"model_type": family, **{key: flags[flag] for key, flag in FLAGS.items() if flag in flags}}
+    config = {
+        "model_type": family,
+        **{key: flags[flag] for key, flag in FLAGS.items() if flag in flags},
+    }
     config["tie_word_embeddings"] = "--untie-embeddings-and-output-weights" not in flags
     config["attention_bias"] = "--add-qkv-bias" in flags
     if "--kv-lora-rank" in flags:
         config["num_key_value_heads"] = config["num_attention_heads"]
         if (factor := flags.get("--rotary-scaling-factor", 1)) != 1:
-            scaling = {"type": "yarn", "factor": factor, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0}
-            config["rope_scaling"] = scaling | {"mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}
+            scaling = {
+                "type": "yarn",
+                "factor": factor,
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "mscale": 1.0,
+            }
+            config["rope_scaling"] = scaling | {
+                "mscale_all_dim": 1.0,
+                "original_max_position_embeddings": 4096,
+            }
     elif family in ("glm4_moe", "minimax_m2"):
         config["use_qk_norm"] = "--qk-layernorm" in flags
     if "--use-rope-scaling" in flags:
@@ -250,7 +286,9 @@ def config_of_flags(family: str, flags: Mapping[str, Any]) -> dict[str, Any]:
         config["norm_topk_prob"] = is_sigmoid or "--moe-router-pre-softmax" not in flags
         # `[0, 0, 0, 1, ...]`, `[0]*3+[1]*58`: the dense layers come first.
         kinds = re.findall(r"([01])\]?(?:\*(\d+))?", str(flags["--moe-layer-freq"]))
-        config["first_k_dense_replace"] = sum(int(times or 1) for kind, times in kinds if kind == "0")
+        config["first_k_dense_replace"] = sum(
+            int(times or 1) for kind, times in kinds if kind == "0"
+        )
         if is_sigmoid:
             config |= {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
     return config
@@ -260,11 +298,17 @@ def main(slime: Path) -> None:
     commit = yaml.safe_load((ROOT / "conf/backend/slime.yaml").read_text())["commits"]["SLIME_PATH"]
     source = f"https://github.com/THUDM/slime/blob/{commit}/scripts/models"
     entries = [
-        (names, f"{source}/{script}.sh", config_of_flags(family, flags_of(slime / f"scripts/models/{script}.sh")))
+        (
+            names,
+            f"{source}/{script}.sh",
+            config_of_flags(family, flags_of(slime / f"scripts/models/{script}.sh")),
+        )
         for script, (family, names) in SCRIPTS.items()
     ]
     content: dict[str, dict[str, Any]] = {
-        name: {"source": source, "config": config} for names, source, config in (*entries, *STATED) for name in names
+        name: {"source": source, "config": config}
+        for names, source, config in (*entries, *STATED)
+        for name in names
     }
     for name, one in content.items():
         if network_of(one["config"]) is None:

@@ -16,7 +16,11 @@ PLATFORM = "x86_64-manylinux_2_28"
 
 def main(argv: Sequence[str]) -> int:
     """Rewrites every lock (`--write`), or compares each with a new resolution; returns the number of differences."""
-    faults = [line for lock in locks().values() for line in (_write(lock) if "--write" in argv else _check(lock))]
+    faults = [
+        line
+        for lock in locks().values()
+        for line in (_write(lock) if "--write" in argv else _check(lock))
+    ]
     print("\n".join(faults) or "no differences")
     return min(len(faults), 1)
 
@@ -45,7 +49,16 @@ def _check(lock: RuntimeLock) -> list[str]:
 
 def _compile(lock: RuntimeLock, python: str, target: Path, more: Sequence[str]) -> None:
     overrides = lock.directory / "overrides.txt"
-    command = [*uv(), "pip", "compile", "--quiet", "--no-header", "--no-python-downloads", "--python-version", python]
+    command = [
+        *uv(),
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-header",
+        "--no-python-downloads",
+        "--python-version",
+        python,
+    ]
     command += ["--python-platform", PLATFORM, "--output-file", str(target), *more]
     command += ["--overrides", str(overrides)] if overrides.is_file() else []
     subprocess.run([*command, "requirements.in"], check=True, cwd=lock.directory)

@@ -33,7 +33,9 @@ def main(argv: Sequence[str]) -> int:
     python = options.venv / "bin/python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", options.venv], check=True)
-    index = options.index_url or torch_index(platform.system() == "Linux" and not has_nvidia(), answers)
+    index = options.index_url or torch_index(
+        platform.system() == "Linux" and not has_nvidia(), answers
+    )
     try:
         install_torch(python, options.torch, index)
         if options.lock is not None:
@@ -84,7 +86,17 @@ def install_torch(python: Path, requirement: str, index: str | None) -> None:
     """
     uv = shutil.which("uv")
     if index is not None and uv is not None:
-        command = [uv, "pip", "install", "--quiet", "--python", str(python), "--index-url", index, requirement]
+        command = [
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            str(python),
+            "--index-url",
+            index,
+            requirement,
+        ]
         if subprocess.run(command, check=False).returncode == 0:
             return
         print("uv could not install torch; pip tries.", flush=True)
@@ -117,7 +129,9 @@ def locked_uv(python: Path, lock: Path) -> str | None:
 
 def pip_install(python: Path, *arguments: str) -> None:
     """Modules are compiled when they are imported, not all of them here: that takes longer than their download."""
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", *arguments], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--no-compile", *arguments], check=True
+    )
 
 
 if __name__ == "__main__":

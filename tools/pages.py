@@ -103,7 +103,9 @@ def rows(overrides: Sequence[str]) -> list[ParityRow]:
         first, *others = values.items()
         differing = ", ".join(f"{name}: {value}" for name, value in others if value != first[1])
         of_field = {name: of_one[field] for name, of_one in meanings.items() if field in of_one}
-        table.append(ParityRow(field, f"{first[1]} ({differing})" if differing else first[1], of_field))
+        table.append(
+            ParityRow(field, f"{first[1]} ({differing})" if differing else first[1], of_field)
+        )
     return table
 
 
@@ -127,7 +129,9 @@ def _keys() -> Mapping[str, tuple[Field, tuple[str, ...], ParityRow | None]]:
         table = {row.field: row for row in rows(overrides)}
         for path, field in fields_of(compose(overrides)).items():
             # A section that is null in one composition has keys in another.
-            found = {known: entry for known, entry in found.items() if not path.startswith(f"{known}.")}
+            found = {
+                known: entry for known, entry in found.items() if not path.startswith(f"{known}.")
+            }
             if path not in found and not any(known.startswith(f"{path}.") for known in found):
                 found[path] = (field, overrides, table.get(path))
     return found
@@ -138,7 +142,17 @@ def _section(path: str) -> str:
 
 
 def _order(path: str) -> int:
-    sections = ("The run", "env", "model", "algorithm", "training", "evaluation", "preparation", "backend", "hardware")
+    sections = (
+        "The run",
+        "env",
+        "model",
+        "algorithm",
+        "training",
+        "evaluation",
+        "preparation",
+        "backend",
+        "hardware",
+    )
     return sections.index(section) if (section := _section(path)) in sections else len(sections)
 
 
@@ -159,7 +173,9 @@ def _entry(field: Field, overrides: tuple[str, ...], row: ParityRow | None) -> I
 
 
 def parity_markdown(
-    table: Sequence[ParityRow], by_algorithm: Mapping[str, Sequence[ParityRow]], measured: Sequence[str] = ()
+    table: Sequence[ParityRow],
+    by_algorithm: Mapping[str, Sequence[ParityRow]],
+    measured: Sequence[str] = (),
 ) -> str:
     """Makes the text of docs/parity.md.
 
@@ -168,18 +184,27 @@ def parity_markdown(
         by_algorithm: overrides -> all rows with them, of which the algorithm's fields are shown.
         measured: lines about measurements, after the table.
     """
-    counts = {fit: sum(m.support is fit for row in table for m in row.meanings.values()) for fit in Support}
+    counts = {
+        fit: sum(m.support is fit for row in table for m in row.meanings.values())
+        for fit in Support
+    }
     notes: dict[str, int] = {}
     known = {row.field: row for row in table}
     body = [_parity_row(row, notes) for row in table if not _is_xps(row)]
     for overrides, rows_of_one in by_algorithm.items():
-        changed = [row for row in rows_of_one if _is_of_the_algorithm(row.field) and row != known.get(row.field)]
+        changed = [
+            row
+            for row in rows_of_one
+            if _is_of_the_algorithm(row.field) and row != known.get(row.field)
+        ]
         body += ["", f"### {overrides}", "", *HEADER, *(_parity_row(row, notes) for row in changed)]
     return "\n".join(
         [
             "# What each trainer receives",
             "",
-            "Made by `make docs` from the backends' own `meanings`, for `" + " ".join(REFERENCE) + "`;",
+            "Made by `make docs` from the backends' own `meanings`, for `"
+            + " ".join(REFERENCE)
+            + "`;",
             "`python -m xp explain KEY [overrides]` answers for one field of any other spec.",
             "The fields of the other algorithms, where they differ, are at the end.",
             "",
@@ -219,7 +244,9 @@ def _is_xps(row: ParityRow) -> bool:
 
 
 def _is_of_the_algorithm(field: str) -> bool:
-    return (field.startswith("algorithm.") and field != "algorithm.name") or field == "training.critic_learning_rate"
+    return (
+        field.startswith("algorithm.") and field != "algorithm.name"
+    ) or field == "training.critic_learning_rate"
 
 
 def _parity_row(row: ParityRow, notes: dict[str, int]) -> str:
@@ -256,12 +283,19 @@ def metrics_page() -> str:
         "| metric | unit | meaning | how to read it | " + " | ".join(BackendName) + " |",
     ]
     lines += ["|---|---|---|---|" + "---|" * len(BackendName)]
-    lines += [_metric_row(row.name, row, *(source_of(row, backend) for backend in BackendName)) for row in others]
+    lines += [
+        _metric_row(row.name, row, *(source_of(row, backend) for backend in BackendName))
+        for row in others
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _metric_row(name: str, row: Metric, *sources: str) -> str:
-    return "| " + " | ".join((f"`{name}`: {row.title}", row.unit, row.meaning, row.reading, *sources)) + " |"
+    return (
+        "| "
+        + " | ".join((f"`{name}`: {row.title}", row.unit, row.meaning, row.reading, *sources))
+        + " |"
+    )
 
 
 def main() -> None:

@@ -16,7 +16,9 @@ from xp.planning.memory.lengths import EpisodeLengths
 from xp.spec import RunSpec
 
 RECORDED: Final = Path(__file__).parents[1] / "tests/recorded"
-ENTRIES: list[dict[str, Any]] = yaml.safe_load((RECORDED / "public_memory.yaml").read_text(encoding="utf-8"))
+ENTRIES: list[dict[str, Any]] = yaml.safe_load(
+    (RECORDED / "public_memory.yaml").read_text(encoding="utf-8")
+)
 CARD: dict[str, Any] = yaml.safe_load((RECORDED / "card_memory.yaml").read_text(encoding="utf-8"))
 RUNS: Final = "runs"
 """Outcome of a configuration that fits."""
@@ -80,10 +82,21 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
         "glm-4.5-air",
         DEEPSEEK
         | {"num_heads": 64, "num_experts": 384, "dense_layers": 1, "vocab_size": 163840}
-        | {"model_type": "kimi_k2", "rope_scaling": "'yarn x 32.0, beta_fast 1.0'", "router.scaling": 2.827},
+        | {
+            "model_type": "kimi_k2",
+            "rope_scaling": "'yarn x 32.0, beta_fast 1.0'",
+            "router.scaling": 2.827,
+        },
     ),
 }
-FIELDS = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size", "vocab_size")
+FIELDS = (
+    "hidden_size",
+    "num_layers",
+    "num_heads",
+    "num_kv_heads",
+    "intermediate_size",
+    "vocab_size",
+)
 
 
 @cache
@@ -98,11 +111,16 @@ def spec_of(name: str) -> RunSpec:
     network: list[str] = []
     if (kind := entry.get("network")) in LARGE:
         option, fields = LARGE[kind]
-        network = [f"model={option}", *(f"model.architecture.{field}={value}" for field, value in fields.items())]
+        network = [
+            f"model={option}",
+            *(f"model.architecture.{field}={value}" for field, value in fields.items()),
+        ]
     elif kind is not None:
         *sizes, is_tied = NETWORKS[kind]
         network = ["model=qwen2.5-7b-instruct" if kind.startswith("qwen2.5") else "model=qwen3-4b"]
-        network += [f"model.architecture.{field}={size}" for field, size in zip(FIELDS, sizes, strict=True)]
+        network += [
+            f"model.architecture.{field}={size}" for field, size in zip(FIELDS, sizes, strict=True)
+        ]
         network += [f"model.architecture.tied_embeddings={str(is_tied).lower()}"]
     return compose([*network, *entry["overrides"]])
 
@@ -126,14 +144,22 @@ def peak_of(run: dict[str, Any]) -> float:
 def skyrls_update() -> float:
     """The plan's GiB of an update of short episodes."""
     spec = compose(["hardware=h200x1", *CARD["runs"][-1]["overrides"]])
-    return estimate(spec, EpisodeLengths(mean=77, deviation=8, longest=88, source="the run")).training_peak / GIB
+    return (
+        estimate(
+            spec, EpisodeLengths(mean=77, deviation=8, longest=88, source="the run")
+        ).training_peak
+        / GIB
+    )
 
 
 def measured() -> list[str]:
     """The page's part about the card."""
     specs = dict(cases())
     rows = [
-        *((name, estimate(specs[name]).training_peak / GIB, peak) for name, peak in CARD["updates"].items()),
+        *(
+            (name, estimate(specs[name]).training_peak / GIB, peak)
+            for name, peak in CARD["updates"].items()
+        ),
         *((run["name"], peak_of(run), run["peak"]) for run in CARD["runs"]),
     ]
     return [

@@ -92,7 +92,9 @@ class PublicScript:
     def reason(self, row: NativeRow) -> str:
         """xp's field or sentence, with the reason of the facts; empty for a difference that nobody explains."""
         reason = self.reasons.get(row.key, REASONS.get(row.key.removeprefix("--"), ""))
-        is_explained = row.result is not KeyResult.DIFFERENT or row.in_xp.startswith("the same for every run: ")
+        is_explained = row.result is not KeyResult.DIFFERENT or row.in_xp.startswith(
+            "the same for every run: "
+        )
         if not reason:
             return row.in_xp.removeprefix("the same for every run: ") if is_explained else ""
         return f"{row.in_xp}; {reason}" if row.result is KeyResult.TAKEN else reason
@@ -101,10 +103,18 @@ class PublicScript:
 @cache
 def scripts() -> Mapping[str, PublicScript]:
     """Name -> script."""
-    loaded = {file.stem: yaml.safe_load(file.read_text(encoding="utf-8")) for file in sorted(FACTS.glob("*.yaml"))}
+    loaded = {
+        file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))
+        for file in sorted(FACTS.glob("*.yaml"))
+    }
     return {
         name: PublicScript(
-            name, facts["source"], facts["shows"], tuple(facts["words"]), facts.get("reasons") or {}, facts["keys"]
+            name,
+            facts["source"],
+            facts["shows"],
+            tuple(facts["words"]),
+            facts.get("reasons") or {},
+            facts["keys"],
         )
         for name, facts in loaded.items()
     }
@@ -112,7 +122,11 @@ def scripts() -> Mapping[str, PublicScript]:
 
 def page() -> str:
     """Content of docs/public-scripts.md."""
-    lines = [HEAD, "| script | shows | equal | different | taken by xp | left over |", "|---|---|---|---|---|---|"]
+    lines = [
+        HEAD,
+        "| script | shows | equal | different | taken by xp | left over |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, script in scripts().items():
         number = Counter(row.result for row in script.rows)
         cells = (str(number[result]) for result in list(KeyResult)[:4])
@@ -125,14 +139,26 @@ def page() -> str:
 
 
 def _section(script: PublicScript) -> Iterator[str]:
-    yield from (f"## {script.name}", "", f"[{script.source.rpartition('/')[2]}]({script.address}): {script.shows}.", "")
+    yield from (
+        f"## {script.name}",
+        "",
+        f"[{script.source.rpartition('/')[2]}]({script.address}): {script.shows}.",
+        "",
+    )
     yield from (f"    python -m xp plan {shlex.join(script.words)}", "")
     equal = [f"`{row.key}`" for row in script.rows if row.result is KeyResult.EQUAL]
-    yield from (f"Equal: {', '.join(equal)}.", "", "| key | script | plan | result | in xp |", "|---|---|---|---|---|")
+    yield from (
+        f"Equal: {', '.join(equal)}.",
+        "",
+        "| key | script | plan | result | in xp |",
+        "|---|---|---|---|---|",
+    )
     groups: dict[tuple[str | None, str, str], list[NativeRow]] = {}
     for row in script.rows:
         if row.result is not KeyResult.EQUAL:
-            reason = re.sub(r"overrides\.\S+ passes it on", "overrides passes it on", script.reason(row))
+            reason = re.sub(
+                r"overrides\.\S+ passes it on", "overrides passes it on", script.reason(row)
+            )
             groups.setdefault((row.plan, row.result, reason), []).append(row)
     for (plan, result, reason), alike in groups.items():
         keys, values = (
@@ -150,14 +176,24 @@ def _cell(text: str) -> str:
 def main(name: str, source: str, file: str) -> None:
     """Writes a script's keys into its facts, and leaves xp's words and the reasons as they are."""
     place = FACTS / f"{name}.yaml"
-    facts = yaml.safe_load(place.read_text(encoding="utf-8")) if place.exists() else {"shows": "", "words": []}
+    facts = (
+        yaml.safe_load(place.read_text(encoding="utf-8"))
+        if place.exists()
+        else {"shows": "", "words": []}
+    )
     keys = {key: _short(value) for key, value in script_keys(Path(file), lambda _: True).items()}
     text = yaml.safe_dump(
-        {"source": source, **{key: facts[key] for key in ("shows", "words")}, "reasons": facts.get("reasons") or {}},
+        {
+            "source": source,
+            **{key: facts[key] for key in ("shows", "words")},
+            "reasons": facts.get("reasons") or {},
+        },
         sort_keys=False,
         width=160,
     )
-    place.write_text(text + yaml.safe_dump({"keys": keys}, sort_keys=False, width=160, default_flow_style=None))
+    place.write_text(
+        text + yaml.safe_dump({"keys": keys}, sort_keys=False, width=160, default_flow_style=None)
+    )
 
 
 def _short(value: Any) -> Any:

@@ -24,20 +24,39 @@ CASE = ast.Constant("case")
 def main() -> int:
     """Prints the tests without a sure assertion, and the exceptions that have one."""
     modules = {path: ast.parse(path.read_text()) for path in sorted(Path("tests").rglob("*.py"))}
-    functions = [node for tree in modules.values() for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    functions = [
+        node
+        for tree in modules.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    ]
     helpers: set[str] = set()
-    while more := {node.name for node in functions if Scope(helpers, {}).is_sure(node.body)} - helpers:
+    while (
+        more := {node.name for node in functions if Scope(helpers, {}).is_sure(node.body)} - helpers
+    ):
         helpers |= more
     faults = set()
     for path, tree in modules.items():
         if not path.name.startswith("test_"):
             continue
-        imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and "tests" in str(node.module)]
-        own = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-        names = helpers & ({one.name for node in imports for one in node.names} | {node.name for node in own})
+        imports = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom) and "tests" in str(node.module)
+        ]
+        own = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
+        names = helpers & (
+            {one.name for node in imports for one in node.names} | {node.name for node in own}
+        )
         for node in own:
             tables = " ".join(ast.unparse(one) for one in node.decorator_list)
-            given = {one.arg: CASE for one in node.args.args if re.search(rf"\b{one.arg}\b", tables)}
+            given = {
+                one.arg: CASE for one in node.args.args if re.search(rf"\b{one.arg}\b", tables)
+            }
             scope = Scope(names, {**_values(tree.body), **_values(node.body), **given})
             if node.name.startswith("test_") and not scope.is_sure(node.body):
                 faults.add(f"{path}::{node.name}")
@@ -75,21 +94,29 @@ class Scope:
             case ast.Assert():
                 return True
             case ast.With(items=items, body=inner) | ast.AsyncWith(items=items, body=inner):
-                return any(self._is_check(item.context_expr) for item in items) or self.is_sure(inner)
+                return any(self._is_check(item.context_expr) for item in items) or self.is_sure(
+                    inner
+                )
             case ast.Try(body=inner, finalbody=final):
                 return self.is_sure([*inner, *final])
             case ast.If(body=inner, orelse=other):
                 return self.is_sure(inner) and self.is_sure(other)
             case ast.For(iter=items, body=inner, target=target):
                 names = {one.id: CASE for one in ast.walk(target) if isinstance(one, ast.Name)}
-                return not self._may_be_empty(items) and Scope(self.helpers, {**self.values, **names}).is_sure(inner)
+                return not self._may_be_empty(items) and Scope(
+                    self.helpers, {**self.values, **names}
+                ).is_sure(inner)
             case ast.Expr(value=value) | ast.Assign(value=value):
                 return any(map(self._is_check, ast.walk(value)))
         return False
 
     def _is_check(self, node: ast.AST) -> bool:
         """A call of `raises` and the like, or of a function of the tests that asserts."""
-        name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+        name = (
+            getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if isinstance(node, ast.Call)
+            else ""
+        )
         return name in CHECKS or name in self.helpers or name.startswith("assert")
 
     def _may_be_empty(self, items: ast.expr) -> bool:
@@ -111,9 +138,14 @@ class Scope:
                 return bool(one.ifs) or self._may_be_empty(one.iter)
             case ast.Call(func=ast.Name(id="range"), args=[*_, end]):
                 return not isinstance(end, ast.Constant | ast.BinOp) and self._may_be_empty(end)
-            case ast.Call(func=ast.Name(id="zip" | "enumerate" | "sorted" | "reversed" | "list" | "set"), args=values):
+            case ast.Call(
+                func=ast.Name(id="zip" | "enumerate" | "sorted" | "reversed" | "list" | "set"),
+                args=values,
+            ):
                 return all(map(self._may_be_empty, values))
-            case ast.Call(func=ast.Attribute(value=owner, attr="items" | "values" | "keys" | "split"), args=[]):
+            case ast.Call(
+                func=ast.Attribute(value=owner, attr="items" | "values" | "keys" | "split"), args=[]
+            ):
                 return self._may_be_empty(owner)
         return True
 

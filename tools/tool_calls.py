@@ -40,7 +40,16 @@ PARSERS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Dialect -> vLLM's parser and SGLang's. harmony is left out: both engines read its tokens, not its text."""
 TAGS: Final = (
-    *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|tool_call>", "<tool_call|>", '<|"|>'),
+    *(
+        "<tool_call>",
+        "</tool_call>",
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+        "<|tool_call>",
+        "<tool_call|>",
+        '<|"|>',
+    ),
     *(
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
@@ -48,9 +57,22 @@ TAGS: Final = (
         "<｜tool▁call▁end｜>",
         "<｜tool▁sep｜>",
     ),
-    *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_end|>"),
+    *(
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        "<|tool_call_begin|>",
+        "<|tool_call_end|>",
+    ),
     *("<|tool_call_argument_begin|>", "<|START_ACTION|>", "<|END_ACTION|>", "<minimax:tool_call>"),
-    *("</minimax:tool_call>", "<|python_tag|>", "<|channel>", "<channel|>", "<|turn>", "<turn|>", "<|tool_response>"),
+    *(
+        "</minimax:tool_call>",
+        "<|python_tag|>",
+        "<|channel>",
+        "<channel|>",
+        "<|turn>",
+        "<turn|>",
+        "<|tool_response>",
+    ),
     *("<think>", "</think>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
 )
 """Tokens that vLLM's parsers expect in a model's vocabulary."""
@@ -69,7 +91,8 @@ PARAMETERS: Final = {
 }
 NAMES: Final = ("look", "web-search", "go")
 TOOLS: Final = [
-    {"type": "function", "function": {"name": name, "description": "", "parameters": PARAMETERS}} for name in NAMES
+    {"type": "function", "function": {"name": name, "description": "", "parameters": PARAMETERS}}
+    for name in NAMES
 ]
 VALUES: Final[Mapping[str, tuple[Any, ...]]] = {
     "text": (
@@ -110,20 +133,30 @@ def _turn(draw: random.Random, syntax: Syntax, num_faults: int) -> str:
     def call() -> str:
         keys = ["text", *draw.sample([*VALUES][1:], draw.randrange(3))]
         return syntax.write(
-            draw.choice(NAMES), {key: draw.choice(VALUES[key]) for key in keys if key != "text" or draw.random() < 0.9}
+            draw.choice(NAMES),
+            {key: draw.choice(VALUES[key]) for key in keys if key != "text" or draw.random() < 0.9},
         )
 
-    text = draw.choice(["", "", "", "I look.\n"]) + syntax.joined([call() for _ in range(draw.choice([1, 1, 2]))])
+    text = draw.choice(["", "", "", "I look.\n"]) + syntax.joined(
+        [call() for _ in range(draw.choice([1, 1, 2]))]
+    )
     for _ in range(num_faults):
         text = draw.choice(FAULTS)(draw, text)
     return text
 
 
-def _at(change: Callable[[random.Random, str, int, int], str], *marks: str) -> Callable[[random.Random, str], str]:
+def _at(
+    change: Callable[[random.Random, str, int, int], str], *marks: str
+) -> Callable[[random.Random, str], str]:
     """A fault at one of the places of these texts, or at any place if the text has none of them."""
 
     def fault(draw: random.Random, text: str) -> str:
-        places = [(at, len(mark)) for mark in marks for at in range(len(text)) if text.startswith(mark, at)]
+        places = [
+            (at, len(mark))
+            for mark in marks
+            for at in range(len(text))
+            if text.startswith(mark, at)
+        ]
         at, size = draw.choice(places or [(draw.randrange(len(text) + 1), 1)])
         return change(draw, text, at, size)
 
@@ -152,15 +185,32 @@ FAULTS: Final[Sequence[Callable[[random.Random, str], str]]] = (
     lambda draw, text: text[: draw.randrange(len(text) + 1)],
     lambda draw, text: text + draw.choice(["\n", " ", "\nI wait.", "\n\n" + text, text]),
     _at(_replaced(""), *_STRUCTURE),
-    _at(lambda _, text, at, size: text[:at] + text[at : at + size] * 2 + text[at + size :], *_STRUCTURE),
+    _at(
+        lambda _, text, at, size: text[:at] + text[at : at + size] * 2 + text[at + size :],
+        *_STRUCTURE,
+    ),
     _at(_inserted("\n", " ", "x", "\n\n"), *_STRUCTURE),
     _at(_inserted(*_STRUCTURE), "hall", "12", "word"),
     _at(_replaced("", "'", '\\"', '""'), '"'),
     _at(_replaced("", "}}", "]", "},"), "}", "]"),
     _at(_replaced("", "{{", "[", "("), "{", "["),
     _at(_replaced("", " = ", ";", " : "), ":", "=", ","),
-    _at(_replaced("None", "True", "NaN", "3.0", '"3"', "three"), "true", "false", "null", "3", "0", "-7", "2.5"),
-    _at(_replaced("parameters", "arguments", "args", "tool_name", "name", "id"), "parameters", "arguments", "name"),
+    _at(
+        _replaced("None", "True", "NaN", "3.0", '"3"', "three"),
+        "true",
+        "false",
+        "null",
+        "3",
+        "0",
+        "-7",
+        "2.5",
+    ),
+    _at(
+        _replaced("parameters", "arguments", "args", "tool_name", "name", "id"),
+        "parameters",
+        "arguments",
+        "name",
+    ),
     _at(_replaced("Look", "loook", "functions.look", ""), "look", "web-search", "go"),
     _at(_replaced("text", "texts", "count", ""), "text", "count", "share", "names"),
     _at(_inserted("x", "\n", "\t", "\\", "\\n", "é", "\u2028")),
@@ -173,9 +223,13 @@ def xp_outcome(dialect: str, text: str) -> Outcome:
     from xp.episode.tool_calls import ToolCall
     from xp.spec.dialect import Dialect
 
-    calls = SYNTAX[Dialect(dialect)].read(text, lambda: [ToolSpec(name, "", PARAMETERS) for name in NAMES])
+    calls = SYNTAX[Dialect(dialect)].read(
+        text, lambda: [ToolSpec(name, "", PARAMETERS) for name in NAMES]
+    )
     # The environment executes the calls that can be read; a malformed one is reported to the model.
-    return [(call.name, dict(call.arguments)) for call in calls if isinstance(call, ToolCall)] or None
+    return [
+        (call.name, dict(call.arguments)) for call in calls if isinstance(call, ToolCall)
+    ] or None
 
 
 def _read(calls: Sequence[tuple[str | None, str]]) -> Outcome:
@@ -197,12 +251,16 @@ def vllm_outcomes(dialect: str, batch: Sequence[str]) -> list[Outcome]:
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
     from vllm.tool_parsers import ToolParserManager
 
-    request = ChatCompletionRequest(messages=[{"role": "user", "content": "."}], model="m", tools=TOOLS)
+    request = ChatCompletionRequest(
+        messages=[{"role": "user", "content": "."}], model="m", tools=TOOLS
+    )
     if dialect == "cohere":
         from cohere_melody import PyFilter, PyFilterOptions  # as vLLM's own parser does
 
         filters = (PyFilter(PyFilterOptions().cmd3()).process_full_text(text) for text in batch)
-        return [_read([(one.name, one.arguments) for one in result.tool_calls]) for result in filters]
+        return [
+            _read([(one.name, one.arguments) for one in result.tool_calls]) for result in filters
+        ]
     tokenizer = AutoTokenizer.from_pretrained(ROOT / "xp/builtin/tiny")
     tokenizer.add_special_tokens({"additional_special_tokens": [*TAGS]})
     parser = ToolParserManager.get_tool_parser(PARSERS[dialect][0])
@@ -250,19 +308,33 @@ ENGINES: Final[Mapping[str, Callable[[str, Sequence[str]], list[Outcome]]]] = {
 }
 
 
-def of_engine(engine: str, python: str, batches: Mapping[str, Sequence[str]]) -> dict[str, list[Outcome]]:
+def of_engine(
+    engine: str, python: str, batches: Mapping[str, Sequence[str]]
+) -> dict[str, list[Outcome]]:
     """The outcomes of an engine in its own Python."""
     command = [python, "-m", "tools.tool_calls", "--engine", engine]
     paths = [os.environ.get("PYTHONPATH", ""), str(ROOT / "tests/trainers/slime_stubs")]
     # Slime's environment has no torchvision, which SGLang imports: xp's stub of Slime's tests.
-    env = {**os.environ, "PYTHONPATH": ":".join(filter(None, paths)), "SLIME_ACCELERATOR": "none-here"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": ":".join(filter(None, paths)),
+        "SLIME_ACCELERATOR": "none-here",
+    }
     done = subprocess.run(
-        command, input=json.dumps(batches), capture_output=True, text=True, check=False, cwd=ROOT, env=env
+        command,
+        input=json.dumps(batches),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env=env,
     )
     if done.returncode:
         raise SystemExit(f"{engine} failed:\n{done.stderr[-2000:]}")
     if endless := [line for line in done.stderr.splitlines() if line.startswith("SGLang does not")]:
-        print(f"{engine}: no answer within {MAX_SECONDS} s for {len(endless)} texts; {min(endless, key=len)}")
+        print(
+            f"{engine}: no answer within {MAX_SECONDS} s for {len(endless)} texts; {min(endless, key=len)}"
+        )
     outcomes: dict[str, list[Outcome]] = json.loads(done.stdout.rpartition("outcomes: ")[2])
     return outcomes
 
@@ -279,7 +351,13 @@ def kind(ours: Outcome, theirs: Outcome) -> str:
         return "same"
     if ours is None or theirs is None:
         return "only the engine calls" if ours is None else "only xp calls"
-    return "fewer" if len(ours) < len(theirs) else "more" if len(ours) > len(theirs) else "other arguments"
+    return (
+        "fewer"
+        if len(ours) < len(theirs)
+        else "more"
+        if len(ours) > len(theirs)
+        else "other arguments"
+    )
 
 
 def main(words: Sequence[str]) -> int:
@@ -293,7 +371,12 @@ def main(words: Sequence[str]) -> int:
     given = parser.parse_args(words)
     if given.engine:
         batches = json.load(sys.stdin)
-        print("outcomes: " + json.dumps({name: ENGINES[given.engine](name, batch) for name, batch in batches.items()}))
+        print(
+            "outcomes: "
+            + json.dumps(
+                {name: ENGINES[given.engine](name, batch) for name, batch in batches.items()}
+            )
+        )
         return 0
     batches = {name: texts(name, given.texts) for name in given.dialects or PARSERS}
     for engine, python in (("vllm", given.vllm), ("sglang", given.sglang)):
@@ -301,15 +384,20 @@ def main(words: Sequence[str]) -> int:
             examples: dict[str, list[Any]] = defaultdict(list)
             for number, (text, theirs) in enumerate(zip(batches[name], outcomes, strict=True)):
                 ours = xp_outcome(name, text)
-                examples[kind(ours, theirs) + ("" if number % 3 else ", unchanged")].append((text, ours, theirs))
+                examples[kind(ours, theirs) + ("" if number % 3 else ", unchanged")].append(
+                    (text, ours, theirs)
+                )
             counts = Counter({one: len(of) for one, of in examples.items()})
             print(
-                f"{name:10} {engine:6} " + "; ".join(f"{one} {count}" for one, count in counts.most_common()),
+                f"{name:10} {engine:6} "
+                + "; ".join(f"{one} {count}" for one, count in counts.most_common()),
                 flush=True,
             )
             for one, of in examples.items():
                 if not one.startswith("same"):
-                    for text, ours, theirs in sorted(of, key=lambda one: len(one[0]))[: given.examples]:
+                    for text, ours, theirs in sorted(of, key=lambda one: len(one[0]))[
+                        : given.examples
+                    ]:
                         print(f"  {one}\n    {text!r}\n    xp     {ours}\n    {engine:6} {theirs}")
     return 0
 

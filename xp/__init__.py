@@ -9,7 +9,18 @@ if TYPE_CHECKING:
     from xp.errors import XpError
 
 __version__ = "0.1.0"
-__all__ = ["PlannedRun", "Run", "XpError", "compare", "compose", "evaluate", "load", "plan", "run", "runs"]
+__all__ = [
+    "PlannedRun",
+    "Run",
+    "XpError",
+    "compare",
+    "compose",
+    "evaluate",
+    "load",
+    "plan",
+    "run",
+    "runs",
+]
 
 
 def __getattr__(name: str) -> Any:

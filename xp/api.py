@@ -89,10 +89,14 @@ def runs(*names: str, outputs: Path | str = OUTPUTS) -> Any:
     from xp.run_records.leaderboard import PLAIN, leaderboard
 
     rows = leaderboard(Path(outputs), names)
-    return _table([{name: getattr(row, name) for name in PLAIN} | dict(row.differs) for row in rows])
+    return _table(
+        [{name: getattr(row, name) for name in PLAIN} | dict(row.differs) for row in rows]
+    )
 
 
-def evaluate(*words: str, config_dirs: Sequence[Path | str] = (), again: bool = False) -> list[dict[str, Any]]:
+def evaluate(
+    *words: str, config_dirs: Sequence[Path | str] = (), again: bool = False
+) -> list[dict[str, Any]]:
     """Plays held-out episodes as `xp eval` does: `evaluate("run=RUN")`, `evaluate("env=gsm8k", "model=DIR")`.
 
     Args:
@@ -114,7 +118,10 @@ def evaluate(*words: str, config_dirs: Sequence[Path | str] = (), again: bool = 
 
 
 def compare(
-    first: str | Path | Run, second: str | Path | Run, outputs: Path | str = OUTPUTS, margin: float | None = None
+    first: str | Path | Run,
+    second: str | Path | Run,
+    outputs: Path | str = OUTPUTS,
+    margin: float | None = None,
 ) -> PairedComparison:
     """Compares two runs or evaluations, task by task (`xp runs compare --paired`).
 
@@ -138,7 +145,9 @@ def compare(
             root, word = load(word.partition("@")[0]).directory.parent.parent, Path(word).name
         names = whole_names(root, [word])
         if len(names) != 1:
-            raise XpError(f"{word}: {len(names)} runs or evaluations have such a name, and one is expected")
+            raise XpError(
+                f"{word}: {len(names)} runs or evaluations have such a name, and one is expected"
+            )
         sides.append(named(root, names[0]))
     return compare_named(sides[0], sides[1], default_margin() if margin is None else margin)
 
@@ -194,7 +203,9 @@ class Run:
         from xp.composition.points import validated
         from xp.run_records.leaderboard import spec_of
 
-        return validated(spec_of(self.directory, len(read_record(self.directory).attempts)), self.name)
+        return validated(
+            spec_of(self.directory, len(read_record(self.directory).attempts)), self.name
+        )
 
     @property
     def metrics(self) -> Any:
@@ -242,7 +253,9 @@ class Run:
         from xp.run_records.progress import progress_of
 
         progress = progress_of(self.directory, read_record(self.directory))
-        lines = [f"held-out reward {key}: {one.reward_mean:.3f}" for key, one in self.held_out.items()]
+        lines = [
+            f"held-out reward {key}: {one.reward_mean:.3f}" for key, one in self.held_out.items()
+        ]
         lines += curves(progress) if progress is not None else []
         return f"<pre>{html.escape(chr(10).join((repr(self), *lines)))}</pre>"
 

@@ -79,7 +79,9 @@ def nearest(word: str, legal: Iterable[str]) -> str:
     if len(word) >= 3 and len(longer := [name for name in names if name.startswith(word)]) == 1:
         return f" (did you mean {longer[0]}?)"
     match = difflib.get_close_matches(word, names, n=1, cutoff=0.55)
-    by_last_part = difflib.get_close_matches(word.rpartition(".")[2], [n.rpartition(".")[2] for n in names], 1, 0.75)
+    by_last_part = difflib.get_close_matches(
+        word.rpartition(".")[2], [n.rpartition(".")[2] for n in names], 1, 0.75
+    )
     if not match and by_last_part:
         match = [n for n in names if n.rpartition(".")[2] == by_last_part[0]][:1]
     return f" (did you mean {match[0]}?)" if match else ""

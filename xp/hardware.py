@@ -19,7 +19,9 @@ from xp.errors import XpError, nearest
 from xp.lib.yaml_loader import LOADER
 
 _PACKAGE = Path(__file__).resolve().parent
-TABLE = (_PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent) / "conf" / "accelerators.yaml"
+TABLE = (
+    (_PACKAGE if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent) / "conf" / "accelerators.yaml"
+)
 AUTO: Final = "auto"
 _COUNT_FIRST = re.compile(r"(?:([1-9]\d{0,3})x)?([1-9]\d{0,3})x([a-z0-9].*)", re.IGNORECASE)
 _CARD_FIRST = re.compile(r"([a-z].*[a-z0-9])x([1-9]\d{0,3})", re.IGNORECASE)
@@ -68,7 +70,11 @@ class Machine:
         """The word for them, `h100x8` or `2x8xh100`."""
         # a100x4 is the older word, of the cards with 80 GB.
         card = "a100" if self.card.name == "a100-80gb" else self.card.name
-        return f"{card}x{self.per_node}" if self.num_nodes == 1 else f"{self.num_nodes}x{self.per_node}x{card}"
+        return (
+            f"{card}x{self.per_node}"
+            if self.num_nodes == 1
+            else f"{self.num_nodes}x{self.per_node}x{card}"
+        )
 
     def option(self) -> dict[str, Any]:
         """The contents of an option file with the package `_global_`; a card that cannot run the defaults changes
@@ -101,7 +107,9 @@ def cards() -> Mapping[str, Card]:
     """Name -> card, of the table."""
     features = _table()["architectures"]
     return {
-        name: Card(name=name, **{**features[card["architecture"]], **card, "host": tuple(card["host"])})
+        name: Card(
+            name=name, **{**features[card["architecture"]], **card, "host": tuple(card["host"])}
+        )
         for name, card in _table()["cards"].items()
     }
 
@@ -113,8 +121,12 @@ def machine_of(word: str) -> Machine | None:
     Raises:
         XpError: the card is unknown, or no trainer runs on it.
     """
-    spellings = {_letters(one): card for card in cards().values() for one in (card.name, *card.names)}
-    spellings |= {name[3:]: card for name, card in spellings.items() if re.fullmatch(r"rtx\d+(ti)?", name)}
+    spellings = {
+        _letters(one): card for card in cards().values() for one in (card.name, *card.names)
+    }
+    spellings |= {
+        name[3:]: card for name, card in spellings.items() if re.fullmatch(r"rtx\d+(ti)?", name)
+    }
     if _letters(word) in spellings:
         num_nodes, per_node, text = 1, 1, word
     elif (parts := _COUNT_FIRST.fullmatch(word)) is not None:
@@ -162,7 +174,9 @@ def this_machine() -> Machine | None:
         int(os.environ.get("SLURM_JOB_NUM_NODES", "1")),
         len(rows),
         len(os.sched_getaffinity(0)),
-        float(int(min(host_gb, float(limit_mib) * 1024**2 / GB) if limit_mib.isdigit() else host_gb)),
+        float(
+            int(min(host_gb, float(limit_mib) * 1024**2 / GB) if limit_mib.isdigit() else host_gb)
+        ),
     )
 
 
@@ -175,7 +189,9 @@ def _card_here(name: str, memory_mib: str, capability: str) -> Card:
     memory_gb = round(float(memory_mib) / 1024, 1) if memory_mib.isdigit() else 0.0
     version = tuple(int(part) for part in re.findall(r"\d+", capability))
     if () < version < (7, 5):
-        raise XpError(f"hardware={AUTO}: this machine has {name}; the trainers' packages need Turing or newer")
+        raise XpError(
+            f"hardware={AUTO}: this machine has {name}; the trainers' packages need Turing or newer"
+        )
     card = card_named(name, memory_gb)
     if card is None:
         short = _letters(re.sub(r"nvidia|geforce|tesla", "", name, flags=re.IGNORECASE))
@@ -196,7 +212,8 @@ def card_named(name: str, memory_gb: float) -> Card | None:
     fits = [
         card
         for card in cards().values()
-        if (short := _letters(card.name.partition("-")[0])) in words or (len(short) > 6 and short in _letters(name))
+        if (short := _letters(card.name.partition("-")[0])) in words
+        or (len(short) > 6 and short in _letters(name))
     ]
     # Of several, the one whose further words the name has, then the longest name, then the nearest memory.
     return min(
@@ -217,7 +234,10 @@ def _letters(text: str) -> str:
 
 def visible_gpus() -> list[str]:
     """GPUs that a job may use on this machine, those with the least used memory first."""
-    used = {name: int(memory) if memory.isdigit() else 0 for name, memory in gpu_rows("index", "memory.used")}
+    used = {
+        name: int(memory) if memory.isdigit() else 0
+        for name, memory in gpu_rows("index", "memory.used")
+    }
     allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if allowed is None:
         return sorted(used, key=used.__getitem__)
@@ -236,4 +256,8 @@ def gpu_rows(*columns: str) -> list[list[str]]:
         run = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    return [[cell.strip() for cell in line.split(",")] for line in run.stdout.splitlines() if "," in line]
+    return [
+        [cell.strip() for cell in line.split(",")]
+        for line in run.stdout.splitlines()
+        if "," in line
+    ]

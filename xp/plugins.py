@@ -47,7 +47,9 @@ CONTRIB: Final[Mapping[Kind, Mapping[str, str]]] = {
 }
 """Parts that nothing else of xp imports: each has options, as a plugin has, and could be a package of its own."""
 BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
-    Kind.BACKEND: {name: f"xp.backends.{name}.control.render" for name in ("trl", "skyrl", "slime")},
+    Kind.BACKEND: {
+        name: f"xp.backends.{name}.control.render" for name in ("trl", "skyrl", "slime")
+    },
     Kind.LAUNCHER: {
         **{name: f"xp.launchers.{name}" for name in ("local", "ray", "slurm", "modal")},
         **CONTRIB[Kind.LAUNCHER],
@@ -60,7 +62,17 @@ BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
     },
     Kind.DIALECT: dict.fromkeys(
         (
-            *("hermes", "action", "qwen_xml", "llama_json", "pythonic", "glm", "harmony", "mistral", "deepseek"),
+            *(
+                "hermes",
+                "action",
+                "qwen_xml",
+                "llama_json",
+                "pythonic",
+                "glm",
+                "harmony",
+                "mistral",
+                "deepseek",
+            ),
             *("kimi", "gemma", "cohere", "minimax", "auto"),
         ),
         "xp.episode.dialects",
@@ -112,10 +124,14 @@ def plugin(kind: Kind, name: str) -> Plugin:
     matches = [one for one in plugins(kind) if one.name == name]
     if not matches:
         known = names(kind)
-        raise XpError(f"{kind.word}={name}: no such {kind.word}{nearest(name, known)}; there are: {', '.join(known)}")
+        raise XpError(
+            f"{kind.word}={name}: no such {kind.word}{nearest(name, known)}; there are: {', '.join(known)}"
+        )
     if len(matches) > 1:
         packages = " and ".join(one.package for one in matches)
-        raise XpError(f"{kind.word}={name} is offered twice (entry point {kind}), by {packages}: uninstall one of them")
+        raise XpError(
+            f"{kind.word}={name} is offered twice (entry point {kind}), by {packages}: uninstall one of them"
+        )
     return matches[0]
 
 
@@ -189,10 +205,15 @@ def _directory(entry: Plugin) -> Path:
 def _installed() -> Mapping[Kind, tuple[Plugin, ...]]:
     offered = entry_points()
     return {
-        kind: tuple(sorted(map(_plugin, offered.select(group=kind.value)), key=attrgetter("name"))) for kind in Kind
+        kind: tuple(sorted(map(_plugin, offered.select(group=kind.value)), key=attrgetter("name")))
+        for kind in Kind
     }
 
 
 def _plugin(entry: EntryPoint) -> Plugin:
-    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "of an unknown name"
+    package = (
+        f"{entry.dist.name} {entry.dist.version}"
+        if entry.dist is not None
+        else "of an unknown name"
+    )
     return Plugin(entry.name, entry.value.replace(" ", ""), package)

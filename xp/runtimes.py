@@ -70,7 +70,9 @@ def locks() -> dict[str, RuntimeLock]:
 
 def lock_with(key: str) -> RuntimeLock | None:
     """The lock of a key. None means that the key is from another version."""
-    variants = (replace(lock, has_flash=flash) for lock in locks().values() for flash in (True, False))
+    variants = (
+        replace(lock, has_flash=flash) for lock in locks().values() for flash in (True, False)
+    )
     return next((lock for lock in variants if lock.key == key), None)
 
 
@@ -156,7 +158,9 @@ def checkouts_of(commits: Mapping[str, str], project: str | None) -> Checkouts |
 def _checkout(row: Mapping[str, object], commits: Mapping[str, str]) -> Checkout:
     variable, patches = str(row["variable"]), row.get("patches", ())
     assert isinstance(patches, Sequence)
-    return Checkout(variable, str(row["folder"]), str(row["address"]), commits[variable], tuple(patches))
+    return Checkout(
+        variable, str(row["folder"]), str(row["address"]), commits[variable], tuple(patches)
+    )
 
 
 def installed_checkouts(key: str | None) -> dict[str, str]:

@@ -59,7 +59,9 @@ def undisturbed(root: Path, spec: Sequence[str] = SMALL) -> Undisturbed:
         time.sleep(POLL_S)
     assert ended(process) == 0, place.screen()[-3000:]
     ends = [*[began[name] for name in STAGES[1:]], used]
-    return Undisturbed(place.result(), {name: end - began[name] for name, end in zip(STAGES, ends, strict=True)})
+    return Undisturbed(
+        place.result(), {name: end - began[name] for name, end in zip(STAGES, ends, strict=True)}
+    )
 
 
 def disturbed(kind: str, seed: int, root: Path, whole: Undisturbed, number: int) -> Verdict:
@@ -70,7 +72,15 @@ def disturbed(kind: str, seed: int, root: Path, whole: Undisturbed, number: int)
     finally:
         place.stop()
     attempts = max(attempts, place.num_attempts())
-    return Verdict(kind, seed, what, place.num_hits, attempts, LATE if end == SAME and not place.num_hits else end, why)
+    return Verdict(
+        kind,
+        seed,
+        what,
+        place.num_hits,
+        attempts,
+        LATE if end == SAME and not place.num_hits else end,
+        why,
+    )
 
 
 def _resumed(place: Place, whole: Undisturbed) -> tuple[str, str, int]:
@@ -84,7 +94,11 @@ def _resumed(place: Place, whole: Undisturbed) -> tuple[str, str, int]:
         attempts += 1
     screen = place.screen()
     if "Traceback" in screen:
-        return WRONG, f"a traceback on the screen: {screen[screen.index('Traceback') :][-600:]}", attempts
+        return (
+            WRONG,
+            f"a traceback on the screen: {screen[screen.index('Traceback') :][-600:]}",
+            attempts,
+        )
     if code != 0:
         return (REFUSED if code is not None else WRONG), f"exit {code}: {screen[-300:]}", attempts
     result = place.result()
@@ -104,10 +118,14 @@ def _status(place: Place) -> int:
 
 def kinds_of(seed: int, only: Sequence[str] = ()) -> Iterator[str]:
     """Kinds of runs without end: all of them in a row, kills twice, and again."""
-    known = [kind for kind in FAULTS if (not only or kind in only) and (kind != "disk" or is_root())]
+    known = [
+        kind for kind in FAULTS if (not only or kind in only) and (kind != "disk" or is_root())
+    ]
     draw = random.Random(seed)
     while True:
-        yield from draw.sample([*known, *(kind for kind in known if kind == "kill")], k=len(known) + ("kill" in known))
+        yield from draw.sample(
+            [*known, *(kind for kind in known if kind == "kill")], k=len(known) + ("kill" in known)
+        )
 
 
 def main(argv: Sequence[str]) -> int:
@@ -119,7 +137,9 @@ def main(argv: Sequence[str]) -> int:
     work = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in whole.work.items())
     print(f"undisturbed: {work} s of processor time, in {root}", flush=True)
     endless = kinds_of(options.seed, options.kinds.split(",") if options.kinds else ())
-    kinds = iter(list(enumerate(islice(endless, 10_000))))  # Unlike a generator, an iterator that threads may share.
+    kinds = iter(
+        list(enumerate(islice(endless, 10_000)))
+    )  # Unlike a generator, an iterator that threads may share.
     verdicts: list[Verdict] = []
 
     def play(_: int) -> None:
@@ -135,7 +155,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--faults", type=int, default=100, help="no run begins after so many have hit")
+    parser.add_argument(
+        "--faults", type=int, default=100, help="no run begins after so many have hit"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600.0, help="no run begins after so many")
     parser.add_argument("--kinds", default="", help="only these, by comma")
@@ -148,7 +170,10 @@ def _played(kind: str, number: int, seed: int, root: Path, whole: Undisturbed) -
     """Plays one run, prints the verdict, and keeps the run only where something is to be looked at."""
     place = root / f"{number:03d}"
     verdict = disturbed(kind, seed * 1000 + number, place, whole, PER_RUN[kind])
-    print(f"{number:3d} {kind}: {verdict.end}, {verdict.hits} faults, {verdict.attempts} attempts: ", end="")
+    print(
+        f"{number:3d} {kind}: {verdict.end}, {verdict.hits} faults, {verdict.attempts} attempts: ",
+        end="",
+    )
     print(verdict.what, verdict.why, flush=True)
     if verdict.end in (SAME, LATE):
         subprocess.run(["umount", str(place)], stderr=subprocess.DEVNULL, check=False)

@@ -31,11 +31,14 @@ WITH_EPISODES = ("prepare", "train", "evaluate")
 """Stages that use the environment."""
 
 
-def _moments(draw: random.Random, work: Work, number: int, stages: Sequence[str] = STAGES) -> list[tuple[str, float]]:
+def _moments(
+    draw: random.Random, work: Work, number: int, stages: Sequence[str] = STAGES
+) -> list[tuple[str, float]]:
     """Moments in their order, each stage as often as the others: a stage, and processor time since it began."""
     drawn = [draw.choice(stages) for _ in range(number)]
     return sorted(
-        ((stage, draw.uniform(0, work[stage])) for stage in drawn), key=lambda one: (STAGES.index(one[0]), one[1])
+        ((stage, draw.uniform(0, work[stage])) for stage in drawn),
+        key=lambda one: (STAGES.index(one[0]), one[1]),
     )
 
 
@@ -67,7 +70,9 @@ def _play(place: Place, moments: Sequence[tuple[str, float]], act: Act, **enviro
     return "; ".join(done)
 
 
-def _to_the_end(place: Place, process: psutil.Popen, environ: Mapping[str, str], num_attempts: int = 3) -> None:
+def _to_the_end(
+    place: Place, process: psutil.Popen, environ: Mapping[str, str], num_attempts: int = 3
+) -> None:
     """Resume until the run has succeeded: what it needs, such as a server, may be gone later."""
     while ended(process) != 0 and num_attempts > 0 and place.quiet():
         process, num_attempts = place.go_on(**environ), num_attempts - 1
@@ -80,7 +85,11 @@ def kill(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Plac
     def strike(place: Place, process: psutil.Popen) -> str:
         who = draw.choice(("supervisor", "one", "all"))
         tree = sorted(place.processes(), key=lambda one: one.pid)
-        meant = {"supervisor": [psutil.Process(process.pid)], "one": draw.sample(tree, min(1, len(tree))), "all": tree}
+        meant = {
+            "supervisor": [psutil.Process(process.pid)],
+            "one": draw.sample(tree, min(1, len(tree))),
+            "all": tree,
+        }
         return f"{who} killed" if killed(meant[who]) else ""
 
     return place, _play(place, _moments(draw, work, number), strike)
@@ -117,7 +126,10 @@ def disk(draw: random.Random, root: Path, work: Work, number: int) -> tuple[Plac
     del work
     root.mkdir(parents=True)
     sizes = sorted(draw.uniform(0.02, 0.95) * OUTPUT_MB for _ in range(number))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={sizes[0] * 1024:.0f}k", "tmpfs", str(root)], check=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={sizes[0] * 1024:.0f}k", "tmpfs", str(root)],
+        check=True,
+    )
     place, said = Place(root), []
     for size in [*sizes, 8 * OUTPUT_MB]:
         subprocess.run(["mount", "-o", f"remount,size={size * 1024:.0f}k", str(root)], check=True)
@@ -174,7 +186,11 @@ def _server(name: str) -> LocalServer:
 def remote(root: Path, spec: Sequence[str] = SMALL) -> Iterator[tuple[Place, FaultProxy]]:
     """An environment at a URL, behind a proxy that breaks things."""
     with FaultProxy(_server("first")) as proxy:
-        address = (f"env.target={proxy.url}", "env.serve=null", f"env.allowed_origins=[{proxy.url}]")
+        address = (
+            f"env.target={proxy.url}",
+            "env.serve=null",
+            f"env.allowed_origins=[{proxy.url}]",
+        )
         yield Place(root, (*spec, *address), {"OPENREWARD_API_KEY": "any"}), proxy
 
 
@@ -204,7 +220,9 @@ async def _stalled(exchange: Exchange) -> None:
 async def forgotten(exchange: Exchange) -> None:
     """The real server forgets the session, as one does that is too old, and answers the call."""
     for path in ("/delete", "/delete_session"):
-        ending = Exchange("POST", path, exchange.headers, exchange.body, exchange.writer, exchange.upstream)
+        ending = Exchange(
+            "POST", path, exchange.headers, exchange.body, exchange.writer, exchange.upstream
+        )
         await (await ending.execute()).read()
         assert ending.to_upstream is not None
         ending.to_upstream.close()
@@ -239,14 +257,21 @@ def counted(place: Place, fault: Fault, what: str, said: list[str]) -> Fault:
 
 
 def _broken(
-    draw: random.Random, root: Path, what: str, fault: Fault, number: int, paths: Sequence[str] = tuple(REQUESTS)
+    draw: random.Random,
+    root: Path,
+    what: str,
+    fault: Fault,
+    number: int,
+    paths: Sequence[str] = tuple(REQUESTS),
 ) -> tuple[Place, str]:
     """Faults of single exchanges, at random places among all that the run makes."""
     said: list[str] = []
     with remote(root) as (place, proxy):
         for _ in range(number):
             path = draw.choice(paths)
-            proxy.inject(path, counted(place, fault, path, said), skip=draw.randrange(REQUESTS[path]))
+            proxy.inject(
+                path, counted(place, fault, path, said), skip=draw.randrange(REQUESTS[path])
+            )
         _to_the_end(place, place.begin(), {}, 2 + number)
     return place, f"{what}: {', '.join(said) or 'nothing'}"
 

@@ -112,7 +112,11 @@ class Place:
 
     def run(self) -> Path | None:
         """The newest run."""
-        return max((self.root / "outputs/runs").glob(f"{self.name}-*"), key=lambda path: path.name, default=None)
+        return max(
+            (self.root / "outputs/runs").glob(f"{self.name}-*"),
+            key=lambda path: path.name,
+            default=None,
+        )
 
     def stage_began(self, name: str, attempt: int = 1) -> bool:
         """Whether a stage has written its first line; the evaluation after training begins in the train stage."""
@@ -165,7 +169,9 @@ class Place:
         for line in (run / "metrics.jsonl").read_text().splitlines():
             values = json.loads(line)
             if values["stage"] == "train":
-                steps[values["step"]] = {name: value for name, value in values.items() if not name.startswith(CHANGES)}
+                steps[values["step"]] = {
+                    name: value for name, value in values.items() if not name.startswith(CHANGES)
+                }
         return {
             "weights": hashlib.sha256((run / "model/model.safetensors").read_bytes()).hexdigest(),
             "held out": results,

@@ -38,7 +38,9 @@ class Sample:
         return ended(self._go_on())
 
     def _in_prepare(self, process: psutil.Popen) -> None:
-        self._break("/create", network.status(502, executed=True), "answer to a creation lost in prepare")
+        self._break(
+            "/create", network.status(502, executed=True), "answer to a creation lost in prepare"
+        )
         assert _waited(process, lambda: len(self._proxy.requests("/create")) >= 6)
         self._kill("supervisor killed in prepare", [process])
         ended(process)
@@ -47,17 +49,27 @@ class Sample:
         self._jump(DAY_S)
         place, attempt = self.place, self.place.next_attempt
         assert _waited(process, lambda: place.stage_began("train", attempt))
-        self._break("/create", network.reset(executed=True), "connection reset at a creation in train")
+        self._break(
+            "/create", network.reset(executed=True), "connection reset at a creation in train"
+        )
         self._break("/messages", forgotten, "session expired in train")
         self._jump(-30 * DAY_S)
         assert _waited(process, lambda: self._checkpoint().exists())
-        self._kill("trainer killed after its first checkpoint", [one for one in place.processes() if _trains(one)])
+        self._kill(
+            "trainer killed after its first checkpoint",
+            [one for one in place.processes() if _trains(one)],
+        )
         assert ended(process) != 0
 
     def _in_evaluate(self, process: psutil.Popen) -> None:
         place, attempt = self.place, self.place.next_attempt
         assert _waited(process, lambda: place.stage_began("train", attempt))
-        self._break("/create", network.status(503, {"Retry-After": "0"}), "503 at a creation in evaluate", skip=9)
+        self._break(
+            "/create",
+            network.status(503, {"Retry-After": "0"}),
+            "503 at a creation in evaluate",
+            skip=9,
+        )
         assert _waited(process, lambda: place.stage_began("evaluate", attempt))
         self._hit("server replaced in evaluate")
         replace_server(self._proxy)

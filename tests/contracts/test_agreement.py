@@ -30,7 +30,15 @@ from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
 ROW = TaskRow(
-    "fake/train/0", "fake", Purpose.TRAIN, "train", 0, "h", (Message(role="user", content="play"),), "[]", 1.0
+    "fake/train/0",
+    "fake",
+    Purpose.TRAIN,
+    "train",
+    0,
+    "h",
+    (Message(role="user", content="play"),),
+    "[]",
+    1.0,
 )
 NO_RETRY = replace(RULES, limits=replace(RULES.limits, retries_per_episode=0))
 
@@ -72,7 +80,9 @@ class Script:
 STOP = ("</tool_call>", "</action>")
 
 
-def paying(reduction: Reduction, nonterminal: float | None = None, maximum: float | None = None) -> EnvConfig:
+def paying(
+    reduction: Reduction, nonterminal: float | None = None, maximum: float | None = None
+) -> EnvConfig:
     return replace(RULES, reward=reward_rule(reduction, nonterminal=nonterminal, maximum=maximum))
 
 
@@ -191,7 +201,10 @@ class DrawnMix(FakeMix):
 
 
 def check_drawn(
-    episodes: Sequence[Episode], chat: ChatTokens, read: Sequence[Sequence[int]], is_trained: Sequence[bool]
+    episodes: Sequence[Episode],
+    chat: ChatTokens,
+    read: Sequence[Sequence[int]],
+    is_trained: Sequence[bool],
 ) -> None:
     """Checks a group on ROW: each model has read its session's prompt, and an episode with a too long one is void."""
     assert sorted(episode.opening[0]["content"] for episode in episodes) == sorted(DRAWN)
@@ -199,9 +212,17 @@ def check_drawn(
         outcome = episode.settle()
         if len(episode.opening[0]["content"]) < 100:
             assert list(ids) == chat.prompt(episode.opening, ROW.tools)
-            assert (outcome.status is not EpisodeStatus.VOID, len(episode.turns) > 0, trained) == (True, True, True)
+            assert (outcome.status is not EpisodeStatus.VOID, len(episode.turns) > 0, trained) == (
+                True,
+                True,
+                True,
+            )
         else:
-            assert (outcome.status, outcome.num_tool_calls, trained) == (EpisodeStatus.VOID, 0, False)
+            assert (outcome.status, outcome.num_tool_calls, trained) == (
+                EpisodeStatus.VOID,
+                0,
+                False,
+            )
             assert str(outcome.void_reason).startswith("PromptTooLong: the session's prompt has ")
 
 
@@ -219,12 +240,20 @@ def bare(script: Script) -> EpisodeFacts:
             break
     outcome = episode.settle()
     end = tokenizer_and_model()[0].eos_token
-    said = [turn.text if script.ends_by_itself(turn.text) else turn.text + end for turn in episode.turns]
+    said = [
+        turn.text if script.ends_by_itself(turn.text) else turn.text + end for turn in episode.turns
+    ]
     return EpisodeFacts(outcome, dialogue(episode), "".join(said))
 
 
 def under_trls_engine(
-    model: Any, chat: ChatTokens, mix: Any, sampling: Any, num_episodes: int = 1, num_groups: int = 1, **own: Any
+    model: Any,
+    chat: ChatTokens,
+    mix: Any,
+    sampling: Any,
+    num_episodes: int = 1,
+    num_groups: int = 1,
+    **own: Any,
 ) -> list[Any]:
     """Groups of ROW, played with a model of this process; `own` as EpisodePlay takes it."""
     from xp.engines.play import EpisodePlay
@@ -239,7 +268,9 @@ def under_trls_engine(
     return list(EpisodePlay(engine, chat, numbered, mix, **own))
 
 
-def rollout_of(script: Script, mix: Any, max_tokens_per_turn: int = 200, overlong: Overlong | None = None) -> Any:
+def rollout_of(
+    script: Script, mix: Any, max_tokens_per_turn: int = 200, overlong: Overlong | None = None
+) -> Any:
     """The script, played by TRL's adapter."""
 
     tokenizer, _ = tokenizer_and_model()
@@ -263,7 +294,9 @@ def under_trl(script: Script) -> EpisodeFacts:
     assert resettled(rollout.record.trajectory("r", "train", 0), script) == rollout.outcome
     own = [
         token
-        for token, mask in zip(rollout.conversation.completion_ids, rollout.conversation.mask, strict=True)
+        for token, mask in zip(
+            rollout.conversation.completion_ids, rollout.conversation.mask, strict=True
+        )
         if mask
     ]
     return EpisodeFacts(rollout.outcome, dialogue(rollout.episode), tokenizer.decode(own))
@@ -313,7 +346,9 @@ def test_trls_adapter_agrees_with_the_bare_episode(script: Script) -> None:
     assert under_trl(script) == bare(script)
 
 
-@pytest.mark.parametrize("stop", [(), ("bu",)], ids=["no text ends a turn", "a text ends the turn at its limit"])
+@pytest.mark.parametrize(
+    "stop", [(), ("bu",)], ids=["no text ends a turn", "a text ends the turn at its limit"]
+)
 def test_a_turn_cut_by_trls_adapter_truncates_its_episode(stop: tuple[str, ...]) -> None:
     from xp.backends.trl.worker.rollout import Rollouts
 
@@ -321,7 +356,9 @@ def test_a_turn_cut_by_trls_adapter_truncates_its_episode(stop: tuple[str, ...])
     limit = len(tokenizer("It was the bu", add_special_tokens=False)["input_ids"])
     script = Script("is cut", ("It was the bu",), stop=stop)
     rollout = rollout_of(script, FakeMix(RULES), limit)
-    own: Any = SimpleNamespace(_config=SimpleNamespace(spec=run_spec(algorithm__mask_truncated=True)))
+    own: Any = SimpleNamespace(
+        _config=SimpleNamespace(spec=run_spec(algorithm__mask_truncated=True))
+    )
     assert len(rollout.conversation.completion_ids) == limit
     assert rollout.outcome.status is (EpisodeStatus.STOPPED if stop else EpisodeStatus.TRUNCATED)
     assert Rollouts._is_masked(own, rollout) is not bool(stop)
@@ -344,9 +381,13 @@ def test_a_trajectory_keeps_the_engines_prompt_where_prompts_are_kept(keep: bool
 def test_trls_engine_loss_and_record_have_the_live_prompt(places: int) -> None:
     tokenizer, model = tokenizer_and_model()
     chat, mix = ChatTokens(tokenizer, keeps_prompts=True), DrawnMix()
-    rollouts = under_trls_engine(model, chat, mix, sampling_of(400, 8, 40), len(DRAWN), places=places)
+    rollouts = under_trls_engine(
+        model, chat, mix, sampling_of(400, 8, 40), len(DRAWN), places=places
+    )
     trained = [any(rollout.conversation.mask) for rollout in rollouts]
-    check_drawn(mix.episodes, chat, [rollout.conversation.prompt_ids for rollout in rollouts], trained)
+    check_drawn(
+        mix.episodes, chat, [rollout.conversation.prompt_ids for rollout in rollouts], trained
+    )
     for rollout in rollouts:
         record = rollout.record.trajectory("r", "train", 0)
         assert list(record.messages[:1]) == list(rollout.episode.opening)
@@ -363,7 +404,9 @@ def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int)
     sampling = sampling_of(400, 200, 2000, temperature=0.0)
     grouped.ALL_OPEN.clear()
     with grouped.mixture(function) as mix:
-        rollouts = under_trls_engine(model, chat, mix, sampling, size, 2, places=places, group_size=size)
+        rollouts = under_trls_engine(
+            model, chat, mix, sampling, size, 2, places=places, group_size=size
+        )
     if function == "overtaken":
         assert {rollout.outcome.reward for rollout in rollouts} == {None, 3.0}
         return
@@ -371,7 +414,9 @@ def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int)
         outcomes = [rollout.outcome for rollout in group]
         assert outcomes == [rollout.record.trajectory("r", "train", 0).outcome for rollout in group]
         if function == "ranked":
-            grouped.check_group(outcomes, [rollout.record.played().outcome.reward for rollout in group])
+            grouped.check_group(
+                outcomes, [rollout.record.played().outcome.reward for rollout in group]
+            )
         else:
             grouped.check_void_group(outcomes)
 
@@ -379,4 +424,6 @@ def test_a_groups_rewards_reach_trls_loss_and_record(function: str, places: int)
 def test_the_scripts_reach_every_status_and_an_outage_has_no_reward() -> None:
     outcomes = [bare(script).outcome for script in SCRIPTS]
     assert {one.status for one in outcomes} == set(EpisodeStatus) - {EpisodeStatus.ONGOING}
-    assert [(one.reward is None) == (one.status is EpisodeStatus.VOID) for one in outcomes] == [True] * len(SCRIPTS)
+    assert [(one.reward is None) == (one.status is EpisodeStatus.VOID) for one in outcomes] == [
+        True
+    ] * len(SCRIPTS)

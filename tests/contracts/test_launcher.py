@@ -28,9 +28,15 @@ class TestLocalLauncher(LauncherSuite):
         assert caught.value.code == ExitCode.RUN_DIR
         assert (context.outputs / "count").read_text() == "x"
 
-    def test_a_missing_module_is_named_with_the_command_that_installs_it(self, context: Context) -> None:
-        needy = stage("train", "pass", runtime=Runtime(packages=("json", "no_such_trainer", "other.part")))
-        with pytest.raises(XpError, match=r"no_such_trainer, other.*-m pip install no_such_trainer other") as caught:
+    def test_a_missing_module_is_named_with_the_command_that_installs_it(
+        self, context: Context
+    ) -> None:
+        needy = stage(
+            "train", "pass", runtime=Runtime(packages=("json", "no_such_trainer", "other.part"))
+        )
+        with pytest.raises(
+            XpError, match=r"no_such_trainer, other.*-m pip install no_such_trainer other"
+        ) as caught:
             LocalLauncher().check([needy], context)
         assert caught.value.code == ExitCode.RUNTIME
 
@@ -44,4 +50,6 @@ class TestLocalLauncher(LauncherSuite):
     ) -> None:
         monkeypatch.delenv("SOME_PATH", raising=False)
         with pytest.raises(XpError, match="export SOME_PATH="):
-            LocalLauncher().check([stage("train", "pass", runtime=Runtime(project="SOME_PATH"))], context)
+            LocalLauncher().check(
+                [stage("train", "pass", runtime=Runtime(project="SOME_PATH"))], context
+            )

@@ -43,7 +43,11 @@ ALGORITHMS = {
     "custom": ("algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:mine"),
     "opd": ("algorithm=opd", "algorithm.distill.teacher=Org/Teacher"),
     "opd on a server": (
-        *("algorithm=opd", "algorithm.distill.teacher=teacher", "algorithm.distill.url=http://127.0.0.1:8000/v1"),
+        *(
+            "algorithm=opd",
+            "algorithm.distill.teacher=teacher",
+            "algorithm.distill.url=http://127.0.0.1:8000/v1",
+        ),
         "algorithm.distill.key=TEACHER_KEY",
     ),
 }
@@ -64,7 +68,9 @@ def with_algorithm(name: str, backend: BackendName) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("backend", list(BackendName))
 @pytest.mark.parametrize("overrides", SPECS.values(), ids=SPECS)
-def test_a_backend_says_what_it_makes_of_every_field(backend: BackendName, overrides: tuple[str, ...]) -> None:
+def test_a_backend_says_what_it_makes_of_every_field(
+    backend: BackendName, overrides: tuple[str, ...]
+) -> None:
     check_meanings(composed((*overrides, f"backend={backend}")))
 
 
@@ -84,7 +90,11 @@ def test_a_fact_about_a_field_has_one_home(rows: Sequence[Row]) -> None:
 
 PATHS = [path for path, _ in schema_fields(RunSpec)]
 SECTIONS = {above for path in PATHS for above in upwards(path) if above != path}
-LEAVES = [re.sub(r"\.?\*", "", path.replace("env.members.*", "env")) for path in PATHS if path not in SECTIONS]
+LEAVES = [
+    re.sub(r"\.?\*", "", path.replace("env.members.*", "env"))
+    for path in PATHS
+    if path not in SECTIONS
+]
 
 
 @pytest.mark.parametrize("rows", [trl, skyrl, slime], ids=["trl", "skyrl", "slime"])
@@ -101,7 +111,11 @@ def test_the_modules_of_xp_exist_and_mention_their_fields() -> None:
         if entry is None:
             continue
         place = Path(__file__).parents[2] / entry.replace(".", "/")
-        files = [place.with_suffix(".py")] if place.with_suffix(".py").is_file() else [*place.rglob("*.py")]
+        files = (
+            [place.with_suffix(".py")]
+            if place.with_suffix(".py").is_file()
+            else [*place.rglob("*.py")]
+        )
         word = re.compile(rf"\b{path.rpartition('.')[2]}\b")
         if not any(word.search(file.read_text()) for file in files):
             unmentioned.append(f"{path} in {entry}")
@@ -109,7 +123,9 @@ def test_the_modules_of_xp_exist_and_mention_their_fields() -> None:
 
 
 @pytest.mark.parametrize("backend", list(BackendName))
-def test_a_field_that_a_trainer_lacks_is_refused_by_each_value_but_its_default(backend: BackendName) -> None:
+def test_a_field_that_a_trainer_lacks_is_refused_by_each_value_but_its_default(
+    backend: BackendName,
+) -> None:
     spec = composed((*REFERENCE, f"backend={backend}"))
     wrong = []
     for row in (row for row in BY_BACKEND[backend].ROWS if row.is_missing):
@@ -153,7 +169,9 @@ class TestSlime(BackendSuite):
 
 @pytest.mark.parametrize("backend", list(BackendName))
 @pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_a_changed_algorithm_field_changes_the_job_or_is_refused(backend: BackendName, name: str) -> None:
+def test_a_changed_algorithm_field_changes_the_job_or_is_refused(
+    backend: BackendName, name: str
+) -> None:
     base = with_algorithm(name, backend)
     plain = composed(base)
     check_meanings(plain)
@@ -163,7 +181,9 @@ def test_a_changed_algorithm_field_changes_the_job_or_is_refused(backend: Backen
         pytest.skip(f"backend={backend} has no {name}")
     module, reference = backend_of(plain), composed((*REFERENCE, f"backend={backend}"))
     known = module.meanings(reference)
-    new = [field for field, meaning in module.meanings(plain).items() if meaning != known.get(field)]
+    new = [
+        field for field, meaning in module.meanings(plain).items() if meaning != known.get(field)
+    ]
     assert dropped(base, [field for field in new if is_of_the_algorithm(field)]) == []
     keys = [key for row in BY_BACKEND[backend].ROWS for key in row.keys(plain)]
     assert len(keys) == len(set(keys)), "two rows render one key"
@@ -172,14 +192,25 @@ def test_a_changed_algorithm_field_changes_the_job_or_is_refused(backend: Backen
 @pytest.mark.parametrize("backend", list(BackendName))
 def test_the_rules_of_an_environment_reach_the_job(backend: BackendName) -> None:
     base = (*REFERENCE, f"backend={backend}")
-    for change in ("env.max_turns=3", "env.reward.reduction=last", "env.limits.episode_timeout_s=77.0"):
+    for change in (
+        "env.max_turns=3",
+        "env.reward.reduction=last",
+        "env.limits.episode_timeout_s=77.0",
+    ):
         assert rendered(composed((*base, change))) != rendered(composed(base)), change
 
 
 @pytest.mark.parametrize("backend", list(BackendName))
-def test_a_changed_field_of_a_fine_tuning_changes_the_job_or_is_refused(backend: BackendName, tmp_path: Path) -> None:
+def test_a_changed_field_of_a_fine_tuning_changes_the_job_or_is_refused(
+    backend: BackendName, tmp_path: Path
+) -> None:
     (tmp_path / "talk.jsonl").touch()
-    base = (*REFERENCE, f"backend={backend}", f"sft.data={tmp_path}/talk.jsonl", "training.reference=sft")
+    base = (
+        *REFERENCE,
+        f"backend={backend}",
+        f"sft.data={tmp_path}/talk.jsonl",
+        "training.reference=sft",
+    )
     spec = composed(base)
     assert spec_refusals(spec) == []
     meanings = backend_of(spec).meanings(spec)
@@ -188,7 +219,9 @@ def test_a_changed_field_of_a_fine_tuning_changes_the_job_or_is_refused(backend:
     assert {f"sft.{name}" for name in type(spec.sft).model_fields} == set(fields)
     assert dropped(base, fields) == []
     assert [
-        field for field in fields if meanings[field].support is not Support.EXACT and not meanings[field].note
+        field
+        for field in fields
+        if meanings[field].support is not Support.EXACT and not meanings[field].note
     ] == []
 
 

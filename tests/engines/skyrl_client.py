@@ -23,7 +23,14 @@ LENGTH, TURNS = 20, 4
 
 async def gap(client: Any, model: Any, prompt: list[int]) -> float:
     """Mean difference of the server's log-probabilities of what it writes from the model's."""
-    sampling = {"max_tokens": LENGTH, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": 1, "ignore_eos": True}
+    sampling = {
+        "max_tokens": LENGTH,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": -1,
+        "logprobs": 1,
+        "ignore_eos": True,
+    }
     asked = {
         "prompt_token_ids": [prompt] * TURNS,
         "session_ids": [str(number) for number in range(TURNS)],
@@ -34,7 +41,9 @@ async def gap(client: Any, model: Any, prompt: list[int]) -> float:
     for ids, own in zip(answer["response_ids"], answer["response_logprobs"], strict=True):
         with torch.inference_mode():
             logits = model(torch.tensor([[*prompt, *ids]])).logits[0, :-1]
-        models = logits.log_softmax(-1).gather(1, torch.tensor([*prompt, *ids])[1:, None])[-len(ids) :, 0]
+        models = logits.log_softmax(-1).gather(1, torch.tensor([*prompt, *ids])[1:, None])[
+            -len(ids) :, 0
+        ]
         found += [abs(one - other) for one, other in zip(own, models.tolist(), strict=True)]
     return sum(found) / len(found)
 
@@ -74,21 +83,33 @@ def main(directory: str, url: str, place: str) -> None:
     cpu_torch.prepare_process()
     import torch.distributed as dist
     from skyrl.backends.skyrl_train.inference_servers import vllm_router
-    from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
+    from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import (
+        RemoteInferenceClient,
+    )
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from vllm_router.router_args import RouterArgs
 
     vllm_router.get_node_ip = lambda: HOST  # Ray's, which is not here
     arguments = RouterArgs(
-        host=HOST, prometheus_host=HOST, port=free_port(), policy="consistent_hash", worker_urls=[url]
+        host=HOST,
+        prometheus_host=HOST,
+        port=free_port(),
+        policy="consistent_hash",
+        worker_urls=[url],
     )
     router = vllm_router.VLLMRouter(arguments, log_path=place)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    dist.init_process_group(backend="gloo", init_method=f"file://{Path(place).absolute()}/store", rank=0, world_size=1)
+    dist.init_process_group(
+        backend="gloo", init_method=f"file://{Path(place).absolute()}/store", rank=0, world_size=1
+    )
     try:
         client = RemoteInferenceClient(
-            proxy_url=router.start(), server_urls=[url], model_name=directory, tokenizer=tokenizer, data_parallel_size=1
+            proxy_url=router.start(),
+            server_urls=[url],
+            model_name=directory,
+            tokenizer=tokenizer,
+            data_parallel_size=1,
         )
         found = asyncio.run(updates(client, model, tokenizer("Where is the key?")["input_ids"]))
     finally:

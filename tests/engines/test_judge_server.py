@@ -36,19 +36,37 @@ sys.exit(7)
 def test_a_program_beside_vllm_is_answered_with_the_key_alone(tmp_path: Path) -> None:
     leave_model(tmp_path / "judge")
     (tmp_path / "a_program.py").write_text(PROGRAM)
-    words = ("--tensor-parallel-size", "1", "--generation-config", "vllm", "--gpu-memory-utilization", "0.2")
+    words = (
+        "--tensor-parallel-size",
+        "1",
+        "--generation-config",
+        "vllm",
+        "--gpu-memory-utilization",
+        "0.2",
+    )
     server = VLLMServer(words, 0, 1200.0, 600.0)
-    spec = compose(["env=multiply", f"env.judge={{rubric: Long, model: {{serve: {tmp_path}/judge, name: a}}}}"])
+    spec = compose(
+        ["env=multiply", f"env.judge={{rubric: Long, model: {{serve: {tmp_path}/judge, name: a}}}}"]
+    )
     judge = spec.served_judge
     assert judge is not None
     config = JudgeServer(judge, spec.launcher, False, server, 0, str(tmp_path / "judge.log"))
     (tmp_path / "judge.json").write_text(config.to_json())
-    command = [sys.executable, "-m", "xp.engines.judge_server", str(tmp_path / "judge.json"), "-m", "a_program"]
+    command = [
+        sys.executable,
+        "-m",
+        "xp.engines.judge_server",
+        str(tmp_path / "judge.json"),
+        "-m",
+        "a_program",
+    ]
     environ = {
         **os.environ,
         "PYTHONPATH": f"{Path(__file__).parents[2]}:{tmp_path}",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 7, done.stdout[-2000:] + done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1]) == [[200, True], 401]

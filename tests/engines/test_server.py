@@ -24,7 +24,9 @@ pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(1500)]
 LENGTH = 24
 
 
-def written(served: RunningServer, log: Path, prompt: Sequence[int], max_tokens: int, *stop: str) -> list[int]:
+def written(
+    served: RunningServer, log: Path, prompt: Sequence[int], max_tokens: int, *stop: str
+) -> list[int]:
     """Tokens that the model writes at temperature 0."""
     sampling = sampling_of(600, LENGTH, 300, temperature=0.0, stop=stop)
     writer = CompletionClient(served.url, sampling, [], str(log), key=served.key)
@@ -35,7 +37,9 @@ def written(served: RunningServer, log: Path, prompt: Sequence[int], max_tokens:
 
 def check_ends(served: RunningServer, log: Path) -> None:
     tokenizer, _ = tokenizer_and_model()
-    prompt = tokenizer("Where is the key? The butler was in the library with the candlestick.")["input_ids"]
+    prompt = tokenizer("Where is the key? The butler was in the library with the candlestick.")[
+        "input_ids"
+    ]
     whole = written(served, log, prompt, LENGTH)
     assert len(whole) == LENGTH
     # The same again, which a prefix cache answers from what it has kept.
@@ -77,7 +81,9 @@ def test_turns_end_where_they_should_and_a_lost_server_is_told(
     def play() -> None:
         with running(server, config.reference, "", log) as served:
             check_ends(served, log)
-            alive = (one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE)
+            alive = (
+                one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE
+            )
             (guard,) = (one for one in alive if config.reference in one.cmdline())
             for process in guard.children(recursive=True):
                 process.send_signal(sent)

@@ -27,8 +27,18 @@ BAR = 1e-4
 """Largest gap between engine and trainer of one set of weights in float32."""
 REPOSITORY = Path(__file__).parents[2]
 SMALL = (
-    *("backend=skyrl", "hardware=cpu", "backend.engine.name=vllm", "backend.engine.memory_fraction=0.1"),
-    *("env.train.num_tasks=5", "env.held_out.num_tasks=4", "training.prompts_per_step=2", "training.group_size=2"),
+    *(
+        "backend=skyrl",
+        "hardware=cpu",
+        "backend.engine.name=vllm",
+        "backend.engine.memory_fraction=0.1",
+    ),
+    *(
+        "env.train.num_tasks=5",
+        "env.held_out.num_tasks=4",
+        "training.prompts_per_step=2",
+        "training.group_size=2",
+    ),
     *("training.micro_batch_size=2", "training.warmup_updates=0", "training.learning_rate=0.01"),
     # An untrained model earns nothing: the entropy bonus alone moves its weights.
     "training.entropy_coef=0.5",
@@ -67,7 +77,9 @@ def run(
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     argv = [sys.executable, "-m", program, module, config, json.dumps(faults)]
     environ = {**inherited, **job.env, "XP_ONE_MACHINE": "1", "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=timeout_s)
+    return subprocess.run(
+        argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=timeout_s
+    )
 
 
 def gaps(outputs: Path, name: str) -> list[float]:
@@ -110,7 +122,11 @@ EXTENSION = "xp.backends.skyrl.worker.rehearsal.extension.SkyRLExtension"
 @pytest.mark.parametrize(
     ("faults", "instead", "step"),
     [
-        (None, ("inference_engine.model_dtype=float32", "inference_engine.model_dtype=bfloat16"), 1),
+        (
+            None,
+            ("inference_engine.model_dtype=float32", "inference_engine.model_dtype=bfloat16"),
+            1,
+        ),
         (UNTIED, ("", ""), 2),
         (None, (EXTENSION, "tests.engines.packed_head.SkyRLExtension"), 2),
     ],

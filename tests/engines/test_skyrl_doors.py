@@ -62,7 +62,9 @@ def doors(key: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]
     from xp.backends.skyrl.worker import engine_key
     from xp.engines.key_check import EngineKeyCheck
 
-    server = uvicorn.Server(uvicorn.Config(EngineKeyCheck(_nothing), host="127.0.0.1", port=0, log_level="error"))
+    server = uvicorn.Server(
+        uvicorn.Config(EngineKeyCheck(_nothing), host="127.0.0.1", port=0, log_level="error")
+    )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -99,7 +101,13 @@ def doors(key: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]
 async def _nothing(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] == "http":
         await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", b"application/json")],
+            }
+        )
         await send({"type": "http.response.body", "body": b"{}"})
 
 
@@ -109,7 +117,9 @@ def test_router_and_engine_listen_on_loopback_alone(doors: Doors) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), REQUESTS)
-@pytest.mark.parametrize("said", [{}, {"authorization": "Bearer no"}, {"origin": "http://evil.example"}])
+@pytest.mark.parametrize(
+    "said", [{}, {"authorization": "Bearer no"}, {"origin": "http://evil.example"}]
+)
 def test_the_router_hands_nothing_on_without_the_key(
     doors: Doors, method: str, path: str, said: dict[str, str]
 ) -> None:
@@ -120,27 +130,40 @@ def test_the_router_hands_nothing_on_without_the_key(
 @pytest.mark.parametrize("path", ["/inference/v1/generate", "/v1/completions"])
 def test_the_router_hands_on_what_has_the_key(doors: Doors, key: str, path: str) -> None:
     said = {"authorization": f"Bearer {key}"}
-    assert httpx.post(doors.url + path, headers=said, json={"prompt": "x"}, trust_env=False).status_code == 200
+    assert (
+        httpx.post(
+            doors.url + path, headers=said, json={"prompt": "x"}, trust_env=False
+        ).status_code
+        == 200
+    )
 
 
 @pytest.mark.usefixtures("doors")
 def test_the_end_of_a_session_is_not_sent(caplog: pytest.LogCaptureFixture) -> None:
-    from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import RemoteInferenceClient
+    from skyrl.backends.skyrl_train.inference_servers.remote_inference_client import (
+        RemoteInferenceClient,
+    )
 
     from xp.backends.skyrl.worker.engine_key import EngineClient
 
     async def ended(kind: Any) -> None:
-        client = kind(proxy_url="http://127.0.0.1:1", server_urls=[], model_name="m", data_parallel_size=1)
+        client = kind(
+            proxy_url="http://127.0.0.1:1", server_urls=[], model_name="m", data_parallel_size=1
+        )
         await client.finish_session("a")
         await client.aclose()
 
     for kind, warnings in ((RemoteInferenceClient, 1), (EngineClient, 0)):
         caplog.clear()
         asyncio.run(ended(kind))
-        assert len([one for one in caplog.records if "finish_session" in one.getMessage()]) == warnings
+        assert (
+            len([one for one in caplog.records if "finish_session" in one.getMessage()]) == warnings
+        )
 
 
-def test_a_session_of_an_ended_loop_is_no_error(doors: Doors, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_session_of_an_ended_loop_is_no_error(
+    doors: Doors, caplog: pytest.LogCaptureFixture
+) -> None:
     from xp.backends.skyrl.worker.engine_key import EngineClient
 
     client = EngineClient(proxy_url=doors.url, server_urls=[], model_name="m", data_parallel_size=1)
@@ -157,7 +180,9 @@ def test_a_session_of_an_ended_loop_is_no_error(doors: Doors, caplog: pytest.Log
 
 def test_vllms_app_takes_the_middleware_as_skyrl_hands_it_over(key: str) -> None:
     from fastapi.testclient import TestClient
-    from skyrl.backends.skyrl_train.inference_servers.vllm_server_actor import _build_standalone_cli_args
+    from skyrl.backends.skyrl_train.inference_servers.vllm_server_actor import (
+        _build_standalone_cli_args,
+    )
     from vllm.entrypoints.openai.api_server import build_app
 
     args = _build_standalone_cli_args([])

@@ -14,7 +14,12 @@ from tests.support.resuming import lose_once, process_with
 from xp.errors import ExitCode
 
 pytestmark = [needs_vllm, pytest.mark.slow, pytest.mark.timeout(3700)]
-SERVED = ("backend=skyrl", "hardware=cpu", "backend.engine.name=vllm", "backend.engine.memory_fraction=0.1")
+SERVED = (
+    "backend=skyrl",
+    "hardware=cpu",
+    "backend.engine.name=vllm",
+    "backend.engine.memory_fraction=0.1",
+)
 
 
 def test_a_run_resumes_after_its_engine_was_killed(tmp_path: Path) -> None:

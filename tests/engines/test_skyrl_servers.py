@@ -28,8 +28,20 @@ BAR = 1e-4
 ARGUMENTS = (
     *("--host", HOST, "--dtype", "float32", "--enforce-eager"),
     *("--worker-cls", CPU_WORKER, "--worker-extension-cls", EXTENSION),
-    *("--weight-transfer-config", json.dumps({"backend": "gloo"}), "--logprobs-mode", "processed_logprobs"),
-    *("--distributed-executor-backend", "mp", "--gpu-memory-utilization", "0.1", "--max-num-seqs", "8"),
+    *(
+        "--weight-transfer-config",
+        json.dumps({"backend": "gloo"}),
+        "--logprobs-mode",
+        "processed_logprobs",
+    ),
+    *(
+        "--distributed-executor-backend",
+        "mp",
+        "--gpu-memory-utilization",
+        "0.1",
+        "--max-num-seqs",
+        "8",
+    ),
     *("--generation-config", "vllm", "--seed", "1"),
 )
 
@@ -46,29 +58,54 @@ def test_two_updates_reach_the_server_and_one_that_is_not_sent_shows(tmp_path: P
         "TORCH_COMPILE_DISABLE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     }
-    command = [sys.executable, "-m", "tests.engines.skyrl_server", "--model", str(base), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.engines.skyrl_server",
+        "--model",
+        str(base),
+        "--port",
+        str(port),
+    ]
     with log.open("wb") as file:
         server = subprocess.Popen(
-            [*command, *ARGUMENTS], env=environ, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            [*command, *ARGUMENTS],
+            env=environ,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     try:
         while not _answers(port):
             assert server.poll() is None, log.read_text()[-4000:]
             time.sleep(1)
-        words = ["-m", "tests.engines.skyrl_client", str(base), f"http://{HOST}:{port}", str(tmp_path)]
-        done = subprocess.run([sys.executable, *words], env=environ, capture_output=True, text=True, check=False)
+        words = [
+            "-m",
+            "tests.engines.skyrl_client",
+            str(base),
+            f"http://{HOST}:{port}",
+            str(tmp_path),
+        ]
+        done = subprocess.run(
+            [sys.executable, *words], env=environ, capture_output=True, text=True, check=False
+        )
     finally:
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
         server.wait()
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
+    found = json.loads(
+        next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:]
+    )
     print({name: [f"{one:.1e}" for one in gaps] for name, gaps in found.items()})
     assert max(found["sent"]) < BAR
     assert min(found["stale"]) > BAR
 
 
 def _answers(port: int) -> bool:
-    with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=5) as response:
+    with (
+        suppress(OSError),
+        urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=5) as response,
+    ):
         return bool(response.status == 200)
     return False

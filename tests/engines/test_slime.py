@@ -32,15 +32,30 @@ from xp.engines.key_check import headers
 from xp.lib import loopback, private_ray
 from xp.lib.loopback import HOST, free_port
 
-needs_server = pytest.mark.skipif(find_spec("xgrammar") is None, reason="SGLang's server is not here: make test-sglang")
+needs_server = pytest.mark.skipif(
+    find_spec("xgrammar") is None, reason="SGLang's server is not here: make test-sglang"
+)
 pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 GROUP = 4
 BAR = 1e-4
 """Largest mean gap between the engine's log-probabilities and those of the weights on disk."""
 ON_CPU = (
-    *("--sglang-device", "cpu", "--sglang-dtype", "float32", "--sglang-attention-backend", "torch_native"),
-    *("--sglang-sampling-backend", "pytorch", "--sglang-grammar-backend", "none", "--sglang-disable-cuda-graph"),
+    *(
+        "--sglang-device",
+        "cpu",
+        "--sglang-dtype",
+        "float32",
+        "--sglang-attention-backend",
+        "torch_native",
+    ),
+    *(
+        "--sglang-sampling-backend",
+        "pytorch",
+        "--sglang-grammar-backend",
+        "none",
+        "--sglang-disable-cuda-graph",
+    ),
     *("--sglang-max-total-tokens", "20000", "--sglang-mem-fraction-static", "0.6"),
     # As xp.backends.slime.worker.program says it.
     *("--router-prometheus-host", HOST),
@@ -122,7 +137,9 @@ def gap(model: Any, samples: list[Any]) -> float:
         own = of_model[-sample.response_length :].tolist()
         found += [
             abs(mine - engines)
-            for mine, engines, is_policys in zip(own, sample.rollout_log_probs, sample.loss_mask, strict=True)
+            for mine, engines, is_policys in zip(
+                own, sample.rollout_log_probs, sample.loss_mask, strict=True
+            )
             if is_policys
         ]
     return sum(found) / len(found)
@@ -134,7 +151,9 @@ def rollout(args: Any, root: Path) -> list[Any]:
     return play_group(args, group_of(ROW, GROUP))
 
 
-def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(servers: Servers, tmp_path: Path) -> None:
+def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(
+    servers: Servers, tmp_path: Path
+) -> None:
     server, args = servers.engine, servers.args
     assert gap(tokenizer_and_model()[1], rollout(args, tmp_path)) < BAR
     for version in (1, 2):
@@ -155,15 +174,26 @@ def test_slimes_rollout_has_the_weights_that_slimes_engine_took_from_disk(server
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        *(("POST", f"/{name}") for name in ("generate", "v1/chat/completions", "flush_cache", "abort_request")),
-        *(("POST", f"/{name}") for name in ("update_weights_from_disk", "pause_generation", "weights_checker")),
+        *(
+            ("POST", f"/{name}")
+            for name in ("generate", "v1/chat/completions", "flush_cache", "abort_request")
+        ),
+        *(
+            ("POST", f"/{name}")
+            for name in ("update_weights_from_disk", "pause_generation", "weights_checker")
+        ),
         *(("GET", f"/{name}") for name in ("health_generate", "v1/models", "docs")),
     ],
 )
-def test_the_engine_refuses_whoever_does_not_say_its_key(servers: Servers, method: str, path: str) -> None:
+def test_the_engine_refuses_whoever_does_not_say_its_key(
+    servers: Servers, method: str, path: str
+) -> None:
     engine = f"http://{HOST}:{servers.engine.server_port}"
     for said in ({}, {"Authorization": "Bearer None"}):
-        assert requests.request(method, engine + path, json={}, headers=said, timeout=60).status_code == 401
+        assert (
+            requests.request(method, engine + path, json={}, headers=said, timeout=60).status_code
+            == 401
+        )
     assert requests.get(f"{engine}/v1/models", headers=headers(), timeout=60).ok
 
 

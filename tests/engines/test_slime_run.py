@@ -56,7 +56,9 @@ def answers_of(pid: int) -> dict[tuple[str, int], int]:
     return found
 
 
-def test_a_run_rolls_out_on_sglang_while_strangers_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_rolls_out_on_sglang_while_strangers_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = spec_of(tiny_directory(tmp_path), "hardware.accelerators_per_node=1")
     places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
     run(prepare_stage(spec, places, trains=True).job, tmp_path)
@@ -75,19 +77,29 @@ def test_a_run_rolls_out_on_sglang_while_strangers_are_refused(tmp_path: Path, m
             seen |= answers_of(process.pid)
             time.sleep(2)
     finally:
-        for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ():
+        for child in (
+            psutil.Process(process.pid).children(recursive=True) if process.poll() is None else ()
+        ):
             child.kill()
         process.kill()
         process.wait()
     assert process.returncode == 0, log.read_text()[-6000:]
-    lines = [json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()
+    ]
     ends = [(line["stage"], line["step"]) for line in lines]
     assert ends == [("evaluate", 0), ("train", 1), ("train", 2), ("evaluate", 2)]
     lines = lines[1:3]
-    assert all(line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines)
+    assert all(
+        line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines
+    )
     everywhere = off_loopback(heard)
     assert not {name for name, _, _ in everywhere} & {"gcs_server", "raylet"}
-    assert not {port for _, _, port in everywhere} & {port for _, port in seen}, "torch's own stores alone"
-    refused = {port for (path, port), status in seen.items() if (path, status) == ("/generate", 401)}
+    assert not {port for _, _, port in everywhere} & {port for _, port in seen}, (
+        "torch's own stores alone"
+    )
+    refused = {
+        port for (path, port), status in seen.items() if (path, status) == ("/generate", 401)
+    }
     assert len(refused) >= 2, (seen, "the router and the engine")
     assert 200 not in {status for (_, port), status in seen.items() if port in refused}

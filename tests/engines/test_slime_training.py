@@ -26,16 +26,29 @@ pytestmark = [needs_slime, needs_server, pytest.mark.slow, pytest.mark.timeout(3
 
 ON_CPU = Path(__file__).with_name("slime_on_cpu")
 SMALL = (
-    *("env.train.num_tasks=16", "env.held_out.num_tasks=8", "training.prompts_per_step=2", "training.group_size=4"),
+    *(
+        "env.train.num_tasks=16",
+        "env.held_out.num_tasks=8",
+        "training.prompts_per_step=2",
+        "training.group_size=4",
+    ),
     *("training.micro_batch_size=8", "training.checkpoint_every=1", "training.warmup_updates=2"),
 )
 
 
 def xp(*words: str) -> str:
     """Run xp in the environment of these tests, whose Python has Slime's packages; returns its output."""
-    environ = {**os.environ, "PATH": f"{ON_CPU / 'gpus'}:{os.environ['PATH']}", "SLIME_PYTHON": sys.executable}
+    environ = {
+        **os.environ,
+        "PATH": f"{ON_CPU / 'gpus'}:{os.environ['PATH']}",
+        "SLIME_PYTHON": sys.executable,
+    }
     done = subprocess.run(
-        [sys.executable, "-m", "xp", *words], env=environ, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "xp", *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return done.stdout
@@ -77,29 +90,55 @@ def test_slime_trains_evaluates_and_goes_on_from_its_checkpoint(tmp_path: Path) 
 
 
 def test_slime_plays_a_step_ahead_by_its_own_asynchronous_program(tmp_path: Path) -> None:
-    ahead = ("training.max_staleness=1", "algorithm.importance_correction=token_truncate", "evaluation.num_tasks=2")
+    ahead = (
+        "training.max_staleness=1",
+        "algorithm.importance_correction=token_truncate",
+        "evaluation.num_tasks=2",
+    )
     xp(*sweep_words("slime", [1], tmp_path, str(ON_CPU / "python"), 3), *SMALL, *ahead)
     (run,) = (tmp_path / "runs").iterdir()
     lines = read_metrics(run / "metrics.jsonl", "train")
-    assert [(line["step"], line["training/staleness"]) for line in lines] == [(1, 0), (2, 1), (3, 1)]
+    assert [(line["step"], line["training/staleness"]) for line in lines] == [
+        (1, 0),
+        (2, 1),
+        (3, 1),
+    ]
     # The policy has changed since it sampled what it is trained on.
     gaps = [line["training/logprob_gap"] for line in lines]
     assert gaps[0] < 1e-4 < min(gaps[1:])
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_trains_two_steps(tmp_path: Path, program: Callable[[Path], tuple[str, ...]]) -> None:
-    words = [*sweep_words("slime", [1], tmp_path / "out", str(ON_CPU / "python"), 2), *program(tmp_path)]
-    words += ["training.prompts_per_step=2", "training.group_size=2", "training.max_tokens_per_micro_batch=1000"]
-    xp(*words, "training.max_response_tokens=200", "training.max_tokens_per_turn=12", "training.entropy_coef=0.01")
+def test_a_program_trains_two_steps(
+    tmp_path: Path, program: Callable[[Path], tuple[str, ...]]
+) -> None:
+    words = [
+        *sweep_words("slime", [1], tmp_path / "out", str(ON_CPU / "python"), 2),
+        *program(tmp_path),
+    ]
+    words += [
+        "training.prompts_per_step=2",
+        "training.group_size=2",
+        "training.max_tokens_per_micro_batch=1000",
+    ]
+    xp(
+        *words,
+        "training.max_response_tokens=200",
+        "training.max_tokens_per_turn=12",
+        "training.entropy_coef=0.01",
+    )
     (run,) = (tmp_path / "out/runs").iterdir()
     lines = read_metrics(run / "metrics.jsonl", "train")
     assert [(line["episodes/num"], line["episodes/void"]) for line in lines] == [(4.0, 0.0)] * 2
     assert all(line["grader/program_rows"] > 3.0 or program is mini for line in lines)
-    assert all(0 < line["training/logprob_gap"] < 1e-4 and line["training/grad_norm"] > 0 for line in lines)
+    assert all(
+        0 < line["training/logprob_gap"] < 1e-4 and line["training/grad_norm"] > 0 for line in lines
+    )
 
 
-def test_a_run_resumes_after_its_engine_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumes_after_its_engine_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", f"{ON_CPU / 'gpus'}:{os.environ['PATH']}")
     monkeypatch.setenv("SLIME_PYTHON", sys.executable)
     words = ("backend=slime", "env=whodunit_mini", *ON_GPUS, *shipped_model())

@@ -16,7 +16,9 @@ from xp.spec.model import Model, ToolsPrompt
 from xp.tasks.template_check import PROBE_TOOLS, examine
 
 vllm = pytest.importorskip("vllm", reason="vLLM is not here: make test-vllm")
-TEMPLATES = sorted((Path(vllm.__file__).parent / "transformers_utils/chat_templates").glob("*.jinja"))
+TEMPLATES = sorted(
+    (Path(vllm.__file__).parent / "transformers_utils/chat_templates").glob("*.jinja")
+)
 WITH_ROLES = {"template_chatml", "template_minicpmv45"}
 """Templates among them for a conversation of text; the others drop roles, or want pictures or sound."""
 
@@ -47,6 +49,9 @@ def test_tools_written_by_xp_reach_the_model(name: str) -> None:
     (template,) = (path for path in TEMPLATES if path.stem == name)
     chat = tokens(template, chat_model(tools_prompt=ToolsPrompt.SYSTEM))
     assert examine(chat).faults == ()
-    opening = [Message(role="system", content="Be brief."), Message(role="user", content="Where is the key?")]
+    opening = [
+        Message(role="system", content="Be brief."),
+        Message(role="user", content="Where is the key?"),
+    ]
     text = chat.rendered(opening, json.dumps(PROBE_TOOLS))
     assert text.index("Be brief.") < text.index("look_around") < text.index("Where is the key?")

@@ -29,5 +29,8 @@ def test_the_engines_parser_reads_whole_calls_as_xp_does(dialect: str) -> None:
         pytest.importorskip("cohere_melody", reason="vLLM's parser of Cohere's calls needs it")
     batch = texts(dialect, 300)[::3]
     outcomes = json.loads(json.dumps(ENGINES[ENGINE](dialect, batch)))
-    kinds = {kind(xp_outcome(dialect, text), theirs) for text, theirs in zip(batch, outcomes, strict=True)}
+    kinds = {
+        kind(xp_outcome(dialect, text), theirs)
+        for text, theirs in zip(batch, outcomes, strict=True)
+    }
     assert kinds == {"same", DIFFERENT.get((ENGINE, dialect), "same")}

@@ -37,15 +37,35 @@ def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
     root = str(directory)
     spec = compose(
         [
-            *("backend.engine.name=vllm", f"training.num_steps={steps}", "training.prompts_per_step=2"),
-            *("training.group_size=4", "training.micro_batch_size=4", "training.learning_rate=0.01"),
-            *("training.shuffle=false", "training.warmup_updates=0", "training.max_tokens_per_turn=6"),
+            *(
+                "backend.engine.name=vllm",
+                f"training.num_steps={steps}",
+                "training.prompts_per_step=2",
+            ),
+            *(
+                "training.group_size=4",
+                "training.micro_batch_size=4",
+                "training.learning_rate=0.01",
+            ),
+            *(
+                "training.shuffle=false",
+                "training.warmup_updates=0",
+                "training.max_tokens_per_turn=6",
+            ),
             "backend.engine.memory_fraction=0.1",
-            *("training.max_response_tokens=300", "training.entropy_coef=0.5", "training.max_logprob_gap=null"),
+            *(
+                "training.max_response_tokens=300",
+                "training.entropy_coef=0.5",
+                "training.max_logprob_gap=null",
+            ),
             *overrides,
         ]
     )
-    job = next(stage.job for stage in render(spec, RunPaths(root, 1, f"{root}/tasks")) if stage.name == "train")
+    job = next(
+        stage.job
+        for stage in render(spec, RunPaths(root, 1, f"{root}/tasks"))
+        if stage.name == "train"
+    )
     tokenizer, model = tokenizer_and_model()
     model.save_pretrained(directory / "base")
     tokenizer.save_pretrained(directory / "base")
@@ -61,16 +81,28 @@ def configured(directory: Path, steps: int, *overrides: str) -> dict[str, str]:
     return {**os.environ, **job.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
 
 
-def trained(directory: Path, environ: dict[str, str], faults: Any = None) -> tuple[list[float], dict[str, Any]]:
+def trained(
+    directory: Path, environ: dict[str, str], faults: Any = None
+) -> tuple[list[float], dict[str, Any]]:
     """The gap of each step, and what the run said."""
     words = [f"{directory}/config.json", f"{directory}/result.json", json.dumps(faults or {})]
     command = ["-m", "tests.engines.trl_training", *words]
     if (directory / "accelerate.yaml").exists():
-        command = ["-m", "accelerate.commands.launch", "--config_file", f"{directory}/accelerate.yaml", *command]
-    done = subprocess.run([sys.executable, *command], env=environ, capture_output=True, text=True, check=False)
+        command = [
+            "-m",
+            "accelerate.commands.launch",
+            "--config_file",
+            f"{directory}/accelerate.yaml",
+            *command,
+        ]
+    done = subprocess.run(
+        [sys.executable, *command], env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     metrics = directory / "attempt_1/train/metrics.jsonl"
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    lines = (
+        [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    )
     for line in lines:
         assert line["training/grad_norm"] > 0
     found: dict[str, Any] = json.loads((directory / "result.json").read_text())
@@ -92,7 +124,9 @@ def served(directory: Path, environ: dict[str, str]) -> Iterator[dict[str, str]]
             yield {**environ, URL: url, KEY: key, "NO_PROXY": "127.0.0.1"}
 
 
-def test_a_colocated_engine_agrees_after_every_update_and_each_broken_transfer_shows(tmp_path: Path) -> None:
+def test_a_colocated_engine_agrees_after_every_update_and_each_broken_transfer_shows(
+    tmp_path: Path,
+) -> None:
     environ = configured(tmp_path, 9)
     gaps, found = trained(tmp_path, environ, {"4": "stale", "6": "layer", "8": "head"})
     print({number: f"{gap:.1e}" for number, gap in enumerate(gaps, 1)}, found["engine"])
@@ -121,7 +155,11 @@ def test_vllm_refuses_a_head_that_its_model_ties_to_the_embeddings(tmp_path: Pat
     "overrides",
     [
         ("hardware.accelerators_per_node=2",),
-        ("hardware.accelerators_per_node=2", "backend.parallel.strategy=ddp", "backend.engine.tensor_parallel=2"),
+        (
+            "hardware.accelerators_per_node=2",
+            "backend.parallel.strategy=ddp",
+            "backend.engine.tensor_parallel=2",
+        ),
         ("model.lora={rank: 4, alpha: 8.0, dropout: 0.0, target_modules: null}",),
     ],
     ids=["sharded over two", "one engine on two", "adapters"],
@@ -136,7 +174,9 @@ def test_other_layouts_agree_too(overrides: tuple[str, ...], tmp_path: Path) -> 
 
 
 def test_a_server_of_its_own_gets_the_weights_over_gloo(tmp_path: Path) -> None:
-    environ = configured(tmp_path, 5, "backend.engine.placement=separate", "backend.engine.accelerators=1")
+    environ = configured(
+        tmp_path, 5, "backend.engine.placement=separate", "backend.engine.accelerators=1"
+    )
     with served(tmp_path, environ) as environ:
         gaps, found = trained(tmp_path, environ, {"4": "stale"})
     print([f"{gap:.1e}" for gap in gaps])
@@ -146,13 +186,19 @@ def test_a_server_of_its_own_gets_the_weights_over_gloo(tmp_path: Path) -> None:
 
 
 SERVED = (
-    *("backend.engine.name=vllm", "backend.engine.placement=separate", "backend.engine.accelerators=1"),
+    *(
+        "backend.engine.name=vllm",
+        "backend.engine.placement=separate",
+        "backend.engine.accelerators=1",
+    ),
     "backend.engine.memory_fraction=0.1",
 )
 
 
 def test_a_run_resumes_after_its_server_was_killed(tmp_path: Path) -> None:
-    loss = lose_once(tmp_path, lambda tree: process_with("xp.engines.key_check", tree).kill(), *SERVED)
+    loss = lose_once(
+        tmp_path, lambda tree: process_with("xp.engines.key_check", tree).kill(), *SERVED
+    )
     assert loss.exit_code == ExitCode.ENGINE
     assert "xp: the vLLM server ended with 137; the end of " in loss.log
 

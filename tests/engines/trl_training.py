@@ -44,7 +44,9 @@ def put_in(trainer: Any, faults: dict[str, str]) -> None:
         if fault == "stale":
             return
         if fault == "layer":
-            generation._iter_named_params = lambda: (one for one in parameters() if LEFT_OUT not in one[0])
+            generation._iter_named_params = lambda: (
+                one for one in parameters() if LEFT_OUT not in one[0]
+            )
         if fault == "head":
             head_of(generation).cpu_linear = packed_head(head_of(generation))
         sync()
@@ -88,13 +90,17 @@ def main(path: str, result: str, faults_text: str) -> None:
 
     set_seed(1)
     tokenizer = AutoTokenizer.from_pretrained(config.reference)
-    mix: Any = FakeMix(replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 2 * ranks.number))
+    mix: Any = FakeMix(
+        replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 2 * ranks.number)
+    )
     metrics = Path(config.stage_dir, "metrics.jsonl")
     log = TRLStepLog(config, MetricsFile(metrics, "train", 1) if ranks.is_main else None)
     if faults == DTYPE:
         config = with_keys(config, model__dtype=DType.BFLOAT16)
     told = ""
-    with Recorder(Path(config.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
+    with Recorder(
+        Path(config.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ
+    ) as recorder:
         process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, ranks)
         rollouts = Rollouts(process, ROWS)
         trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
@@ -115,7 +121,11 @@ def engine_of(trainer: Any) -> dict[str, str]:
     """The engine that ran: version, mode, and module of the colocated engine."""
     import vllm
 
-    return {"vllm": vllm.__version__, "mode": trainer.vllm_generation.mode, "module": colocated.__name__}
+    return {
+        "vllm": vllm.__version__,
+        "mode": trainer.vllm_generation.mode,
+        "module": colocated.__name__,
+    }
 
 
 if __name__ == "__main__":

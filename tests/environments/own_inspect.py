@@ -32,15 +32,21 @@ def main(given: dict[str, Any]) -> list[dict[str, float]]:
     for index, messages in given["scripts"]:
         (task,) = load_tasks([given["target"]])
         sample = task.dataset[index]
-        model = get_model("mockllm/model", custom_outputs=[output(one) for one in messages], memoize=False)
+        model = get_model(
+            "mockllm/model", custom_outputs=[output(one) for one in messages], memoize=False
+        )
         with tempfile.TemporaryDirectory() as folder:
-            (log,) = evaluate(task, model=model, sample_id=sample.id or index + 1, log_dir=folder, display="none")
+            (log,) = evaluate(
+                task, model=model, sample_id=sample.id or index + 1, log_dir=folder, display="none"
+            )
             assert log.status == "success", log.error
             (played,) = log.samples  # Read from the log file now.
         scores: dict[str, float] = {}
         for name, score in played.scores.items():
             entries = score.value if isinstance(score.value, dict) else {"": score.value}
-            scores |= {f"{name}.{key}".rstrip("."): value_to_float()(one) for key, one in entries.items()}
+            scores |= {
+                f"{name}.{key}".rstrip("."): value_to_float()(one) for key, one in entries.items()
+            }
         found.append(scores)
     return found
 

@@ -23,9 +23,20 @@ Message = dict[str, Any]
 
 
 def completion(message: Message, body: dict[str, Any], kind: str, field: str) -> dict[str, Any]:
-    choice = {"index": 0, field: message, "finish_reason": "tool_calls" if message.get("tool_calls") else "stop"}
+    choice = {
+        "index": 0,
+        field: message,
+        "finish_reason": "tool_calls" if message.get("tool_calls") else "stop",
+    }
     usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-    return {"id": "own", "object": kind, "created": 1, "model": body["model"], "choices": [choice], "usage": usage}
+    return {
+        "id": "own",
+        "object": kind,
+        "created": 1,
+        "model": body["model"],
+        "choices": [choice],
+        "usage": usage,
+    }
 
 
 async def endpoint(write: Callable[[web.Request, dict[str, Any]], Message]) -> str:
@@ -36,8 +47,15 @@ async def endpoint(write: Callable[[web.Request, dict[str, Any]], Message]) -> s
         message = write(request, body)
         if not body.get("stream"):
             return web.json_response(completion(message, body, "chat.completion", "message"))
-        calls = [{"index": number, **call} for number, call in enumerate(message.get("tool_calls", ()))]
-        event = completion(message | ({"tool_calls": calls} if calls else {}), body, "chat.completion.chunk", "delta")
+        calls = [
+            {"index": number, **call} for number, call in enumerate(message.get("tool_calls", ()))
+        ]
+        event = completion(
+            message | ({"tool_calls": calls} if calls else {}),
+            body,
+            "chat.completion.chunk",
+            "delta",
+        )
         reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await reply.prepare(request)
         await reply.write(f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode())
@@ -58,7 +76,9 @@ async def main(given: dict[str, Any]) -> list[float]:
     environment = load_environment(resolve_env_config(config))
     tasks, scripts = list(environment.taskset), dict[str, Iterator[Message]]()
     url = await endpoint(lambda request, _: next(scripts[request.headers["X-Session-ID"]]))
-    context = ModelContext(model="own", client=EvalClientConfig(base_url=url, api_key_var="OWN_KEY"))
+    context = ModelContext(
+        model="own", client=EvalClientConfig(base_url=url, api_key_var="OWN_KEY")
+    )
     rewards = []
     async with environment.serving():
         for index, messages in given["scripts"]:
@@ -69,7 +89,9 @@ async def main(given: dict[str, Any]) -> list[float]:
             episode = await environment.run_episode(tasks[index], context, on_trace=minted)
             errors = [error.message for trace in episode.traces for error in trace.errors]
             assert episode.ok, errors or [error.message for error in episode.errors]
-            rewards += [trace.reward for trace in episode.traces if trace.agent.name == given["seat"]]
+            rewards += [
+                trace.reward for trace in episode.traces if trace.agent.name == given["seat"]
+            ]
     return rewards
 
 

@@ -19,7 +19,9 @@ def python() -> str:
     """Its whole path; the test is skipped where there is none."""
     given = os.environ.get(VARIABLE)
     if given is None:
-        pytest.skip(f"needs {VARIABLE}=a Python with reasoning-gym and verifiers: make test-environments")
+        pytest.skip(
+            f"needs {VARIABLE}=a Python with reasoning-gym and verifiers: make test-environments"
+        )
     return os.path.abspath(given)
 
 

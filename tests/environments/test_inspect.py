@@ -31,7 +31,9 @@ Script = list[str | tuple[str, dict[str, Any]]]
 pytestmark = pytest.mark.timeout(900)
 
 
-def task_of(name: str, max_turns: int = 6, secrets: tuple[str, ...] = (), **options: Any) -> EnvConfig:
+def task_of(
+    name: str, max_turns: int = 6, secrets: tuple[str, ...] = (), **options: Any
+) -> EnvConfig:
     limits = {"create_timeout_s": 200.0, "call_timeout_s": 100.0, "episode_timeout_s": 400.0}
     return rules(
         provider="inspect",
@@ -87,7 +89,9 @@ def rewards(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[float 
 
 def own(name: str, scripts: list[tuple[int, Script]]) -> list[dict[str, float]]:
     """The scores of inspect_ai's own evaluations."""
-    found: list[dict[str, float]] = told(OWN, {"target": f"{FILE}@{name}", "scripts": scripts}, inspect_python())
+    found: list[dict[str, float]] = told(
+        OWN, {"target": f"{FILE}@{name}", "scripts": scripts}, inspect_python()
+    )
     return found
 
 
@@ -122,7 +126,12 @@ def test_a_task_without_a_solver_agrees() -> None:
 
 
 def test_choices_agree() -> None:
-    scripts: list[tuple[int, Script]] = [(0, ["ANSWER: B"]), (0, ["ANSWER: A"]), (1, ["ANSWER: A"]), (1, ["apple"])]
+    scripts: list[tuple[int, Script]] = [
+        (0, ["ANSWER: B"]),
+        (0, ["ANSWER: A"]),
+        (1, ["ANSWER: A"]),
+        (1, ["apple"]),
+    ]
     found = rewards(task_of("choices"), scripts)
     assert found == [one["choice"] for one in own("choices", scripts)] == [1.0, 0.0, 1.0, 0.0]
 
@@ -147,20 +156,31 @@ def test_a_judge_has_a_role_and_its_price_is_counted(monkeypatch: pytest.MonkeyP
 
     def judge(body: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "content": "GRADE: C" if "scattering" in str(body["messages"]).partition("Submission")[2] else "GRADE: I"
+            "content": "GRADE: C"
+            if "scattering" in str(body["messages"]).partition("Submission")[2]
+            else "GRADE: I"
         }
 
     with serving(ChatServer(write=judge)) as server:
-        role = {"model": "openai-api/mine/judge", "base_url": server.url, "api_key_var": "JUDGE_KEY"}
+        role = {
+            "model": "openai-api/mine/judge",
+            "base_url": server.url,
+            "api_key_var": "JUDGE_KEY",
+        }
         config = task_of(
-            "judged", secrets={"JUDGE_KEY": None}, roles={"grader": role}, prices={"openai-api/mine/judge": (2.0, 8.0)}
+            "judged",
+            secrets={"JUDGE_KEY": None},
+            roles={"grader": role},
+            prices={"openai-api/mine/judge": (2.0, 8.0)},
         )
         (outcome,) = played(config, [(0, ["By scattering."])])
         assert "Bearer of-the-judge" in str(server.headers)
     assert outcome.reward == 1.0
     used = outcome.judges
     assert used["prompt_tokens"] > 0
-    assert used["cost_usd"] == pytest.approx((2 * used["prompt_tokens"] + 8 * used["completion_tokens"]) / 1e6)
+    assert used["cost_usd"] == pytest.approx(
+        (2 * used["prompt_tokens"] + 8 * used["completion_tokens"]) / 1e6
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +206,15 @@ def test_a_score_that_cannot_be_given_is_void(name: str, said: str, reason: str)
         ("in_a_sandbox", {}, "env=harbor plays tasks in containers"),
         (
             "judged",
-            {"roles": {"grader": {"model": "openai-api/mine/x", "base_url": None, "api_key_var": "JUDGE_KEY"}}},
+            {
+                "roles": {
+                    "grader": {
+                        "model": "openai-api/mine/x",
+                        "base_url": None,
+                        "api_key_var": "JUDGE_KEY",
+                    }
+                }
+            },
             "JUDGE_KEY",
         ),
     ],
@@ -197,8 +225,19 @@ def test_what_cannot_be_played_is_named(name: str, options: dict[str, Any], said
 
 
 def words(outputs: Path, *more: str) -> list[str]:
-    given = [f"env.target={FILE}@sums", "env.options.arguments={size: 40}", f"env.python={inspect_python()}"]
-    return ["env=inspect", *given, "env.limits.create_timeout_s=200", f"outputs={outputs}", "model=tiny", *more]
+    given = [
+        f"env.target={FILE}@sums",
+        "env.options.arguments={size: 40}",
+        f"env.python={inspect_python()}",
+    ]
+    return [
+        "env=inspect",
+        *given,
+        "env.limits.create_timeout_s=200",
+        f"outputs={outputs}",
+        "model=tiny",
+        *more,
+    ]
 
 
 def test_env_check_finds_no_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

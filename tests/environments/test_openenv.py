@@ -27,7 +27,9 @@ pytestmark = pytest.mark.timeout(900)
 def _checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenEnv's environments on the path, and one question of FinQA's with a table."""
     if not os.environ.get(VARIABLE):
-        pytest.skip(f"needs {VARIABLE}=a checkout of OpenEnv: make test-environments {VARIABLE}=...")
+        pytest.skip(
+            f"needs {VARIABLE}=a checkout of OpenEnv: make test-environments {VARIABLE}=..."
+        )
     monkeypatch.syspath_prepend(str(Path(os.environ[VARIABLE], "envs")))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FINQA_DATA_PATH", str(tmp_path))
@@ -45,7 +47,9 @@ def played(app: str, calls: Calls, prompt: str) -> tuple[str, list[ToolResult]]:
     """The prompt and the results in xp, by the environment's own server."""
     row = {"prompt": prompt}
     Path("rows.jsonl").write_text(json.dumps(row))
-    provider = OpenEnvProvider(rules(provider="openenv", serve=app, rows="./rows.jsonl"), os.environ)
+    provider = OpenEnvProvider(
+        rules(provider="openenv", serve=app, rows="./rows.jsonl"), os.environ
+    )
     session = provider.open(Task("x", "train", 0))
     results = [session.call(*one) for one in calls]
     provider.close()
@@ -74,7 +78,10 @@ def played(app: str, calls: Calls, prompt: str) -> tuple[str, list[ToolResult]]:
             [
                 ("get_descriptions", {"company_name": "acme"}),
                 ("get_descriptions", {}),
-                ("sql_query", {"company_name": "acme", "table_name": "t", "query": "select * from t"}),
+                (
+                    "sql_query",
+                    {"company_name": "acme", "table_name": "t", "query": "select * from t"},
+                ),
                 ("submit_answer", {"answer": "5"}),
             ],
             "{metadata.question} ({metadata.company})",
@@ -89,7 +96,9 @@ def played(app: str, calls: Calls, prompt: str) -> tuple[str, list[ToolResult]]:
         ),
     ],
 )
-def test_calls_of_mcp_tools(app: str, environment: str, calls: Calls, prompt: str, shown: str | None) -> None:
+def test_calls_of_mcp_tools(
+    app: str, environment: str, calls: Calls, prompt: str, shown: str | None
+) -> None:
     opening, results = played(app, calls, prompt)
     made = load_object(environment)(**({"data_path": os.getcwd()} if environment == FINQA else {}))
     own_results = load_object("tests.envs_under_test.openenv_counter:own_results")
@@ -99,7 +108,10 @@ def test_calls_of_mcp_tools(app: str, environment: str, calls: Calls, prompt: st
 
 
 MOVES = {
-    "maze_env.server.app:app": ("maze_env.server.maze_env_environment:MazeEnvironment", [2, 1, 3, 0, 2]),
+    "maze_env.server.app:app": (
+        "maze_env.server.maze_env_environment:MazeEnvironment",
+        [2, 1, 3, 0, 2],
+    ),
     "connect4_env.server.app:app": (
         "connect4_env.server.connect4_environment:Connect4Environment",
         [0, 1, 0, 1, 0, 1, 0],
@@ -116,14 +128,24 @@ def test_steps_of_an_action_model(app: str) -> None:
     environment, moves = load_object(MOVES[app][0])(), MOVES[app][1]
     action = load_object(MOVES[app][0].partition(":")[0])
     (kind,) = (
-        one for name, one in vars(action).items() if name.endswith("Action") and name not in ("Action", "MoveAction")
+        one
+        for name, one in vars(action).items()
+        if name.endswith("Action") and name not in ("Action", "MoveAction")
     )
     field = next(name for name in kind.model_fields if name != "metadata")
-    _, results = played(app, [(STEP, {field: move}) for move in (*moves, "sideways")], "Play: {observation}")
+    _, results = played(
+        app, [(STEP, {field: move}) for move in (*moves, "sideways")], "Play: {observation}"
+    )
     environment.reset()
     for move, result in zip(moves, results, strict=False):
         own = environment.step(kind(**{field: move}))
-        fields = own.model_dump(mode="json", exclude={"reward", "done", "metadata"}, exclude_none=True)
-        assert (json.loads(result.text), result.reward, result.finished) == (fields, float(own.reward), own.done)
+        fields = own.model_dump(
+            mode="json", exclude={"reward", "done", "metadata"}, exclude_none=True
+        )
+        assert (json.loads(result.text), result.reward, result.finished) == (
+            fields,
+            float(own.reward),
+            own.done,
+        )
     assert results[-1].is_call_error
     assert not results[0].is_call_error

@@ -51,7 +51,9 @@ print(json.dumps({"scores": found, "rows": rows}))
 
 def puzzles(**options: Any) -> EnvConfig:
     limits = {"create_timeout_s": 300.0, "call_timeout_s": 120.0, "episode_timeout_s": 600.0}
-    return rules(provider="reasoning_gym", python=python(), options=OPTIONS | options, max_turns=1, **limits)
+    return rules(
+        provider="reasoning_gym", python=python(), options=OPTIONS | options, max_turns=1, **limits
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +77,19 @@ class TestReasoningGym(ProviderSuite):
 def answers(rows: list[list[str]]) -> list[tuple[int, str]]:
     """A thousand messages: right, decorated, near, wrong and empty ones."""
     draw = random.Random(0)
-    forms = ("<answer>{}</answer>", "so <answer> {}.0 </answer>", "<answer>+0{}</answer>", "<answer>it is {}</answer>")
-    forms += ("{}", "<answer>{}1</answer>", "<answer></answer>", "", "<answer>1</answer> no, <answer>{}</answer>")
+    forms = (
+        "<answer>{}</answer>",
+        "so <answer> {}.0 </answer>",
+        "<answer>+0{}</answer>",
+        "<answer>it is {}</answer>",
+    )
+    forms += (
+        "{}",
+        "<answer>{}1</answer>",
+        "<answer></answer>",
+        "",
+        "<answer>1</answer> no, <answer>{}</answer>",
+    )
     numbers = [draw.randrange(len(rows)) for _ in range(1000)]
     return [(number, draw.choice(forms).format(rows[number][2])) for number in numbers]
 
@@ -98,8 +111,16 @@ def test_rows_and_a_thousand_scores_are_the_packages_own(provider: Provider) -> 
     assert {0.0, 1.0} < set(found)
 
 
-def test_sets_that_use_hashes_have_the_same_tasks_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder"]
+def test_sets_that_use_hashes_have_the_same_tasks_in_every_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = [
+        "isomorphic_strings",
+        "knight_swap",
+        "polynomial_multiplication",
+        "ransom_note",
+        "word_ladder",
+    ]
     found = []
     for seed in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
@@ -113,8 +134,14 @@ def test_test_tasks_have_seeds_of_no_training_task(provider: Provider) -> None:
     members = [["chain_sum", 3.0, {}], ["leg_counting", 1.0, {}]]
     own = told(OWN, {"members": members, "seed": 42 + 10**9, "size": 100, "answers": []})
     found = provider.tasks("test", range(100))
-    assert [[one.spec["dataset"], one.spec["question"], one.spec["answer"]] for one in found] == own["rows"]
-    trained = {task.spec["question"] for task in provider.tasks("train", range(400)) if len(task.spec["question"]) > 90}
+    assert [
+        [one.spec["dataset"], one.spec["question"], one.spec["answer"]] for one in found
+    ] == own["rows"]
+    trained = {
+        task.spec["question"]
+        for task in provider.tasks("train", range(400))
+        if len(task.spec["question"]) > 90
+    }
     assert not trained & {task.spec["question"] for task in found}
 
 
@@ -125,7 +152,9 @@ def test_weights_are_the_shares_of_a_mix(provider: Provider) -> None:
 
 def test_a_level_and_a_configuration_make_tasks_harder() -> None:
     def longest(**options: Any) -> int:
-        made = load_provider(puzzles(dataset=["chain_sum"], weights={}, num_train=60, **options), os.environ)
+        made = load_provider(
+            puzzles(dataset=["chain_sum"], weights={}, num_train=60, **options), os.environ
+        )
         questions = [task.spec["question"] for task in made.tasks("train", range(60))]
         made.close()
         return max(question.count(" + ") + question.count(" - ") for question in questions)
@@ -141,7 +170,10 @@ def test_a_level_and_a_configuration_make_tasks_harder() -> None:
     [
         ({"dataset": ["chain_sums"], "weights": {}}, "did you mean chain_sum"),
         ({"prompt": "polite"}, "DeepSeekZero"),
-        ({"config": {"chain_sum": {"min_terms": 9, "max_terms": 2}}}, "max_terms must be >= min_terms"),
+        (
+            {"config": {"chain_sum": {"min_terms": 9, "max_terms": 2}}},
+            "max_terms must be >= min_terms",
+        ),
         ({"config": {"chain_sum": {"terms": 9}}}, "terms"),
     ],
 )
@@ -151,13 +183,24 @@ def test_what_the_package_does_not_have_is_named(options: dict[str, Any], said: 
 
 
 def words(outputs: Path, *more: str) -> list[str]:
-    chosen = ["env=reasoning_gym", "env.options.dataset=chain_sum,leg_counting", "env.options.prompt=null"]
-    small = ["env.options.num_train=24", "env.options.num_test=8", f"env.python={python()}", f"outputs={outputs}"]
+    chosen = [
+        "env=reasoning_gym",
+        "env.options.dataset=chain_sum,leg_counting",
+        "env.options.prompt=null",
+    ]
+    small = [
+        "env.options.num_train=24",
+        "env.options.num_test=8",
+        f"env.python={python()}",
+        f"outputs={outputs}",
+    ]
     return [*chosen, *small, "model=tiny", *more]
 
 
 def test_env_check_finds_no_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    check_finds_no_fault([*words(tmp_path), "env.limits.create_timeout_s=250", "--seconds", "250"], capsys)
+    check_finds_no_fault(
+        [*words(tmp_path), "env.limits.create_timeout_s=250", "--seconds", "250"], capsys
+    )
 
 
 def test_a_set_is_prepared_with_a_held_out_split_of_its_own(tmp_path: Path) -> None:

@@ -53,7 +53,12 @@ def _packages() -> Iterator[None]:
 def package(target: str, max_turns: int = 6, **options: Any) -> EnvConfig:
     limits = {"create_timeout_s": 400.0, "call_timeout_s": 200.0, "episode_timeout_s": 800.0}
     return rules(
-        provider="verifiers", target=target, python=python(), options=NONE | options, max_turns=max_turns, **limits
+        provider="verifiers",
+        target=target,
+        python=python(),
+        options=NONE | options,
+        max_turns=max_turns,
+        **limits,
     )
 
 
@@ -101,22 +106,38 @@ def played(config: EnvConfig, scripts: list[tuple[int, Script]]) -> list[float |
     return rewards
 
 
-def own(config: dict[str, Any], scripts: list[tuple[int, Script]], seat: str = "agent") -> list[float]:
+def own(
+    config: dict[str, Any], scripts: list[tuple[int, Script]], seat: str = "agent"
+) -> list[float]:
     """The rewards of verifiers' own rollouts."""
-    messages = [[index, [message(number, turn) for number, turn in enumerate(script, 1)]] for index, script in scripts]
-    found: list[float] = told(OWN, {"config": config, "seat": seat, "user": USER, "scripts": messages})
+    messages = [
+        [index, [message(number, turn) for number, turn in enumerate(script, 1)]]
+        for index, script in scripts
+    ]
+    found: list[float] = told(
+        OWN, {"config": config, "seat": seat, "user": USER, "scripts": messages}
+    )
     return found
 
 
 def test_single_turns_with_weighted_rewards_agree() -> None:
-    scripts: list[tuple[int, Script]] = [(0, ["Paris"]), (1, ["It is Rome, of course"]), (2, ["Kyoto"]), (3, [""])]
+    scripts: list[tuple[int, Script]] = [
+        (0, ["Paris"]),
+        (1, ["It is Rome, of course"]),
+        (2, ["Kyoto"]),
+        (3, [""]),
+    ]
     found = played(package("xp_capitals"), scripts)
     assert found == own({"taskset": {"id": "xp_capitals"}, "agent": SUBPROCESS}, scripts)
     assert found[:3] == [2.0, 1.5, 0.0]
 
 
 def test_an_environment_that_answers_each_turn_agrees() -> None:
-    scripts: list[tuple[int, Script]] = [(1, ["3", "9", "7"]), (0, ["1", "no idea"]), (2, ["1", "2", "3"])]
+    scripts: list[tuple[int, Script]] = [
+        (1, ["3", "9", "7"]),
+        (0, ["1", "no idea"]),
+        (2, ["1", "2", "3"]),
+    ]
     config = {"taskset": {"id": "xp_guess"}, "player": {**SUBPROCESS, "max_turns": 3}}
     found = played(package("xp_guess", max_turns=3), scripts)
     assert found == own(config, scripts, seat="player")
@@ -137,16 +158,28 @@ def test_tools_with_a_state_of_each_rollout_agree() -> None:
 
 def test_the_packages_own_environment_with_a_simulated_user_agrees() -> None:
     scripts: list[tuple[int, Script]] = [(0, ["It is Paris"]), (0, ["Lyon"])]
-    client = {"client": {"type": "eval", "base_url": "USER_URL", "api_key_var": "OWN_KEY"}, "model": "user"}
-    config = {"id": "user-sim", "taskset": {"id": "xp_capitals"}, "assistant": SUBPROCESS, "user": SUBPROCESS | client}
+    client = {
+        "client": {"type": "eval", "base_url": "USER_URL", "api_key_var": "OWN_KEY"},
+        "model": "user",
+    }
+    config = {
+        "id": "user-sim",
+        "taskset": {"id": "xp_capitals"},
+        "assistant": SUBPROCESS,
+        "user": SUBPROCESS | client,
+    }
     expected = own(config, scripts, seat="assistant")
 
     def user(body: Mapping[str, Any]) -> dict[str, Any]:
         return {"content": USER[sum(one["role"] == "assistant" for one in body["messages"])]}
 
     with serving(ChatServer(write=user)) as server:
-        seats = {"user": {"model": "user", "client": {"base_url": server.url, "api_key_var": "OWN_KEY"}}}
-        assert played(package("xp_capitals", environment="user-sim", seats=seats), scripts) == expected
+        seats = {
+            "user": {"model": "user", "client": {"base_url": server.url, "api_key_var": "OWN_KEY"}}
+        }
+        assert (
+            played(package("xp_capitals", environment="user-sim", seats=seats), scripts) == expected
+        )
     assert expected == [2.0, 0.0]
 
 
@@ -155,25 +188,37 @@ def test_one_attempt_of_an_environment_with_several_agrees_and_more_are_refused(
     own_config = {"id": "best-of-n", "n": 1, "taskset": {"id": "xp_capitals"}, "agent": SUBPROCESS}
     found = played(package("xp_capitals", environment="best-of-n", config={"n": 1}), scripts)
     assert found == own(own_config, scripts) == [2.0, 0.0]
-    provider = load_provider(package("xp_capitals", environment="best-of-n", config={"n": 2}), os.environ)
+    provider = load_provider(
+        package("xp_capitals", environment="best-of-n", config={"n": 2}), os.environ
+    )
     with pytest.raises(ProtocolError, match=r"agent plays several times .*options\.config"):
         provider.open(Task("x", "train", 0)).answer("Paris")
     provider.close()
 
 
-def test_a_judge_is_an_endpoint_whose_key_is_named_by_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_judge_is_an_endpoint_whose_key_is_named_by_a_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("JUDGE_KEY", "of-the-judge")
 
     def judge(body: Mapping[str, Any]) -> dict[str, Any]:
         return {"content": "yes" if "It is Paris" in str(body["messages"]) else "no"}
 
     with serving(ChatServer(write=judge)) as server:
-        entry = {"id": "reference", "weight": 4.0, "base_url": server.url, "api_key_var": "JUDGE_KEY", "model": "judge"}
+        entry = {
+            "id": "reference",
+            "weight": 4.0,
+            "base_url": server.url,
+            "api_key_var": "JUDGE_KEY",
+            "model": "judge",
+        }
         taskset = {"task": {"judges": [{**entry, "answer_field": "answer"}]}}
         config = package("xp_capitals", taskset=taskset, prices={"judge": (2.0, 8.0)})
         config = EnvConfig(**{**vars(config), "secrets": {"JUDGE_KEY": None}})
         provider = load_provider(config, os.environ)
-        episode = Episode(Task("x", "train", 0), lambda: provider.open(Task("x", "train", 0)), config)
+        episode = Episode(
+            Task("x", "train", 0), lambda: provider.open(Task("x", "train", 0)), config
+        )
         episode.step("It is Paris")
         outcome = episode.settle()
         provider.close()
@@ -183,12 +228,21 @@ def test_a_judge_is_an_endpoint_whose_key_is_named_by_a_variable(monkeypatch: py
     assert asked["model"] == "judge"
     used = outcome.judges
     assert used["prompt_tokens"] > 0
-    assert used["cost_usd"] == pytest.approx((2 * used["prompt_tokens"] + 8 * used["completion_tokens"]) / 1e6)
+    assert used["cost_usd"] == pytest.approx(
+        (2 * used["prompt_tokens"] + 8 * used["completion_tokens"]) / 1e6
+    )
 
 
 def test_a_judge_that_is_not_there_makes_the_episode_void() -> None:
-    entry = {"id": "reference", "base_url": "http://127.0.0.1:9/v1", "api_key_var": "JUDGE_KEY", "model": "judge"}
-    config = package("xp_capitals", taskset={"task": {"judges": [{**entry, "answer_field": "answer"}]}})
+    entry = {
+        "id": "reference",
+        "base_url": "http://127.0.0.1:9/v1",
+        "api_key_var": "JUDGE_KEY",
+        "model": "judge",
+    }
+    config = package(
+        "xp_capitals", taskset={"task": {"judges": [{**entry, "answer_field": "answer"}]}}
+    )
     provider = load_provider(config, os.environ)
     session = provider.open(Task("x", "train", 0))
     with pytest.raises(ToolCrashed, match="verifiers' episode failed"):
@@ -206,14 +260,23 @@ def test_a_judge_that_is_not_there_makes_the_episode_void() -> None:
         ("xp_capitals", {"config": {"agent": {}}}, "options.config.agent"),
     ],
 )
-def test_what_the_package_does_not_have_is_named(target: str, options: dict[str, Any], said: str) -> None:
+def test_what_the_package_does_not_have_is_named(
+    target: str, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(XpError, match=said):
         load_provider(package(target, **options), os.environ).splits()
 
 
 def words(outputs: Path, *more: str) -> list[str]:
     slow = ["env.limits.create_timeout_s=400", f"env.python={python()}"]
-    return ["env=verifiers", "env.target=xp_guess", *slow, f"outputs={outputs}", "model=tiny", *more]
+    return [
+        "env=verifiers",
+        "env.target=xp_guess",
+        *slow,
+        f"outputs={outputs}",
+        "model=tiny",
+        *more,
+    ]
 
 
 def test_env_check_finds_no_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from openreward.chat_backends import ChatBackend, ChatCompletion
-from openreward.environments import Environment, GroupCandidate, TextBlock, ToolOutput, Toolset, terminal, tool
+from openreward.environments import (
+    Environment,
+    GroupCandidate,
+    TextBlock,
+    ToolOutput,
+    Toolset,
+    terminal,
+    tool,
+)
 from openreward.environments.utils import run_user_callable
 from openreward.judging import PairwiseJudge, rank_group
 from pydantic import BaseModel
@@ -66,7 +74,9 @@ class Counter(Noted):
 
     @classmethod
     def list_tasks(cls, split: str) -> Sequence[dict[str, Any]]:
-        return [{"goal": goal % 5, "split": split} for goal in range(700 if split == "train" else 20)]
+        return [
+            {"goal": goal % 5, "split": split} for goal in range(700 if split == "train" else 20)
+        ]
 
     def get_prompt(self) -> list[TextBlock]:
         return [TextBlock(text=f"Count to {self.task_spec['goal']}.")]
@@ -126,7 +136,9 @@ class Hungry(Counter):
     def feed(self, args: Amount) -> ToolOutput:
         """Let a process of its own take so many gigabytes, and say what it wrote."""
         program = f"print(len(bytearray({int(args.amount * 1e9)})))"
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=False
+        )
         return said(done.stdout.strip() or done.stderr.strip().splitlines()[-1])
 
 
@@ -252,7 +264,10 @@ class Deployed(Environment):
         if revision == "reversed":
             return tasks[::-1]
         if revision == "signed":
-            return [task | {"picture": f"https://example.org/?signature={uuid.uuid4().hex}"} for task in tasks]
+            return [
+                task | {"picture": f"https://example.org/?signature={uuid.uuid4().hex}"}
+                for task in tasks
+            ]
         return tasks[:10] if revision == "fewer" else tasks
 
     def get_prompt(self) -> list[TextBlock]:
@@ -307,8 +322,18 @@ class Debate(Noted):
 
     async def score_group(self, candidates: Sequence[GroupCandidate]) -> list[float]:
         for one in candidates:
-            calls = [block for message in one.messages for block in message.blocks if block.type == "tool_call"]
-            results = [block for message in one.messages for block in message.blocks if block.type == "tool_result"]
+            calls = [
+                block
+                for message in one.messages
+                for block in message.blocks
+                if block.type == "tool_call"
+            ]
+            results = [
+                block
+                for message in one.messages
+                for block in message.blocks
+                if block.type == "tool_result"
+            ]
             assert [block.id for block in calls] == [block.tool_call_id for block in results]
         judge = PairwiseJudge(model="stub", backend=PrefersLonger(self.note), both_orders=True)
         context = await run_user_callable(self.get_messages)

@@ -37,7 +37,9 @@ class Counter(Environment[Add, Count, State]):
         super().__init__()
         self.count = 0
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, start: int = 0, **_: Any) -> Count:
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, start: int = 0, **_: Any
+    ) -> Count:
         del episode_id
         self.count = start + (seed or 0)
         return Count(count=self.count)
@@ -59,7 +61,9 @@ class Counter(Environment[Add, Count, State]):
 class Unseeded(Counter):
     """Begins at a number by chance, whatever the reset's seed."""
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, start: int = 0, **_: Any) -> Count:
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, start: int = 0, **_: Any
+    ) -> Count:
         del seed, start
         return super().reset(random.SystemRandom().getrandbits(64), episode_id)
 
@@ -129,11 +133,15 @@ class Tools(MCPEnvironment):
         super().__init__(server)
         self.num_faults = 0
 
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Observation:
+    def reset(
+        self, seed: int | None = None, episode_id: str | None = None, **_: Any
+    ) -> Observation:
         del seed, episode_id
         return Observation(done=False)
 
-    async def step_async(self, action: Action, timeout_s: float | None = None, **more: Any) -> Observation:
+    async def step_async(
+        self, action: Action, timeout_s: float | None = None, **more: Any
+    ) -> Observation:
         seen = await super().step_async(action, timeout_s=timeout_s, **more)
         is_fault = getattr(seen, "error", None) is not None
         self.num_faults += is_fault
@@ -156,7 +164,13 @@ async def own_results(environment: Any, calls: Any) -> list[tuple[str, float | N
     for name, arguments in calls:
         seen = await environment.step_async(CallToolAction(tool_name=name, arguments=arguments))
         error, result = getattr(seen, "error", None), getattr(seen, "result", None)
-        text = error.message if error else "\n".join(block.text for block in result.content) if result else "{}"
+        text = (
+            error.message
+            if error
+            else "\n".join(block.text for block in result.content)
+            if result
+            else "{}"
+        )
         results.append((text, seen.reward, seen.done, error is not None))
     return results
 

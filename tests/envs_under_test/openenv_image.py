@@ -44,7 +44,16 @@ from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.websockets import websockets_impl
 print(json.dumps({name.partition(".")[0]: getattr(m, "__file__", None) for name, m in sys.modules.items() if m}))
 """
-LEFT_OUT = ("__pycache__", "test", "tests", "idlelib", "ensurepip", "site-packages", "tkinter", "lib2to3")
+LEFT_OUT = (
+    "__pycache__",
+    "test",
+    "tests",
+    "idlelib",
+    "ensurepip",
+    "site-packages",
+    "tkinter",
+    "lib2to3",
+)
 
 
 def make_image(tag: str, server: str = SERVER) -> None:
@@ -56,7 +65,13 @@ def make_image(tag: str, server: str = SERVER) -> None:
     interpreter = str(Path(sys.executable).resolve())
     changes += [f"CMD {json.dumps([interpreter, program])}", "EXPOSE 8000"]
     importing = subprocess.Popen(
-        ["docker", "import", *(part for change in changes for part in ("--change", change)), "-", tag],
+        [
+            "docker",
+            "import",
+            *(part for change in changes for part in ("--change", change)),
+            "-",
+            tag,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -88,12 +103,23 @@ def _files(server: str) -> Iterator[Path]:
     )
     modules: dict[str, Any] = json.loads(asked.stdout)
     tops = [packages / name for name in modules]
-    roots = [*tops, *(top.with_suffix(".py") for top in tops), *packages.glob("*.dist-info"), *packages.glob("*.so")]
+    roots = [
+        *tops,
+        *(top.with_suffix(".py") for top in tops),
+        *packages.glob("*.dist-info"),
+        *packages.glob("*.so"),
+    ]
     roots += [packages / f"{name}.libs" for name in modules]
-    roots += [Path(paths["stdlib"]), REPOSITORY / "tests/__init__.py", REPOSITORY / "tests/envs_under_test"]
+    roots += [
+        Path(paths["stdlib"]),
+        REPOSITORY / "tests/__init__.py",
+        REPOSITORY / "tests/envs_under_test",
+    ]
     found = {file for root in roots for file in _below(root)}
     found |= {Path(sys.executable).resolve()}
-    found |= set(_libraries([file for file in found if ".so" in file.name or os.access(file, os.X_OK)]))
+    found |= set(
+        _libraries([file for file in found if ".so" in file.name or os.access(file, os.X_OK)])
+    )
     yield from sorted(found)
 
 
@@ -107,7 +133,9 @@ def _below(root: Path) -> Iterator[Path]:
 
 
 def _libraries(programs: Sequence[Path]) -> Iterator[Path]:
-    said = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False).stdout
+    said = subprocess.run(
+        ["ldd", *map(str, programs)], capture_output=True, text=True, check=False
+    ).stdout
     for line in said.splitlines():
         if match := re.search(r"(?:=> |^\s+)(/\S+) \(0x", line):
             yield Path(os.path.normpath(match[1]))

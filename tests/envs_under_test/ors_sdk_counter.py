@@ -36,4 +36,6 @@ class Counter(Environment):
         """Add an amount."""
         self.count += params.amount
         is_there = self.count == self.task_spec["goal"]
-        return ToolOutput(blocks=[TextBlock(text=str(self.count))], reward=float(is_there), finished=is_there)
+        return ToolOutput(
+            blocks=[TextBlock(text=str(self.count))], reward=float(is_there), finished=is_there
+        )

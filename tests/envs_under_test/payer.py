@@ -52,7 +52,9 @@ class OtherPayer(ors.Environment):
     @ors.tool
     def pay(self, params: Payment) -> ors.ToolOutput:
         """Pay."""
-        return ors.ToolOutput(blocks=[ors.TextBlock(text="paid")], reward=float(params.reward), finished=True)
+        return ors.ToolOutput(
+            blocks=[ors.TextBlock(text="paid")], reward=float(params.reward), finished=True
+        )
 
 
 app = Server([Payer]).app

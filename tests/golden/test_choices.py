@@ -41,7 +41,14 @@ def test_what_a_trainer_receives_of_a_choice_is_the_reviewed_one(backend: str) -
             made += ["", line]
         elif line and not line.startswith(" "):
             after = received(f"{words} {line}")
-            values = {key: (plain.get(key, "left out"), after.get(key, "left out")) for key in sorted({*plain, *after})}
-            made += ["", line, *(f"    {key}: {new}" for key, (old, new) in values.items() if new != old)]
+            values = {
+                key: (plain.get(key, "left out"), after.get(key, "left out"))
+                for key in sorted({*plain, *after})
+            }
+            made += [
+                "",
+                line,
+                *(f"    {key}: {new}" for key, (old, new) in values.items() if new != old),
+            ]
     text = "\n".join(made).lstrip() + "\n"
     check_reviewed(file, text)

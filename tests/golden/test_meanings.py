@@ -17,7 +17,11 @@ ROOM = Path(__file__).parent / "meanings"
 LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
 EVERYWHERE = {
     "dapo": [
-        *("algorithm=dapo", "algorithm.importance_correction=token_truncate", "algorithm.importance_mask=token"),
+        *(
+            "algorithm=dapo",
+            "algorithm.importance_correction=token_truncate",
+            "algorithm.importance_mask=token",
+        ),
         "training.max_staleness=1",
     ],
     "ppo": ["algorithm=ppo"],
@@ -35,9 +39,23 @@ EVERYWHERE = {
         "backend.parallel.cpu_optimizer=true",
     ],
     "packed": [
-        *("training.max_tokens_per_micro_batch=20000", "algorithm=gspo", "evaluation.every=4", "sft.data=solve:a:b"),
-        *("evaluation.top_k=5", "training.adam_eps=1e-6", "training.on_nonfinite=skip", "training.deterministic=true"),
-        *("training.kl_coef=0.1", "training.reference_every=4", "backend.parallel.offload_reference=false"),
+        *(
+            "training.max_tokens_per_micro_batch=20000",
+            "algorithm=gspo",
+            "evaluation.every=4",
+            "sft.data=solve:a:b",
+        ),
+        *(
+            "evaluation.top_k=5",
+            "training.adam_eps=1e-6",
+            "training.on_nonfinite=skip",
+            "training.deterministic=true",
+        ),
+        *(
+            "training.kl_coef=0.1",
+            "training.reference_every=4",
+            "backend.parallel.offload_reference=false",
+        ),
     ],
 }
 ALONE = {
@@ -58,7 +76,10 @@ ALONE = {
 
 def texts_of(spec: RunSpec) -> dict[str, str]:
     meanings = backend_of(spec).meanings(spec).items()
-    return {field: " | ".join(filter(None, (one.support, one.receives, one.note))) for field, one in meanings}
+    return {
+        field: " | ".join(filter(None, (one.support, one.receives, one.note)))
+        for field, one in meanings
+    }
 
 
 @pytest.mark.parametrize("backend", ALONE)

@@ -19,7 +19,9 @@ from xp.hardware import visible_gpus
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(1500),
-    pytest.mark.skipif(not visible_gpus(), reason="needs an NVIDIA GPU: nvidia-smi shows none here"),
+    pytest.mark.skipif(
+        not visible_gpus(), reason="needs an NVIDIA GPU: nvidia-smi shows none here"
+    ),
 ]
 MODEL = os.environ.get("XP_TEST_MODEL", "Qwen/Qwen2.5-0.5B-Instruct")
 """Hugging Face id or directory of a small model."""
@@ -29,15 +31,27 @@ BFLOAT16 = 0.1
 
 def words(directory: Path, *overrides: str) -> list[str]:
     return [
-        *("backend=skyrl", "hardware=a100x1", "hardware.accelerators_per_node=1", "model=hf", f"model.path={MODEL}"),
+        *(
+            "backend=skyrl",
+            "hardware=a100x1",
+            "hardware.accelerators_per_node=1",
+            "model=hf",
+            f"model.path={MODEL}",
+        ),
         *(f"outputs={directory}", "env.held_out.num_tasks=8", "training.prompts_per_step=4"),
-        *("training.micro_batch_size=4", "training.max_response_tokens=1024", "training.max_tokens_per_turn=128"),
+        *(
+            "training.micro_batch_size=4",
+            "training.max_response_tokens=1024",
+            "training.max_tokens_per_turn=128",
+        ),
         *("training.checkpoint_every=1", "backend.engine.memory_fraction=0.4", *overrides),
     ]
 
 
 def xp(*arguments: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "xp", *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "xp", *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
 
 

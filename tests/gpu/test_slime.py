@@ -21,7 +21,9 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(1500),
     pytest.mark.skipif(
-        not visible_gpus() or not os.environ.get("SLIME_PATH") or importlib.util.find_spec("sglang") is None,
+        not visible_gpus()
+        or not os.environ.get("SLIME_PATH")
+        or importlib.util.find_spec("sglang") is None,
         reason="needs an NVIDIA GPU, SLIME_PATH and SGLang: nvidia-smi, the variable or `import sglang` says no",
     ),
 ]
@@ -32,7 +34,9 @@ BFLOAT16 = 0.1
 
 
 def xp(*arguments: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "xp", *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "xp", *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
 
 
@@ -44,14 +48,24 @@ def lines(run: Path) -> list[dict[str, Any]]:
 def test_two_steps_from_megatron_to_sglang_and_a_resumed_third(tmp_path: Path) -> None:
     """Shows conversion to Megatron's format, its update, the transfer to SGLang over CUDA IPC, and going on."""
     xp(
-        *("backend=slime", "hardware=a100x1", "model=qwen3-4b", f"model.path={MODEL}", f"outputs={tmp_path}"),
+        *(
+            "backend=slime",
+            "hardware=a100x1",
+            "model=qwen3-4b",
+            f"model.path={MODEL}",
+            f"outputs={tmp_path}",
+        ),
         *(
             "training.num_steps=2",
             "training.prompts_per_step=2",
             "training.group_size=4",
             "training.checkpoint_every=1",
         ),
-        *("training.max_response_tokens=1024", "training.max_tokens_per_turn=128", "backend.parallel.tensor=1"),
+        *(
+            "training.max_response_tokens=1024",
+            "training.max_tokens_per_turn=128",
+            "backend.parallel.tensor=1",
+        ),
         *("env.held_out.num_tasks=4", "backend.engine.memory_fraction=0.4"),
     )
     (run,) = (tmp_path / "runs").iterdir()

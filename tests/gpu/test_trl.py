@@ -46,7 +46,9 @@ def ran(directory: Path, gpus: int, *overrides: str) -> list[dict[str, Any]]:
         ),
         *("algorithm.importance_correction=token_truncate", *overrides),
     ]
-    done = subprocess.run([sys.executable, "-m", "xp", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "xp", *words], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     (run,) = (directory / "runs").iterdir()
     assert (run / "model/model.safetensors").is_file()

@@ -8,7 +8,10 @@ from typing import Any
 
 
 def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    return {split: [{"prompt": f"Count to {n} of {split}."} for n in range(9)] for split in ("train", "test")}
+    return {
+        split: [{"prompt": f"Count to {n} of {split}."} for n in range(9)]
+        for split in ("train", "test")
+    }
 
 
 def hashed() -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -31,4 +34,9 @@ class Dealt:
         return [*prompt, {"role": "user", "content": f"Say {self.number}."}], {}
 
     def step(self, action: str) -> dict[str, Any]:
-        return {"observations": [], "reward": float(self.number in action), "done": True, "metadata": {}}
+        return {
+            "observations": [],
+            "reward": float(self.number in action),
+            "done": True,
+            "metadata": {},
+        }

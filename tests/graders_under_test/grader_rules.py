@@ -6,5 +6,9 @@ from tests.support.fake_session import RULES
 from tests.support.sections import replace
 
 GSM8K = replace(
-    RULES, provider="local", grader=None, env_class="gsm8k", rows="tests.graders_under_test.graders:skyrl_rows"
+    RULES,
+    provider="local",
+    grader=None,
+    env_class="gsm8k",
+    rows="tests.graders_under_test.graders:skyrl_rows",
 )

@@ -15,11 +15,16 @@ from xp.builtin.graders import ready
 
 
 def rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    return {"train": [{"prompt": f"Say {n}.", "answer": str(n)} for n in range(9)], "test": [{"prompt": "?"}]}
+    return {
+        "train": [{"prompt": f"Say {n}.", "answer": str(n)} for n in range(9)],
+        "test": [{"prompt": "?"}],
+    }
 
 
 def held_out_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    return {split: [{"prompt": f"Say {n} of {split}."} for n in range(9)] for split in ("train", "test")}
+    return {
+        split: [{"prompt": f"Say {n} of {split}."} for n in range(9)] for split in ("train", "test")
+    }
 
 
 def equals(answer: str, row: Mapping[str, Any]) -> bool:
@@ -80,7 +85,9 @@ def ends(answer: str, row: Mapping[str, Any]) -> float:
 
 
 def rows_of_a_set() -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    return {"train": [{"prompt": word, "answer": random.choice("ab")} for word in set("abcdefghij")]}
+    return {
+        "train": [{"prompt": word, "answer": random.choice("ab")} for word in set("abcdefghij")]
+    }
 
 
 def unsendable_rows() -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -148,7 +155,12 @@ class Higher:
         is_right = guess == self._secret
         hint = "higher" if guess < self._secret else "lower"
         observations = [] if is_right else [{"role": "user", "content": hint}]
-        return {"observations": observations, "reward": float(is_right), "done": is_right, "metadata": {}}
+        return {
+            "observations": observations,
+            "reward": float(is_right),
+            "done": is_right,
+            "metadata": {},
+        }
 
 
 class Rewriter:
@@ -225,9 +237,14 @@ class Scaled:
         return self._scale * (answer == row["answer"])
 
 
-def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None) -> dict[str, Any]:
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None
+) -> dict[str, Any]:
     """verl's form."""
-    return {"score": float(solution_str == ground_truth), "known": data_source == "sums" and extra_info is not None}
+    return {
+        "score": float(solution_str == ground_truth),
+        "known": data_source == "sums" and extra_info is not None,
+    }
 
 
 def short_score(solution_str: str, ground_truth: str) -> float:
@@ -241,7 +258,10 @@ async def trl_reward(
     """TRL's form: None where it does not apply."""
     del kwargs
     texts = [one if isinstance(one, str) else one[-1]["content"] for one in completions]
-    return [None if not text else float(text == right) for text, right, _ in zip(texts, answer, prompts, strict=True)]
+    return [
+        None if not text else float(text == right)
+        for text, right, _ in zip(texts, answer, prompts, strict=True)
+    ]
 
 
 def trl_bare_number(completions: list[Any], **kwargs: Any) -> float:

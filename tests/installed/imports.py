@@ -43,13 +43,19 @@ def _imports(file: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             yield node.module
-            yield from (name for alias in node.names if _is_module(name := f"{node.module}.{alias.name}"))
+            yield from (
+                name for alias in node.names if _is_module(name := f"{node.module}.{alias.name}")
+            )
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:
     """Every node but those under `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
+        if (
+            isinstance(child, ast.If)
+            and isinstance(child.test, ast.Name)
+            and child.test.id == "TYPE_CHECKING"
+        ):
             continue
         yield child
         yield from _running(child)

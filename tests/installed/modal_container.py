@@ -26,7 +26,11 @@ BUILDER = "2025.06"
 
 
 def main(app: Path, root: Path, python: str, uv: str) -> int:
-    text = app.read_text().replace("'/outputs'", repr(str(root / "outputs"))).replace("/xp/", f"{root}/xp/")
+    text = (
+        app.read_text()
+        .replace("'/outputs'", repr(str(root / "outputs")))
+        .replace("/xp/", f"{root}/xp/")
+    )
     (root / "outputs").mkdir()
     images, space = recorded(text, app)
     for local, remote in re.findall(r"\.add_local_\w+\((.*), ('.*/xp/.*')\)", text):
@@ -86,7 +90,9 @@ def build(layers: list[Layer], place: Path, python: str, uv: str) -> dict[str, s
                 shutil.copy(uv if source == "/uv" else spec.context_files[source], file)
             elif word == "RUN":
                 environ = {**os.environ, "PATH": f"{place}/bin:{os.environ['PATH']}"}
-                subprocess.run(["sh", "-c", rest.replace("/.uv", f"{place}/.uv")], check=True, env=environ)
+                subprocess.run(
+                    ["sh", "-c", rest.replace("/.uv", f"{place}/.uv")], check=True, env=environ
+                )
             elif word == "ENV":
                 variables.update(part.split("=", 1) for part in shlex.split(rest))
             else:
@@ -100,7 +106,9 @@ def mount(local: Path, remote: Path, root: Path) -> None:
     if local.is_dir():
         shutil.copytree(local, remote, dirs_exist_ok=True)
     else:
-        remote.write_text(local.read_text().replace('"root": "/outputs"', f'"root": "{root}/outputs"'))
+        remote.write_text(
+            local.read_text().replace('"root": "/outputs"', f'"root": "{root}/outputs"')
+        )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from xp.spec import RunSpec
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif("XP_TEST_INSTALL" not in os.environ, reason="several gigabytes: make test-install"),
+    pytest.mark.skipif(
+        "XP_TEST_INSTALL" not in os.environ, reason="several gigabytes: make test-install"
+    ),
 ]
 
 SPECS = {
@@ -51,14 +53,21 @@ for name in json.loads(sys.stdin.read()):
         failed[name] = f"{{type(error).__name__}}: {{error}}"
 print("\\n" + json.dumps(failed))
 """
-FIRST = {"trl": "", "skyrl": "from xp.backends.skyrl.worker.process import prepare_process; prepare_process()"}
+FIRST = {
+    "trl": "",
+    "skyrl": "from xp.backends.skyrl.worker.process import prepare_process; prepare_process()",
+}
 """What the stage's program does before it imports its trainer."""
 
 
 @pytest.fixture(scope="module", params=sorted(SPECS))
 def made(request: pytest.FixtureRequest) -> tuple[str, RunSpec, Path]:
     """Backend, spec, and the interpreter of the environment that is there or made now."""
-    words = [word for word in SPECS[request.param] if os.environ["XP_TEST_INSTALL"] != "flash" or "sdpa" not in word]
+    words = [
+        word
+        for word in SPECS[request.param]
+        if os.environ["XP_TEST_INSTALL"] != "flash" or "sdpa" not in word
+    ]
     spec = compose(words)
     python = install(spec)
     assert python is not None
@@ -67,9 +76,16 @@ def made(request: pytest.FixtureRequest) -> tuple[str, RunSpec, Path]:
 
 def test_every_import_of_a_stage_works(made: tuple[str, RunSpec, Path]) -> None:
     backend, spec, python = made
-    jobs = [stage.job for stage in build_plan(spec, "x").stages if stage.name in ("train", "evaluate")]
+    jobs = [
+        stage.job for stage in build_plan(spec, "x").stages if stage.name in ("train", "evaluate")
+    ]
     own, others = reached([job.argv[2] for job in jobs])
-    modules = [*others, *(name for job in jobs for name in job.runtime.packages), *BESIDE[backend], *own]
+    modules = [
+        *others,
+        *(name for job in jobs for name in job.runtime.packages),
+        *BESIDE[backend],
+        *own,
+    ]
     done = subprocess.run(
         [python, "-c", TRY.format(first=FIRST[backend])],
         input=json.dumps(list(dict.fromkeys(modules))),
@@ -92,9 +108,12 @@ def test_what_was_installed_is_what_the_lock_says(made: tuple[str, RunSpec, Path
     lock = runtime_lock(spec)
     assert lock is not None
     ask = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
-    done = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [python, "-c", ask], capture_output=True, text=True, check=True, timeout=120
+    )
     there = {
-        name.lower().replace("_", "-").replace(".", "-"): version for name, version in json.loads(done.stdout).items()
+        name.lower().replace("_", "-").replace(".", "-"): version
+        for name, version in json.loads(done.stdout).items()
     }
     locked = {name.replace(".", "-"): version for name, version in lock.versions().items()}
     assert len(there) > 200

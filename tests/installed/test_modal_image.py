@@ -20,7 +20,9 @@ FAKE = """#!/bin/sh
 if [ "$1" = run ]; then echo "xp-submitted ap-1 fc-1"; else echo "[]"; fi
 """
 SHORT = ("training.num_steps=2", "evaluation.num_tasks=2")
-WHOLE = pytest.mark.skipif("XP_TEST_INSTALL" not in os.environ, reason="several gigabytes: make test-install")
+WHOLE = pytest.mark.skipif(
+    "XP_TEST_INSTALL" not in os.environ, reason="several gigabytes: make test-install"
+)
 
 
 def submitted(tmp_path: Path, words: tuple[str, ...]) -> Path:
@@ -31,7 +33,9 @@ def submitted(tmp_path: Path, words: tuple[str, ...]) -> Path:
     (programs / "modal").chmod(0o755)
     environ = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
     command = [sys.executable, "-m", "xp", *words, "launcher=modal", f"outputs={tmp_path / 'here'}"]
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return next(tmp_path.glob("here/runs/*/attempt_1/modal_app.py"))
 
@@ -49,7 +53,9 @@ def played(app: Path, root: Path, exit_code: int = 0) -> str:
     assert uv()
     helper = ROOT / "tests/installed/modal_container.py"
     command = [sys.executable, helper, app, root, sys.executable, program]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=3000)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=3000
+    )
     print(done.stdout[-3000:])
     assert done.returncode == exit_code, (done.stdout + done.stderr)[-3000:]
     return done.stdout + done.stderr
@@ -60,16 +66,32 @@ def played(app: Path, root: Path, exit_code: int = 0) -> str:
 def test_a_whole_run_goes_in_containers_that_are_made_from_the_locks(
     backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("env=multiply", "hardware=cpu", f"backend={backend}", "launcher.detach=true", "tracking=wandb", *SHORT)
+    words = (
+        "env=multiply",
+        "hardware=cpu",
+        f"backend={backend}",
+        "launcher.detach=true",
+        "tracking=wandb",
+        *SHORT,
+    )
     monkeypatch.setenv("WANDB_MODE", "offline")
     said = played(submitted(tmp_path, words), tmp_path / "modal")
     assert "--require-hashes --no-deps --requirements" in said
-    for stage in ("prepare in image_0", "model in image_1", "train in image_1", "evaluate in image_1"):
+    for stage in (
+        "prepare in image_0",
+        "model in image_1",
+        "train in image_1",
+        "evaluate in image_1",
+    ):
         name = stage if backend == "trl" or "image_0" in stage else stage.partition(" ")[0]
         assert f"stage_{name}" in said
     assert list(tmp_path.glob("modal/outputs/runs/*/model/config.json"))
-    assert list(tmp_path.glob("modal/outputs/runs/*/wandb/offline-run-*/*.wandb")), "the container told W&B nothing"
-    assert not list(tmp_path.glob("here/runs/*/model")), "the function's body ran elsewhere than in the container"
+    assert list(tmp_path.glob("modal/outputs/runs/*/wandb/offline-run-*/*.wandb")), (
+        "the container told W&B nothing"
+    )
+    assert not list(tmp_path.glob("here/runs/*/model")), (
+        "the function's body ran elsewhere than in the container"
+    )
 
 
 BELOW = """
@@ -82,18 +104,31 @@ print("not the image's:", sorted({"torch", "ray", "sglang", "slime", "megatron"}
 """
 
 
-@pytest.mark.skipif("XP_TEST_INSTALL" not in os.environ, reason="downloads 100 MB: make test-install")
+@pytest.mark.skipif(
+    "XP_TEST_INSTALL" not in os.environ, reason="downloads 100 MB: make test-install"
+)
 def test_slimes_image_says_which_part_is_missing(
     tmp_path: Path,
 ) -> None:
     """Not real: Slime's image below the added layers, so that its checkouts, torch, Ray and SGLang are not there."""
-    words = ("env=multiply", "hardware=a100x2", "backend=slime", "model=qwen3-4b", "backend.parallel.tensor=2")
+    words = (
+        "env=multiply",
+        "hardware=a100x2",
+        "backend=slime",
+        "model=qwen3-4b",
+        "backend.parallel.tensor=2",
+    )
     app = submitted(tmp_path, (*words, "launcher.detach=true"))
     said = played(app, tmp_path / "modal", exit_code=11)
     assert "stage_prepare in image_0: 0" in said
     assert list(tmp_path.glob("modal/outputs/tasks/*/tasks.parquet"))
     assert "image_1: RUN python -m pip install" in said
     assert "SLIME_PATH is '/root/slime', which is not a directory" in said
-    command = [tmp_path / "modal/image_1/bin/python", "-c", BELOW, next(tmp_path.glob("here/runs/*/attempt_1/code"))]
+    command = [
+        tmp_path / "modal/image_1/bin/python",
+        "-c",
+        BELOW,
+        next(tmp_path.glob("here/runs/*/attempt_1/code")),
+    ]
     imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert imported == "openreward 0.1.167\nnot the image's: []\n"

@@ -14,17 +14,33 @@ from xp.episode.metrics_file import read_metrics
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 STEADY = (
-    *("env.train.num_tasks=8", "env.held_out.num_tasks=6", "training.prompts_per_step=2", "training.group_size=2"),
+    *(
+        "env.train.num_tasks=8",
+        "env.held_out.num_tasks=6",
+        "training.prompts_per_step=2",
+        "training.group_size=2",
+    ),
     *("training.micro_batch_size=4", "training.checkpoint_every=2", "training.warmup_updates=0"),
     # Greedy episodes of a model that hardly changes: every evaluation has the same reward.
-    *("evaluation.temperature=0", "training.learning_rate=1e-12", "evaluation.before_training=false"),
-    *("evaluation.every=1", "evaluation.keep_best=true", "evaluation.patience=2", "training.num_steps=6"),
+    *(
+        "evaluation.temperature=0",
+        "training.learning_rate=1e-12",
+        "evaluation.before_training=false",
+    ),
+    *(
+        "evaluation.every=1",
+        "evaluation.keep_best=true",
+        "evaluation.patience=2",
+        "training.num_steps=6",
+    ),
 )
 
 
 def xp(directory: Path, *words: str) -> str:
     command = [sys.executable, "-m", "xp", *words]
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=1500, check=False)
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=1500, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 
@@ -34,7 +50,10 @@ def test_patience_stops_training_and_the_best_model_is_played(tmp_path: Path) ->
     (run,) = (tmp_path / "outputs/runs").iterdir()
     assert evaluated(run) == [1, 2, 3]
     assert json.loads((run / "checkpoints/best/best.json").read_text())["step"] == 1
-    assert "training stops at step 3: the last 2 evaluations" in (run / "attempt_1/train/log.txt").read_text()
+    assert (
+        "training stops at step 3: the last 2 evaluations"
+        in (run / "attempt_1/train/log.txt").read_text()
+    )
     assert (run / "checkpoints/checkpoint-3/digests.json").is_file()
     assert (run / "model/model.safetensors").is_file()
     xp(tmp_path, f"resume={run.name}", "evaluation.patience=3")

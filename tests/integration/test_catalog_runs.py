@@ -18,12 +18,23 @@ pytestmark = pytest.mark.timeout(1800)
 FEW = (
     *("training.num_steps=1", "training.prompts_per_step=2", "training.group_size=2"),
     # The tiny model earns nothing here: the entropy bonus alone moves its weights.
-    *("training.micro_batch_size=4", "training.entropy_coef=0.01", "evaluation.num_tasks=2", "tracking=[]"),
+    *(
+        "training.micro_batch_size=4",
+        "training.entropy_coef=0.01",
+        "evaluation.num_tasks=2",
+        "tracking=[]",
+    ),
 )
 
 
-def run(outputs: Path, word: tuple[str, ...], env: str, look_alike: str, *overrides: str) -> tuple[int, str]:
-    served = (f"env={env}", "env.target=null", f"env.serve=tests.envs_under_test.catalog.{look_alike}")
+def run(
+    outputs: Path, word: tuple[str, ...], env: str, look_alike: str, *overrides: str
+) -> tuple[int, str]:
+    served = (
+        f"env={env}",
+        "env.target=null",
+        f"env.serve=tests.envs_under_test.catalog.{look_alike}",
+    )
     command = [sys.executable, "-m", "xp", *word, *served, *FEW, *overrides, f"outputs={outputs}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr
@@ -38,9 +49,24 @@ def evaluation(outputs: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("env", "look_alike", "told", "overrides"),
     [
-        ("whodunit", "whodunit:WhoDunit", "of 100 tasks of split train, chosen by the hash of their content", ()),
-        ("ctf", "terminals:CTF", "6 of 6 tasks of split test", ("training.max_response_tokens=300",)),
-        ("openreward", "answers:EchoEnvironment", "1 of 2 tasks of split train", ("evaluation.num_tasks=1",)),
+        (
+            "whodunit",
+            "whodunit:WhoDunit",
+            "of 100 tasks of split train, chosen by the hash of their content",
+            (),
+        ),
+        (
+            "ctf",
+            "terminals:CTF",
+            "6 of 6 tasks of split test",
+            ("training.max_response_tokens=300",),
+        ),
+        (
+            "openreward",
+            "answers:EchoEnvironment",
+            "1 of 2 tasks of split train",
+            ("evaluation.num_tasks=1",),
+        ),
     ],
 )
 def test_a_whole_run_says_what_was_held_out(
@@ -58,7 +84,14 @@ def test_a_whole_run_says_what_was_held_out(
 
 @pytest.mark.slow
 def test_a_run_with_nothing_held_out_ends_with_its_training(tmp_path: Path) -> None:
-    code, text = run(tmp_path, (), "whodunit", "whodunit:WhoDunit", "env.held_out=null", "evaluation.num_tasks=null")
+    code, text = run(
+        tmp_path,
+        (),
+        "whodunit",
+        "whodunit:WhoDunit",
+        "env.held_out=null",
+        "evaluation.num_tasks=null",
+    )
     assert code == 0, text
     assert "not evaluated: nothing is held out" in text
 
@@ -66,10 +99,14 @@ def test_a_run_with_nothing_held_out_ends_with_its_training(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_figures_on_training_tasks_are_labelled_everywhere(tmp_path: Path) -> None:
     overlap = ("env.train.num_tasks=4", "env.held_out.split=train", "env.held_out.num_tasks=4")
-    code, text = run(tmp_path, (), "whodunit", "whodunit:WhoDunit", *overlap, "env.held_out.overlap=allowed")
+    code, text = run(
+        tmp_path, (), "whodunit", "whodunit:WhoDunit", *overlap, "env.held_out.overlap=allowed"
+    )
     assert code == 0, text
     assert "(all evaluation tasks are trained on as well)" in text
-    metrics = [json.loads(line) for file in tmp_path.glob("runs/*/metrics.jsonl") for line in file.open()]
+    metrics = [
+        json.loads(line) for file in tmp_path.glob("runs/*/metrics.jsonl") for line in file.open()
+    ]
     assert any(line.get("evaluation/after/tasks/trained_on") == 1.0 for line in metrics)
     compared = subprocess.check_output(
         [sys.executable, "-m", "xp", "runs", "compare", "--csv", f"outputs={tmp_path}"], text=True

@@ -87,7 +87,11 @@ def test_an_option_of_the_catalog_is_prepared_as_its_page_says(option: str, tmp_
 
 def test_a_large_split_is_only_counted_and_the_share_is_by_index(tmp_path: Path) -> None:
     serve = "env.serve=tests.envs_under_test.catalog.answers:Unsplit"
-    one = record(prepared(tmp_path, "env=openreward", serve, "env.train.num_tasks=20", "env.held_out.num_tasks=8"))
+    one = record(
+        prepared(
+            tmp_path, "env=openreward", serve, "env.train.num_tasks=20", "env.held_out.num_tasks=8"
+        )
+    )
     assert (one.identity, one.num_train, one.num_held_out) == (Identity.INDEX, 20, 8)
 
 
@@ -95,13 +99,19 @@ def test_an_environment_without_training_is_refused_with_the_reason(tmp_path: Pa
     spec = on_look_alikes(("env=gsm1k", "env.held_out.num_tasks=5"))
     assert prepare(prepare_config(spec), os.environ, tmp_path).num_tasks(Purpose.HELD_OUT) == 5
     for _ in ("the set is there", "again"):
-        with pytest.raises(XpError, match=r"nothing to train on: .* split test.*\n.*xp eval`") as error:
+        with pytest.raises(
+            XpError, match=r"nothing to train on: .* split test.*\n.*xp eval`"
+        ) as error:
             prepare(prepare_config(spec, trains=True), os.environ, tmp_path)
         assert error.value.code is ExitCode.TASKS
 
 
 def test_the_public_run_evaluates_on_its_training_tasks_and_says_so(tmp_path: Path) -> None:
-    overlap = ("env.train.num_tasks=null", "env.held_out.split=train", "env.held_out.overlap=allowed")
+    overlap = (
+        "env.train.num_tasks=null",
+        "env.held_out.split=train",
+        "env.held_out.overlap=allowed",
+    )
     one = record(prepared(tmp_path, "env=whodunit", *overlap))
     assert (one.num_train, one.num_held_out, one.num_trained_on) == (100, 100, 100)
     assert one.line().endswith("all evaluation tasks are trained on as well")
@@ -121,7 +131,9 @@ def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, store: Pa
     few = dict(spec.env.members)
     for name, member in few.items():
         if member.held_out is not None and "GSM8K" in (member.serve or ""):
-            held_out = HeldOutSpec.model_validate({**member.held_out.model_dump(), "num_tasks": 16}, strict=False)
+            held_out = HeldOutSpec.model_validate(
+                {**member.held_out.model_dump(), "num_tasks": 16}, strict=False
+            )
             train = member.train.model_copy(update={"num_tasks": 64})
             few[name] = member.model_copy(update={"train": train, "held_out": held_out})
     spec = spec.model_copy(update={"env": spec.env.model_copy(update={"members": few})})
@@ -130,4 +142,9 @@ def test_every_recipe_is_prepared_against_the_look_alikes(recipe: str, store: Pa
     assert found.num_tasks(Purpose.HELD_OUT) > 0
     if recipe == MIXED:
         one = found.manifest.held_out["whodunit"]
-        assert (one.rule, one.num_train, one.num_held_out, one.num_trained_on) == (Rule.SHARE, 80, 20, 0)
+        assert (one.rule, one.num_train, one.num_held_out, one.num_trained_on) == (
+            Rule.SHARE,
+            80,
+            20,
+            0,
+        )

@@ -93,14 +93,23 @@ def test_the_run_directory_holds_what_the_readme_promises(outputs: Path) -> None
     assert (run / "spec.yaml").is_file()
     assert (run / "model" / "model.safetensors").stat().st_size > 100_000
     assert (run / "report.html").read_text().startswith("<!doctype html>")
-    assert sorted(path.name for path in run.glob("checkpoints/checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
+    assert sorted(path.name for path in run.glob("checkpoints/checkpoint-*")) == [
+        "checkpoint-1",
+        "checkpoint-2",
+    ]
     assert (run / "attempt_1/code/my_rewards.py").read_text() == REWARDS
 
 
 def test_there_is_one_line_of_metrics_a_step_under_the_common_names(outputs: Path) -> None:
     lines = metrics(the_run(outputs), "train")
     assert [line["step"] for line in lines] == [1, 2]
-    for name in ("reward/avg_raw_reward", "reward/avg_pass_at_4", "environment/turns", "training/loss", "time/step_s"):
+    for name in (
+        "reward/avg_raw_reward",
+        "reward/avg_pass_at_4",
+        "environment/turns",
+        "training/loss",
+        "time/step_s",
+    ):
         assert all(name in line for line in lines), name
 
 
@@ -113,12 +122,18 @@ def test_the_evaluation_after_training_has_the_last_rollout_step(outputs: Path) 
 
 
 def test_the_evaluation_records_what_decides_its_rewards(outputs: Path) -> None:
-    scored_by = evaluated(the_run(outputs) / "attempt_1/evaluate")["after"]["scoring"]["whodunit_mini"]
+    scored_by = evaluated(the_run(outputs) / "attempt_1/evaluate")["after"]["scoring"][
+        "whodunit_mini"
+    ]
     assert scored_by["env.reward_fn"] == {"my_rewards:by_length": 1.0}
     assert scored_by["env.reward.reduction"] == "sum"
     for name in ("my_rewards:by_length", "xp.builtin.whodunit_mini:WhodunitMini"):
         assert len(scored_by[f"code of {name}"]) == 64
-    record = json.loads((the_run(outputs) / "attempt_1/evaluate/trajectories/after.jsonl").read_text().splitlines()[0])
+    record = json.loads(
+        (the_run(outputs) / "attempt_1/evaluate/trajectories/after.jsonl")
+        .read_text()
+        .splitlines()[0]
+    )
     assert record["outcome"]["unshaped"] is not None
 
 
@@ -147,7 +162,10 @@ def test_every_episode_names_the_tools_that_the_model_saw(outputs: Path) -> None
 def test_both_evaluations_play_the_same_tasks(outputs: Path) -> None:
     folder = the_run(outputs) / "attempt_1/evaluate/trajectories"
     tasks = {
-        name: [(line["env"], line["split"], line["index"]) for line in map(json.loads, (folder / name).open())]
+        name: [
+            (line["env"], line["split"], line["index"])
+            for line in map(json.loads, (folder / name).open())
+        ]
         for name in ("before.jsonl", "after.jsonl")
     }
     assert tasks["before.jsonl"] == tasks["after.jsonl"]
@@ -156,7 +174,11 @@ def test_both_evaluations_play_the_same_tasks(outputs: Path) -> None:
 
 def test_the_screen_says_what_was_trained_and_where_it_lies(outputs: Path) -> None:
     screen = (outputs / "first.txt").read_text()
-    for part in ("Trained whodunit_mini · tiny · grpo · trl on cpu", "held-out reward before", "held-out reward after"):
+    for part in (
+        "Trained whodunit_mini · tiny · grpo · trl on cpu",
+        "held-out reward before",
+        "held-out reward after",
+    ):
         assert part in screen
     assert str(Path("outputs") / "runs") in screen
     assert "Traceback" not in screen
@@ -172,7 +194,9 @@ def test_training_changed_the_weights(outputs: Path) -> None:
     assert any((before[name] != after[name]).any() for name in before)
 
 
-def test_the_python_interface_gives_what_the_runs_files_hold(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_interface_gives_what_the_runs_files_hold(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = outputs / "outputs"
     run = api.load(the_run(outputs).name, outputs=root)
     assert list(api.runs(outputs=root)["run"]) == [run.name]
@@ -203,9 +227,16 @@ def test_ten_faults_change_no_bit_of_the_result(outputs: Path, disturbed: Sample
 
 
 @pytest.mark.slow
-def test_a_run_killed_in_its_evaluation_is_finished_when_resumed(outputs: Path, disturbed: Sample) -> None:
+def test_a_run_killed_in_its_evaluation_is_finished_when_resumed(
+    outputs: Path, disturbed: Sample
+) -> None:
     run = the_run(outputs, "disturbed")
-    assert stages(run) == {"prepare": "cached", "model": "cached", "train": "succeeded", "evaluate": "succeeded"}
+    assert stages(run) == {
+        "prepare": "cached",
+        "model": "cached",
+        "train": "succeeded",
+        "evaluate": "succeeded",
+    }
     assert "held-out reward after" in disturbed.place.screen()
     assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 2), (2, 3)]
     before, num_attempts = (run / "run.json").read_bytes(), disturbed.place.num_attempts()
@@ -235,15 +266,22 @@ def test_the_last_checkpoint_is_evaluated_to_the_figures_and_episodes_of_the_tra
     assert own.items() <= of_eval["summary"].items()
     for name in ("reward", "passes"):
         assert of_run["summary"][name].items() <= of_eval["summary"][name].items()
-    differ = {name for name, value in of_run["playing"].items() if of_eval["playing"][name] != value}
+    differ = {
+        name for name, value in of_run["playing"].items() if of_eval["playing"][name] != value
+    }
     assert differ == set()
-    assert episodes(place / "trajectories/episodes.jsonl") == episodes(stage / "trajectories/after.jsonl")
+    assert episodes(place / "trajectories/episodes.jsonl") == episodes(
+        stage / "trajectories/after.jsonl"
+    )
 
 
 def episodes(file: Path) -> list[dict[str, Any]]:
     """The episodes of a file by task, without the times and the names of the evaluation."""
     left_out = ("started_at", "elapsed_s", "open_s", "env_s", "run", "phase")
-    lines = sorted(map(json.loads, file.read_text().splitlines()), key=lambda line: (line["index"], line["sample"]))
+    lines = sorted(
+        map(json.loads, file.read_text().splitlines()),
+        key=lambda line: (line["index"], line["sample"]),
+    )
     return [{key: value for key, value in line.items() if key not in left_out} for line in lines]
 
 
@@ -259,7 +297,9 @@ def reward(outcome, messages):
 
 
 @pytest.mark.slow
-def test_a_failing_environment_after_training_costs_its_evaluation_alone(outputs: Path, tmp_path: Path) -> None:
+def test_a_failing_environment_after_training_costs_its_evaluation_alone(
+    outputs: Path, tmp_path: Path
+) -> None:
     run = failing(tmp_path, "after-*/model")
     assert (run / "model/model.safetensors").is_file()
     assert [line["step"] for line in metrics(run, "train")] == [1, 2]
@@ -267,7 +307,10 @@ def test_a_failing_environment_after_training_costs_its_evaluation_alone(outputs
     done = xp(tmp_path, f"resume={run.name}")
     assert done.returncode == 0, done.stderr
     assert [line["step"] for line in metrics(run, "train")] == [1, 2]
-    first, second = evaluated(the_run(outputs) / "attempt_1/evaluate"), evaluated(run / "attempt_2/evaluate")
+    first, second = (
+        evaluated(the_run(outputs) / "attempt_1/evaluate"),
+        evaluated(run / "attempt_2/evaluate"),
+    )
     for name, one in first.items():
         assert (second[name]["summary"], second[name]["tasks"]) == (one["summary"], one["tasks"])
     assert not (run / "attempt_2/evaluate/trajectories/before.jsonl").exists()
@@ -287,7 +330,13 @@ def failing(directory: Path, pattern: str) -> Path:
 def test_a_finished_run_goes_on_with_more_steps(outputs: Path) -> None:
     assert xp(outputs, "name=more", *SMALL).returncode == 0
     run = the_run(outputs, "more")
-    done = xp(outputs, f"resume={run.name}", "training.num_steps=3", "evaluation.samples_per_task=1")
+    done = xp(
+        outputs, f"resume={run.name}", "training.num_steps=3", "evaluation.samples_per_task=1"
+    )
     assert done.returncode == 0, done.stderr
-    assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [(1, 1), (2, 1), (3, 2)]
+    assert [(line["step"], line["attempt"]) for line in metrics(run, "train")] == [
+        (1, 1),
+        (2, 1),
+        (3, 2),
+    ]
     assert len(list(run.glob("model.attempt-*"))) == 1

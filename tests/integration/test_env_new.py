@@ -19,14 +19,22 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(*words: str, cwd: Path, interpreter: str = sys.executable) -> subprocess.CompletedProcess[str]:
+def run(
+    *words: str, cwd: Path, interpreter: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": f"{cwd}{os.pathsep}{ROOT}"}
     command = [interpreter, "-m", *words]
-    return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=280)
+    return subprocess.run(
+        command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=280
+    )
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind == "graded" else pytest.param(kind, marks=pytest.mark.slow) for kind in sorted(WORDS)]
+    "kind",
+    [
+        kind if kind == "graded" else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in sorted(WORDS)
+    ],
 )
 def test_a_new_environment_passes_its_test_and_the_check_at_once(kind: str, tmp_path: Path) -> None:
     words = new_environment("counting_up", kind, tmp_path)
@@ -37,7 +45,9 @@ def test_a_new_environment_passes_its_test_and_the_check_at_once(kind: str, tmp_
     # In pytest's common directory it would remove what earlier sessions have left there.
     quiet = ("-q", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "inner"))
     tested = run("pytest", *quiet, "test_counting_up.py", cwd=tmp_path)
-    assert tested.returncode == (5 if kind == "verifiers" else 0), tested.stdout  # 5: skipped, and no test is left
+    assert tested.returncode == (5 if kind == "verifiers" else 0), (
+        tested.stdout
+    )  # 5: skipped, and no test is left
     checked = run("xp", "env", "check", *words, "--seconds", "250", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "fault" not in checked.stdout
@@ -63,7 +73,10 @@ def test_the_command_says_what_to_do_next(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["env", "new", "counting_up", "--kind", "ors"]) == 0
-    assert "python -m xp env check env=openreward env.serve=counting_up:CountingUp" in capsys.readouterr().out
+    assert (
+        "python -m xp env check env=openreward env.serve=counting_up:CountingUp"
+        in capsys.readouterr().out
+    )
     assert main(["env", "new", "counting_up", "--kind", "ors"]) == 2
 
 
@@ -78,7 +91,9 @@ def test_the_list_says_what_each_environment_needs(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_an_opened_list_tells_splits_and_tools(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_opened_list_tells_splits_and_tools(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     options = tmp_path / "env"
     options.mkdir()
     lines = ["# Mine.", "defaults:", "  - multiply", "  - _self_", "# Two turns.", "max_turns: 2"]

@@ -29,14 +29,22 @@ def place_of(fault: str, module: str = MODULE) -> tuple[Path, int]:
     """File and line of the planted fault."""
     file = Path(module.replace(".", "/") + ".py").resolve()
     lines = file.read_text().splitlines()
-    return file, next(number for number, line in enumerate(lines, start=1) if line.endswith(f"# fault: {fault}"))
+    return file, next(
+        number for number, line in enumerate(lines, start=1) if line.endswith(f"# fault: {fault}")
+    )
 
 
-def health(run: Path, name: str, module: str = MODULE, *, limit_s: float = 20.0, **more: Any) -> str:
+def health(
+    run: Path, name: str, module: str = MODULE, *, limit_s: float = 20.0, **more: Any
+) -> str:
     """Plays one episode of a class that fails, as a stage does, and returns the health of its run."""
     stage = run / "attempt_1" / "train"
     stage.mkdir(parents=True)
-    retries: Mapping[str, Any] = {"retries_per_episode": 1, "call_timeout_s": limit_s, "episode_timeout_s": 60.0}
+    retries: Mapping[str, Any] = {
+        "retries_per_episode": 1,
+        "call_timeout_s": limit_s,
+        "episode_timeout_s": 60.0,
+    }
     member = rules(serve=f"{module}:{name}", dialect=Dialect.HERMES, **retries, **more)
     (stage / "episode.json").write_text(EpisodeConfig({member.name: member}).to_json())
     environ = {**os.environ, "XP_DIGGER_TOKEN": SECRET, "XP_PASS_ENV": "XP_DIGGER_TOKEN"}
@@ -58,7 +66,11 @@ def health(run: Path, name: str, module: str = MODULE, *, limit_s: float = 20.0,
 @pytest.mark.parametrize(
     ("name", "fault", "words"),
     [
-        ("Raising", "raise", ("1 of 1 episode void", "ToolCrashed", "in map_of", "KeyError: '[REDACTED]'")),
+        (
+            "Raising",
+            "raise",
+            ("1 of 1 episode void", "ToolCrashed", "in map_of", "KeyError: '[REDACTED]'"),
+        ),
         ("Starting", "setup", ("opening: ToolCrashed", "RuntimeError: no shovel")),
         ("Leaving", "exit", ("SystemExit: 3", "it has ended")),
         ("Dying", "die", ("dig is defined in", "it has ended")),
@@ -72,7 +84,11 @@ def test_a_fault_is_named_with_its_file_and_line_and_no_secret(
 ) -> None:
     monkeypatch.setattr(local_server, "PING_S", 0.2)
     module = OPENENV if fault == "openenv" else MODULE
-    more = {"provider": "openenv", "rows": "tests.envs_under_test.rows:digs"} if module == OPENENV else {}
+    more = (
+        {"provider": "openenv", "rows": "tests.envs_under_test.rows:digs"}
+        if module == OPENENV
+        else {}
+    )
     text = health(tmp_path, name, module, **more)
     file, line = place_of(fault, module)
     assert f'{file}", line {line}' in text or f"{file}:{line}" in text
@@ -81,7 +97,9 @@ def test_a_fault_is_named_with_its_file_and_line_and_no_secret(
     assert SECRET not in (tmp_path / "attempt_1/train/environment.jsonl").read_text()
 
 
-@pytest.mark.parametrize(("name", "fault"), [("Hanging", "hang"), ("Blocking", "block"), ("Waiting", "wait")])
+@pytest.mark.parametrize(
+    ("name", "fault"), [("Hanging", "hang"), ("Blocking", "block"), ("Waiting", "wait")]
+)
 def test_a_call_without_an_answer_is_named_with_the_line_that_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fault: str
 ) -> None:

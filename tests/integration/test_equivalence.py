@@ -24,14 +24,25 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.integration,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(not SKYRL.exists(), reason="SkyRL's Python is not here: make .venv-skyrl/.done or SKYRL_PYTHON"),
+    pytest.mark.skipif(
+        not SKYRL.exists(),
+        reason="SkyRL's Python is not here: make .venv-skyrl/.done or SKYRL_PYTHON",
+    ),
 ]
 
 
 def equivalence(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [
-            *(sys.executable, "-m", "tools.benchmarks.equivalence", "--seeds", "1,2", "--steps", "2"),
+            *(
+                sys.executable,
+                "-m",
+                "tools.benchmarks.equivalence",
+                "--seeds",
+                "1,2",
+                "--steps",
+                "2",
+            ),
             *("--python", f"skyrl={SKYRL}", "--outputs", str(directory), *arguments, *SMALL),
         ],
         cwd=ROOT,

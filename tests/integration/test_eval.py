@@ -42,7 +42,14 @@ def knows_some(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(server: ChatServer, outputs: Path, *more: str) -> list[str]:
-    own = [f"outputs={outputs}", "env=multiply", *TASKS, "model=endpoint", f"model.url={server.url}", "model.name=stub"]
+    own = [
+        f"outputs={outputs}",
+        "env=multiply",
+        *TASKS,
+        "model=endpoint",
+        f"model.url={server.url}",
+        "model.name=stub",
+    ]
     return ["eval", *own, *more]
 
 
@@ -90,12 +97,17 @@ def test_a_repaired_grader_is_another_evaluation_though_its_tasks_are_the_same(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with serving(ChatServer(write=knows_some)) as server:
-        command = words(server, tmp_path / "outputs", "env.grader=graded_here:Graded", "evaluation.num_tasks=2")
+        command = words(
+            server, tmp_path / "outputs", "env.grader=graded_here:Graded", "evaluation.num_tasks=2"
+        )
         # Lengths differ: Python takes a module's cached bytecode if size and second of its source are the same.
         for reward in ("0.0", "1.00"):
             (tmp_path / "graded_here.py").write_text(GRADER.format(reward=reward))
             assert main(command) == 0
-    results = [json.loads(file.read_text()) for file in (tmp_path / "outputs/evaluations").glob("*/eval.json")]
+    results = [
+        json.loads(file.read_text())
+        for file in (tmp_path / "outputs/evaluations").glob("*/eval.json")
+    ]
     assert sorted(result["summary"]["reward"]["value"] for result in results) == [0.0, 1.0]
     assert len(list((tmp_path / "outputs/tasks").glob("*/manifest.json"))) == 1
 
@@ -119,7 +131,12 @@ def test_an_endpoint_is_evaluated_with_a_table_of_80_columns(
     right = [one["rewards"] for one in result["tasks"].values()]
     assert result["summary"]["reward"]["value"] == pytest.approx(sum(map(sum, right)) / 60)
     assert result["summary"]["num_tasks"] == 30
-    assert result["usage"] == {"prompt_tokens": 60 * 20, "completion_tokens": 300, "cost_usd": None, "judges": {}}
+    assert result["usage"] == {
+        "prompt_tokens": 60 * 20,
+        "completion_tokens": 300,
+        "cost_usd": None,
+        "judges": {},
+    }
     assert pq.read_table(place / "episodes.parquet").num_rows == 60
     assert "| multiply | stub | 60 |" in (place / "table.md").read_text()
     assert r"multiply & stub & 60" in (place / "table.tex").read_text()
@@ -128,9 +145,15 @@ def test_an_endpoint_is_evaluated_with_a_table_of_80_columns(
     assert max(map(len, table)) <= 80
 
 
-def test_the_samples_of_a_task_have_seeds_of_their_own_and_a_rerun_has_the_same(outputs: Path) -> None:
+def test_the_samples_of_a_task_have_seeds_of_their_own_and_a_rerun_has_the_same(
+    outputs: Path,
+) -> None:
     with serving(ChatServer(write=knows_some)) as server:
-        sizes = ("evaluation.num_tasks=2", "evaluation.samples_per_task=8", "evaluation.temperature=1")
+        sizes = (
+            "evaluation.num_tasks=2",
+            "evaluation.samples_per_task=8",
+            "evaluation.temperature=1",
+        )
         for more in ((), ("--again",)):
             assert main([*words(server, outputs, "model.seed=7", *sizes), *more]) == 0
     sent = [(body["seed"], body["messages"][-1]["content"]) for body in server.requests]
@@ -140,13 +163,17 @@ def test_the_samples_of_a_task_have_seeds_of_their_own_and_a_rerun_has_the_same(
 
 def test_many_models_make_one_table(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(ChatServer(write=knows_some, latency_s=0.02)) as server:
-        command = words(server, outputs, "model.name=one,two", "evaluation.num_tasks=5", "--markdown")
+        command = words(
+            server, outputs, "model.name=one,two", "evaluation.num_tasks=5", "--markdown"
+        )
         command.remove("model.name=stub")
         assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("|")[2].strip() for line in lines] == ["model", "---", "one", "two"]
     assert {one["model"] for one in server.requests} == {"one", "two"}
-    results = [json.loads(file.read_text()) for file in (outputs / "evaluations").glob("*/eval.json")]
+    results = [
+        json.loads(file.read_text()) for file in (outputs / "evaluations").glob("*/eval.json")
+    ]
     # The model's own time is part of an episode's.
     assert min(one["summary"]["seconds_mean"] for one in results) >= 0.02
 
@@ -163,9 +190,14 @@ def test_as_many_episodes_are_in_flight_as_asked_for(outputs: Path) -> None:
     assert server.most_in_flight == 8
 
 
-def test_a_budget_ends_it_cleanly_and_a_larger_one_goes_on(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_budget_ends_it_cleanly_and_a_larger_one_goes_on(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with serving(ChatServer(write=knows_some)) as server:
-        prices = ("model.price_in=100", "model.price_out=1000")  # 20 x 100 + 5 x 1000 = 0.007 dollars an episode
+        prices = (
+            "model.price_in=100",
+            "model.price_out=1000",
+        )  # 20 x 100 + 5 x 1000 = 0.007 dollars an episode
         command = words(server, outputs, *prices, "evaluation.num_tasks=30", "eval.concurrency=2")
         assert main([*command, "--budget-usd", "0.07"]) == 0
         stopped = result_in(outputs)
@@ -207,7 +239,9 @@ def test_what_cannot_be_kept_or_used_is_refused_before_anything_is_made(
     assert not (tmp_path / "outputs").exists()
 
 
-def test_a_dead_endpoint_leaves_what_was_played(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dead_endpoint_leaves_what_was_played(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     server = ChatServer(write=knows_some)
     more = ("evaluation.num_tasks=20", "eval.concurrency=2", "model.max_attempts=1")
     with serving(server):
@@ -251,9 +285,15 @@ for line in sys.stdin:
 """Runs each line as a command in a child of its own, which has imported everything."""
 
 
-@pytest.mark.parametrize(("kills", "num_tasks"), [(3, 60), pytest.param(20, 120, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kills", "num_tasks"), [(3, 60), pytest.param(20, 120, marks=pytest.mark.slow)]
+)
 def test_killed_at_random_points_each_episode_counts_once(
-    outputs: Path, prepared: Path, tmp_path_factory: pytest.TempPathFactory, kills: int, num_tasks: int
+    outputs: Path,
+    prepared: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    kills: int,
+    num_tasks: int,
 ) -> None:
     draw = random.Random(22)
     whole = tmp_path_factory.mktemp("whole")
@@ -262,7 +302,11 @@ def test_killed_at_random_points_each_episode_counts_once(
     more = (*sizes, "eval.concurrency=4", "evaluation.temperature=0.0")
     with serving(ChatServer(write=knows_some, latency_s=0.002)) as server:
         with subprocess.Popen(
-            [sys.executable, "-c", CHILDREN], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", CHILDREN],
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         ) as children:
             assert children.stdin is not None
             assert children.stdout is not None
@@ -292,19 +336,28 @@ def _code(lines: Any) -> str:
     return next(line for line in lines if re.fullmatch(r"-?\d+\n", line))
 
 
-def test_the_trackers_get_the_figures_of_an_evaluation(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trackers_get_the_figures_of_an_evaluation(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("wandb")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     with serving(ChatServer(write=knows_some)) as server:
-        assert main(words(server, outputs, "evaluation.num_tasks=12", "tracking=[tensorboard,wandb]")) == 0
+        assert (
+            main(words(server, outputs, "evaluation.num_tasks=12", "tracking=[tensorboard,wandb]"))
+            == 0
+        )
     (place,) = (outputs / "evaluations").iterdir()
     figures = result_in(outputs)["summary"]
     events = EventAccumulator(str(place / "tensorboard" / "attempt_1"))
     events.Reload()
-    assert [one.value for one in events.Scalars("eval/multiply/reward")] == [pytest.approx(figures["reward"]["value"])]
-    assert [one.value for one in events.Scalars("eval/all/reward_low")] == [pytest.approx(figures["reward"]["low"])]
+    assert [one.value for one in events.Scalars("eval/multiply/reward")] == [
+        pytest.approx(figures["reward"]["value"])
+    ]
+    assert [one.value for one in events.Scalars("eval/all/reward_low")] == [
+        pytest.approx(figures["reward"]["low"])
+    ]
     (file,) = (place / "wandb").glob("offline-run-*/run-*.wandb")
     # W&B's own service writes the file, after `finish` has returned too.
     eventually(lambda: b"eval/multiply/passes" in file.read_bytes())
@@ -315,7 +368,9 @@ def test_evaluations_are_listed(outputs: Path, capsys: pytest.CaptureFixture[str
         assert main(words(server, outputs, "evaluation.num_tasks=12")) == 0
     capsys.readouterr()
     assert main(["eval", "list", f"outputs={outputs}"]) == 0
-    assert re.match(r"multiply-stub-[0-9a-f]{8}  finished  0\.\d{3} .*stub on 12 tasks", capsys.readouterr().out)
+    assert re.match(
+        r"multiply-stub-[0-9a-f]{8}  finished  0\.\d{3} .*stub on 12 tasks", capsys.readouterr().out
+    )
     assert main(["eval", "list", "--json", f"outputs={outputs}"]) == 0
     assert [one["num_played"] for one in json.loads(capsys.readouterr().out)] == [12]
     assert main(["eval", "list", "--again", f"outputs={outputs}"]) == ExitCode.CONFIG

@@ -17,8 +17,17 @@ from xp.errors import ExitCode
 from xp.evaluation.records import EPISODES
 
 PLAY = (
-    *("training.max_prompt_tokens=400", "training.max_tokens_per_turn=6", "training.max_response_tokens=12"),
-    *("model.dtype=float32", "model.dialect=hermes", "model.tools_prompt=system", "eval.concurrency=4"),
+    *(
+        "training.max_prompt_tokens=400",
+        "training.max_tokens_per_turn=6",
+        "training.max_response_tokens=12",
+    ),
+    *(
+        "model.dtype=float32",
+        "model.dialect=hermes",
+        "model.tools_prompt=system",
+        "eval.concurrency=4",
+    ),
 )
 
 
@@ -46,7 +55,14 @@ def messages(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def test_a_hugging_face_directory_is_played_again_after_a_cut(
     outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["eval", "env=multiply", *TASKS, f"model={directory}", f"outputs={outputs}", "evaluation.num_tasks=10"]
+    command = [
+        "eval",
+        "env=multiply",
+        *TASKS,
+        f"model={directory}",
+        f"outputs={outputs}",
+        "evaluation.num_tasks=10",
+    ]
     command += PLAY
     assert main(command) == 0
     (file,) = (outputs / "evaluations").glob(f"*/{EPISODES}")
@@ -85,16 +101,29 @@ def test_the_checkpoint_that_a_training_would_start_from_is_what_is_played(
 def test_a_missing_engine_is_named_before_anything_is_played(
     outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["eval", "env=multiply", *TASKS, f"model={directory}", f"outputs={outputs}", "evaluation.num_tasks=3"]
+    words = [
+        "eval",
+        "env=multiply",
+        *TASKS,
+        f"model={directory}",
+        f"outputs={outputs}",
+        "evaluation.num_tasks=3",
+    ]
     words += [*PLAY, "eval.engine=vllm", "eval.python=/nowhere/python"]
     assert main(words) == ExitCode.RUNTIME
     assert "/nowhere/python lacks it; give eval.python=PATH" in capsys.readouterr().err
-    assert not any('"engine": "vllm"' in one.read_text() for one in (outputs / "evaluations").glob("*/request.json"))
+    assert not any(
+        '"engine": "vllm"' in one.read_text()
+        for one in (outputs / "evaluations").glob("*/request.json")
+    )
 
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_one_message(
-    outputs: Path, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    outputs: Path,
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     before = sorted((outputs / "evaluations").glob("*"))
@@ -104,7 +133,11 @@ def test_a_model_that_cannot_be_loaded_is_one_message(
     words = ["eval", "env=multiply", *TASKS, f"outputs={outputs}", *PLAY]
     for model, code, fault in (
         ("Org/Nope", ExitCode.RUNTIME, "xp: model=Org/Nope: its tokenizer cannot be loaded: "),
-        (str(bare), ExitCode.CONFIG, f"xp: model.path={bare}: the directory has no weights (*.safetensors)"),
+        (
+            str(bare),
+            ExitCode.CONFIG,
+            f"xp: model.path={bare}: the directory has no weights (*.safetensors)",
+        ),
     ):
         assert main([*words, f"model={model}"]) == code
         error = capsys.readouterr().err

@@ -50,7 +50,9 @@ def check_groups(records: list[dict[str, Any]], num_tasks: int) -> None:
 
 def test_a_group_is_scored_when_its_last_episode_has_ended(outputs: Path, function: str) -> None:
     with serving(ChatServer(write=knows_some)) as server:
-        command = words(server, outputs, function, "evaluation.num_tasks=5", "evaluation.samples_per_task=3")
+        command = words(
+            server, outputs, function, "evaluation.num_tasks=5", "evaluation.samples_per_task=3"
+        )
         assert main(command) == 0
         check_groups(records_of(outputs), 5)
         assert len(server.requests) == 15

@@ -26,7 +26,9 @@ def on_a_terminal(command: list[str]) -> tuple[str, int]:
     """Output of a command on a terminal of 100 columns, as text without colours, and its exit code."""
     ours, theirs = pty.openpty()
     environ = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
-    with subprocess.Popen(command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environ, stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
         os.close(theirs)
         pieces = []
         while piece := _read(ours):
@@ -43,7 +45,9 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_a_terminal_shows_a_bar_and_a_pipe_plain_lines(outputs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_terminal_shows_a_bar_and_a_pipe_plain_lines(
+    outputs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with serving(ChatServer(write=knows_some, latency_s=0.02)) as server:
         asked = words(server, outputs, *PRICES, "evaluation.num_tasks=20", "eval.concurrency=2")
         shown, code = on_a_terminal([sys.executable, "-m", "xp", *asked])
@@ -53,7 +57,9 @@ def test_a_terminal_shows_a_bar_and_a_pipe_plain_lines(outputs: Path, capfd: pyt
     assert len(states) >= 2, shown
     assert "\\u001b" not in shown
     for done, mean, cost in states:
-        assert float(cost) == pytest.approx(0.007 * int(done), abs=0.0151)  # an episode's cost may be a moment ahead
+        assert float(cost) == pytest.approx(
+            0.007 * int(done), abs=0.0151
+        )  # an episode's cost may be a moment ahead
         assert 0 <= float(mean) <= 1
     assert [int(done) for done, _, _ in states] == sorted(int(done) for done, _, _ in states)
     assert re.search(r"multiply +stub +20 +0\.\d{3}", shown)  # the table stays

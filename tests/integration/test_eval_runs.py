@@ -17,7 +17,14 @@ from xp.composition import compose, to_yaml
 from xp.errors import ExitCode
 from xp.planning.stages import prepare_config
 from xp.run_records.held_out import held_out
-from xp.run_records.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
+from xp.run_records.record import (
+    Provenance,
+    RunRecord,
+    RunStatus,
+    begin_attempt,
+    close_attempt,
+    write_record,
+)
 from xp.tasks.prepare import prepare
 
 TASKS = ("env.train.num_tasks=1", "env.held_out.num_tasks=12")
@@ -32,21 +39,34 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer, model = tokenizer_and_model()
     tokenizer.save_pretrained(base)
     model.save_pretrained(base)
-    limits = ("training.max_prompt_tokens=400", "training.max_tokens_per_turn=4", "training.max_response_tokens=8")
-    own = ("model=hf", f"model.path={base}", "model.dtype=float32", "model.dialect=hermes", "model.tools_prompt=system")
+    limits = (
+        "training.max_prompt_tokens=400",
+        "training.max_tokens_per_turn=4",
+        "training.max_response_tokens=8",
+    )
+    own = (
+        "model=hf",
+        f"model.path={base}",
+        "model.dtype=float32",
+        "model.dialect=hermes",
+        "model.tools_prompt=system",
+    )
     spec = compose(["env=multiply", *TASKS, *own, *limits, f"outputs={root}"])
     prepare(prepare_config(spec), os.environ, root)
     run = root / "runs" / "R"
     run.mkdir(parents=True)
     (run / "spec.yaml").write_text(to_yaml(spec))
     record = RunRecord("R", RunStatus.PENDING, ())
-    record = close_attempt(begin_attempt(record, ["prepare", "train", "evaluate"], HERE), RunStatus.SUCCEEDED)
+    record = close_attempt(
+        begin_attempt(record, ["prepare", "train", "evaluate"], HERE), RunStatus.SUCCEEDED
+    )
     write_record(run, record)
     updates = spec.training.updates_per_step * spec.training.passes_per_step
     for place in (run / "model", run / "checkpoints" / f"checkpoint-{5 * updates}"):
         shutil.copytree(base, place)
     before, after = (
-        {f"multiply/test/{number}": [float(number < 10 * share)] for number in range(10)} for share in (0.2, 0.8)
+        {f"multiply/test/{number}": [float(number < 10 * share)] for number in range(10)}
+        for share in (0.2, 0.8)
     )
     leave_evaluation(run, before=before, after=after)
     return root
@@ -78,11 +98,26 @@ def test_a_run_its_checkpoint_and_untrained_model_play_the_same_tasks(
 def test_other_tasks_and_another_environment_are_a_word_away(outputs: Path) -> None:
     root = [f"outputs={outputs}"]
     assert (
-        main(["eval", "run=R", *root, "env.held_out.shuffle=true", "env.held_out.seed=7", "evaluation.num_tasks=2"])
+        main(
+            [
+                "eval",
+                "run=R",
+                *root,
+                "env.held_out.shuffle=true",
+                "env.held_out.seed=7",
+                "evaluation.num_tasks=2",
+            ]
+        )
         == 0
     )
-    assert main(["eval", "run=R", *root, "env=gsm8k_mini", "evaluation.num_tasks=2", "eval.tasks=all"]) == 0
-    envs = [json.loads(file.read_text())["env"] for file in (outputs / "evaluations").glob("*/eval.json")]
+    assert (
+        main(["eval", "run=R", *root, "env=gsm8k_mini", "evaluation.num_tasks=2", "eval.tasks=all"])
+        == 0
+    )
+    envs = [
+        json.loads(file.read_text())["env"]
+        for file in (outputs / "evaluations").glob("*/eval.json")
+    ]
     assert {"multiply", "gsm8k_mini"} <= set(envs)
 
 

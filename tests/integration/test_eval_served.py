@@ -46,7 +46,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(360
 VARIABLE = "VLLM_PYTHON"
 STAND_INS = Path(__file__).resolve().parents[1] / "trainers/slime_stubs"
 START_S = 1200.0
-PLAY = ("eval.tasks=all", "evaluation.num_tasks=8", "evaluation.samples_per_task=2", "eval.concurrency=4")
+PLAY = (
+    "eval.tasks=all",
+    "evaluation.num_tasks=8",
+    "evaluation.samples_per_task=2",
+    "eval.concurrency=4",
+)
 
 
 def vllm(model: Path, port: int) -> list[str]:
@@ -54,8 +59,22 @@ def vllm(model: Path, port: int) -> list[str]:
     python = os.environ.get(VARIABLE)
     if python is None:
         pytest.skip(f"needs {VARIABLE}=a Python with vLLM: make test-vllm")
-    size = ("--max-model-len", "1024", "--max-num-seqs", "4", "--gpu-memory-utilization", "0.1", "--enforce-eager")
-    calls = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--generation-config", "vllm")
+    size = (
+        "--max-model-len",
+        "1024",
+        "--max-num-seqs",
+        "4",
+        "--gpu-memory-utilization",
+        "0.1",
+        "--enforce-eager",
+    )
+    calls = (
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
+        "hermes",
+        "--generation-config",
+        "vllm",
+    )
     program = str(Path(python).absolute().with_name("vllm"))
     place = ("--served-model-name", "served", "--host", HOST, "--port", str(port))
     return [program, "serve", str(model), *place, *size, *calls]
@@ -80,8 +99,24 @@ def sglang_python(place: Path) -> str:
 
 def sglang(python: str, model: Path, port: int) -> list[str]:
     """The command of SGLang's own server, which reads tool calls out of what a model writes."""
-    place = ("--model-path", str(model), "--served-model-name", "served", "--host", HOST, "--port", str(port))
-    size = ("--max-total-tokens", "20000", "--mem-fraction-static", "0.1", "--context-length", "1024")
+    place = (
+        "--model-path",
+        str(model),
+        "--served-model-name",
+        "served",
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+    )
+    size = (
+        "--max-total-tokens",
+        "20000",
+        "--mem-fraction-static",
+        "0.1",
+        "--context-length",
+        "1024",
+    )
     calls = ("--tool-call-parser", "qwen25", "--sampling-defaults", "openai", "--dtype", "float32")
     return [python, "-m", "sglang.launch_server", *place, *size, *calls, *ON_CPU]
 
@@ -92,7 +127,9 @@ def served(command: list[str], port: int, log: Path) -> Iterator[str]:
     with log.open("wb") as output:
         environ = {**os.environ, "HF_HUB_OFFLINE": "1", "SGLANG_USE_CPU_ENGINE": "1"}
         environ["SGLANG_GRPC_PORT"] = str(free_port())
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environ, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=environ, start_new_session=True
+        )
         try:
             _wait(f"http://{HOST}:{port}/health", process, log)
             yield f"http://{HOST}:{port}/v1"
@@ -119,11 +156,15 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 def results_in(outputs: Path) -> dict[tuple[str, str], Any]:
     """Content of eval.json by what played (`vllm`, `transformers`, `endpoint`) and environment."""
-    values = [json.loads(file.read_text()) for file in (outputs / "evaluations").glob("*/eval.json")]
+    values = [
+        json.loads(file.read_text()) for file in (outputs / "evaluations").glob("*/eval.json")
+    ]
     return {(one["playing"].get("engine", one["model"]["kind"]), one["env"]): one for one in values}
 
 
-def test_the_default_model_earns_the_same_on_vllm(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_default_model_earns_the_same_on_vllm(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     spec = compose([f"outputs={tmp_path}"])
     model = tmp_path / model_place(spec.model)
     ensure_made(spec, str(model))
@@ -134,7 +175,10 @@ def test_the_default_model_earns_the_same_on_vllm(tmp_path: Path, capfd: pytest.
         assert main(["eval", "env=whodunit_mini,multiply", *words, *asked]) == ExitCode.OK
     own = ["eval", "env=whodunit_mini", "model=tiny", *asked]
     size = ("backend.engine.eager=true", "backend.engine.memory_fraction=0.1")
-    assert main([*own, *size, "eval.engine=vllm", f"eval.python={os.environ[VARIABLE]}"]) == ExitCode.OK
+    assert (
+        main([*own, *size, "eval.engine=vllm", f"eval.python={os.environ[VARIABLE]}"])
+        == ExitCode.OK
+    )
     assert main(own) == ExitCode.OK
     print(capfd.readouterr().out)
     found = results_in(tmp_path)
@@ -147,11 +191,15 @@ def assert_same(one: Any, here: Any) -> None:
     """Greedy play of the same weights; two engines may round a tie differently."""
     assert (one["num_played"], one["summary"]["num_void"]) == (16, 0)
     assert one["summary"]["tool_calls_mean"] >= 1
-    same = [one["tasks"][task]["rewards"] == other["rewards"] for task, other in here["tasks"].items()]
+    same = [
+        one["tasks"][task]["rewards"] == other["rewards"] for task, other in here["tasks"].items()
+    ]
     assert sum(same) >= 7, (one["tasks"], here["tasks"])
 
 
-def test_the_default_model_earns_the_same_on_sglang(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_default_model_earns_the_same_on_sglang(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     python, port = sglang_python(tmp_path), free_port()
     spec = compose([f"outputs={tmp_path}"])
     model = tmp_path / model_place(spec.model)
@@ -179,7 +227,9 @@ def test_xps_sglang_server_needs_a_key_and_listens_on_loopback(tmp_path: Path) -
         sampling = evaluation_sampling(spec)
         with pytest.raises(XpError, match="401"):
             SGLangClient(url, sampling, [2], str(log)).answer(GenerationRequest([7, 8], 3, 1))
-        written = SGLangClient(url, sampling, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))
+        written = SGLangClient(url, sampling, [2], str(log), key=key).answer(
+            GenerationRequest([7, 8], 3, 1)
+        )
         assert 0 < len(written.ids) == len(written.logprobs) <= 3
         processes = psutil.Process().children(recursive=True)
         assert [one.cmdline() for one in processes if key in " ".join(one.cmdline())] == []
@@ -194,8 +244,16 @@ def test_a_pretrained_model_behind_vllm_is_evaluated_on_two_environments(
 ) -> None:
     model, port = smollm2(tmp_path), free_port()
     with served(vllm(model, port), port, tmp_path / "serve.txt") as url:
-        own = ["model=endpoint", f"model.url={url}", "model.name=served", "model.tools=text", "model.max_tokens=64"]
-        assert main(["eval", "env=echo,multiply", *own, *PLAY, f"outputs={tmp_path}"]) == ExitCode.OK
+        own = [
+            "model=endpoint",
+            f"model.url={url}",
+            "model.name=served",
+            "model.tools=text",
+            "model.max_tokens=64",
+        ]
+        assert (
+            main(["eval", "env=echo,multiply", *own, *PLAY, f"outputs={tmp_path}"]) == ExitCode.OK
+        )
     print(capfd.readouterr().out)
     for one in results_in(tmp_path).values():
         assert one["status"] == "finished"
@@ -215,10 +273,14 @@ def test_vllm_plays_the_base_of_a_model_with_its_adapters_apart(tmp_path: Path) 
     for one in tokenizer_and_model():
         one.save_pretrained(tmp_path / "base")
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    new = LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    new = LoraConfig(
+        r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
+    )
     get_peft_model(base, new).save_pretrained(tmp_path / "adapted")
     spec = compose(["model=tiny", "hardware=cpu", "evaluation.temperature=1.0"])
-    served, model, name = server.with_adapters(vllm_server(spec, 0, takes_weights=False), str(tmp_path / "adapted"))
+    served, model, name = server.with_adapters(
+        vllm_server(spec, 0, takes_weights=False), str(tmp_path / "adapted")
+    )
     log, prompt = tmp_path / "vllm.log", [10, 11, 12]
     with server.running(served, model, "", log, python, name) as (url, key):
         written = CompletionClient(url, evaluation_sampling(spec), [2], str(log), key=key).answer(
@@ -227,5 +289,7 @@ def test_vllm_plays_the_base_of_a_model_with_its_adapters_apart(tmp_path: Path) 
     with torch.no_grad():
         ids = torch.tensor([[*prompt, *written.ids]])
         logprobs = load_policy(tmp_path / "adapted", "float32")(ids).logits.log_softmax(-1)[0]
-    expected = [float(logprobs[len(prompt) - 1 + at, token]) for at, token in enumerate(written.ids)]
+    expected = [
+        float(logprobs[len(prompt) - 1 + at, token]) for at, token in enumerate(written.ids)
+    ]
     assert written.logprobs == pytest.approx(expected, abs=1e-3)

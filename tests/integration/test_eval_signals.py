@@ -38,7 +38,9 @@ EVAL = ("eval", "evaluation.num_tasks=1", "eval.tasks=all", "--again")
 PROFILE = ("tasks", "profile", "--tries", "2")
 
 
-def evaluate(outputs: Path, asked: Path, command: tuple[str, ...], *before: str) -> subprocess.Popen[str]:
+def evaluate(
+    outputs: Path, asked: Path, command: tuple[str, ...], *before: str
+) -> subprocess.Popen[str]:
     words = [*command, "env=multiply", "model=tiny", "eval.engine=vllm", f"outputs={outputs}"]
     path = os.pathsep.join(filter(None, (str(FAKE), os.environ.get("PYTHONPATH"))))
     return subprocess.Popen(
@@ -62,7 +64,9 @@ def server_of(command: subprocess.Popen[str], asked: Path) -> list[psutil.Proces
 
 
 @pytest.fixture
-def running(outputs: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+def running(
+    outputs: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[subprocess.Popen[str]]:
     command = evaluate(outputs, tmp_path / "asked", *request.param)
     try:
         yield command
@@ -96,5 +100,7 @@ def test_a_signal_ends_an_evaluation_and_its_server(
     assert running.returncode == code, error
     assert told in error
     if sent != signal.SIGKILL:
-        assert not server[0].is_running()  # the command itself has ended it, and has killed its worker
+        assert not server[
+            0
+        ].is_running()  # the command itself has ended it, and has killed its worker
     eventually(lambda: not any(is_alive(one.pid) for one in server))

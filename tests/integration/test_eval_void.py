@@ -59,10 +59,16 @@ def test_too_many_void_episodes_stop_it_early_with_a_code(
     (tmp_path / "tasks").symlink_to(outputs / "tasks")
     with serving(breaks_off_at(1)) as server:
         more = ("evaluation.num_tasks=100", "model.max_attempts=1", "eval.concurrency=2")
-        assert main(words(server, tmp_path, *more, "training.max_void_fraction=0.1")) == ExitCode.UNHEALTHY
+        assert (
+            main(words(server, tmp_path, *more, "training.max_void_fraction=0.1"))
+            == ExitCode.UNHEALTHY
+        )
         assert 11 <= result_in(tmp_path)["num_played"] < 100
         asked = len(server.requests)
-        assert main(words(server, tmp_path, *more, "training.max_void_fraction=0.1")) == ExitCode.UNHEALTHY
+        assert (
+            main(words(server, tmp_path, *more, "training.max_void_fraction=0.1"))
+            == ExitCode.UNHEALTHY
+        )
         assert len(server.requests) == asked  # the limit is passed: nothing more is played
     told = capsys.readouterr()
     assert "more than training.max_void_fraction=0.1" in told.out + told.err
@@ -70,20 +76,32 @@ def test_too_many_void_episodes_stop_it_early_with_a_code(
 
 def repeats(body: Mapping[str, Any]) -> dict[str, Any]:
     """The number that the dialogue's last message names."""
-    return {"content": " ".join(re.findall(r"Say (\d+)", body["messages"][-1]["content"])) or "hello"}
+    return {
+        "content": " ".join(re.findall(r"Say (\d+)", body["messages"][-1]["content"])) or "hello"
+    }
 
 
 def test_a_changed_prompt_costs_no_request_and_a_live_one_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = alone("graders_under_test/drawn_rows", tmp_path, monkeypatch)
-    own = ["env=graded", f"env.grader={module}:Dealt", f"env.rows={module}:rows", "env.held_out.num_tasks=9"]
+    own = [
+        "env=graded",
+        f"env.grader={module}:Dealt",
+        f"env.rows={module}:rows",
+        "env.held_out.num_tasks=9",
+    ]
     with serving(ChatServer(write=repeats)) as server:
         command = [*words(server, tmp_path), *own]
         command.remove("env=multiply")
         assert main(command) == ExitCode.UNHEALTHY
         told = capsys.readouterr().err
-        assert told.count("the environment's prompt is not the prepared one: message 2, content: expected 'Say ") == 1
+        assert (
+            told.count(
+                "the environment's prompt is not the prepared one: message 2, content: expected 'Say "
+            )
+            == 1
+        )
         assert "set env.prompt=live" in told
         assert not any("Say" in body["messages"][-1]["content"] for body in server.requests)
         shutil.rmtree(tmp_path / "evaluations")

@@ -32,7 +32,11 @@ def test_the_tasks_of_every_evaluation_are_groups(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_rewards.py").write_text(REWARDS + FUNCTION)
     own = ("env.group_reward_fn=my_rewards:compared", "evaluation.samples_per_task=3")
-    few = ("env.train.num_tasks=2", f"env.held_out.num_tasks={num_tasks}", "training.max_response_tokens=60")
+    few = (
+        "env.train.num_tasks=2",
+        f"env.held_out.num_tasks={num_tasks}",
+        "training.max_response_tokens=60",
+    )
     done = xp(tmp_path, "name=first", *SMALL, *own, *few, *layout, "evaluation.every=1")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     run = the_run(tmp_path)
@@ -41,7 +45,11 @@ def test_the_tasks_of_every_evaluation_are_groups(
         check([line for file in files for line in file.read_text().splitlines()], num_tasks)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for phase in ("before", "during", "after"):
-        means = [line[f"evaluation/{phase}/{MEAN}"] for line in lines if f"evaluation/{phase}/{MEAN}" in line]
+        means = [
+            line[f"evaluation/{phase}/{MEAN}"]
+            for line in lines
+            if f"evaluation/{phase}/{MEAN}" in line
+        ]
         assert means == pytest.approx([301.0] * len(means))
         assert means
 

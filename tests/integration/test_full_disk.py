@@ -40,7 +40,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk.mkdir()
     if os.geteuid() != 0:
         pytest.skip("a file system of its own can be mounted by root only")
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)], capture_output=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(disk)], capture_output=True
+    )
     if made.returncode:
         pytest.skip(f"no file system can be mounted here: {made.stderr.decode().strip()}")
     yield disk
@@ -60,7 +62,9 @@ def test_a_checkpoint_that_does_not_fit_ends_with_74(small_disk: Path, kind: str
 
 def test_a_disk_that_others_fill_does_not_leave_the_record_running(small_disk: Path) -> None:
     fill = "import sys\nwith open('others', 'wb', buffering=0) as file:\n    while True: file.write(bytes(4096))"
-    ended, output = Supervisor(small_disk, [f"try:\n    exec({fill!r})\nexcept OSError: sys.exit(74)"]).end()
+    ended, output = Supervisor(
+        small_disk, [f"try:\n    exec({fill!r})\nexcept OSError: sys.exit(74)"]
+    ).end()
     assert ended == ExitCode.RESOURCE, output
     assert str(read_record(small_disk / "runs/run").status) == "failed"
     assert not (small_disk / "runs/run/.reserve").exists()

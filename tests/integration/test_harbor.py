@@ -76,7 +76,9 @@ def bash(command: str) -> str:
 
 
 def test_a_solved_task_has_the_verifiers_reward_and_files_of_its_environment(tasks: Path) -> None:
-    outcome, read = play(tasks, bash("cat start; ls"), bash("echo hello > hello.txt"), "It is done.")
+    outcome, read = play(
+        tasks, bash("cat start; ls"), bash("echo hello > hello.txt"), "It is done."
+    )
     assert (outcome.status, outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
     assert read == ["given\nstart\n", ""]
 
@@ -101,18 +103,26 @@ def test_where_the_trainer_ends_the_episode_the_state_is_scored(tasks: Path) -> 
 @pytest.mark.parametrize(
     ("test", "said"),
     [
-        ("#!/bin/bash\necho $XP_ROOT; echo no python here\nexit 1\n", "wrote no /logs/verifier/reward.txt"),
+        (
+            "#!/bin/bash\necho $XP_ROOT; echo no python here\nexit 1\n",
+            "wrote no /logs/verifier/reward.txt",
+        ),
         (f"#!/bin/bash\necho nan > {REWARD}\n", "reward.txt is nan"),
         (f"#!/bin/bash\ntouch {REWARD}\n", "is no number"),
         (f"#!/bin/bash\nln -s /etc/hostname {REWARD}\n", "is a link"),
         ("#!/no/such/shell $XP_ROOT\n", "wrote no"),
-        ('#!/bin/bash\necho \'{"a": 1, "b": 2}\' > "$XP_ROOT/logs/verifier/reward.json"\n', "set env.options.reward"),
+        (
+            '#!/bin/bash\necho \'{"a": 1, "b": 2}\' > "$XP_ROOT/logs/verifier/reward.json"\n',
+            "set env.options.reward",
+        ),
     ],
     ids=["none", "nan", "empty", "link", "shell", "several"],
 )
 def test_a_verifier_that_fails_makes_the_episode_void(tmp_path: Path, test: str, said: str) -> None:
     write_task(tmp_path / "tasks/a", test=test)
-    outcome, _ = play(tmp_path / "tasks", bash("echo hello > hello.txt"), "Done.", retries_per_episode=0)
+    outcome, _ = play(
+        tmp_path / "tasks", bash("echo hello > hello.txt"), "Done.", retries_per_episode=0
+    )
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert said in str(outcome.void_reason)
 
@@ -169,7 +179,9 @@ def test_the_models_time_is_the_tasks_and_then_the_state_is_scored(
     assert read[:2] == ["", "[killed: it took longer than 1 s]"]
 
 
-def test_links_that_a_model_leaves_are_removed_and_not_followed(tasks: Path, tmp_path: Path) -> None:
+def test_links_that_a_model_leaves_are_removed_and_not_followed(
+    tasks: Path, tmp_path: Path
+) -> None:
     outside = tmp_path / "outside"
     kept = outside / "verifier/mine.txt"
     kept.parent.mkdir(parents=True)
@@ -179,10 +191,16 @@ def test_links_that_a_model_leaves_are_removed_and_not_followed(tasks: Path, tmp
     outcome, _ = play(tasks, bash(f"{command}; mkdir -m 0 app/closed"), "Done.")
     assert outcome.reward == 0.0
     assert kept.read_text() == "mine"
-    assert sorted(path.name for path in outside.rglob("*")) == ["mine.txt", "reward.txt", "verifier"]
+    assert sorted(path.name for path in outside.rglob("*")) == [
+        "mine.txt",
+        "reward.txt",
+        "verifier",
+    ]
 
 
-def test_a_session_with_restrictive_modes_is_removed_without_a_change_above_it(tmp_path: Path) -> None:
+def test_a_session_with_restrictive_modes_is_removed_without_a_change_above_it(
+    tmp_path: Path,
+) -> None:
     above = tmp_path / "above"
     (above / "session/inner").mkdir(parents=True)
     (above / "session/inner/file").touch()
@@ -201,9 +219,12 @@ def test_an_episode_that_kills_its_process_is_void(tasks: Path) -> None:
 
 def test_a_process_in_the_background_stays_until_the_verifier_ran(tmp_path: Path) -> None:
     write_task(
-        tmp_path / "tasks/a", test=f"#!/bin/bash\nkill -0 $(cat pid) && echo 1 > {REWARD} || echo 0 > {REWARD}\n"
+        tmp_path / "tasks/a",
+        test=f"#!/bin/bash\nkill -0 $(cat pid) && echo 1 > {REWARD} || echo 0 > {REWARD}\n",
     )
-    outcome, _ = play(tmp_path / "tasks", bash("setsid sleep 603 & echo $! > pid"), bash("true"), "Done.")
+    outcome, _ = play(
+        tmp_path / "tasks", bash("setsid sleep 603 & echo $! > pid"), bash("true"), "Done."
+    )
     assert outcome.reward == 1.0
 
 
@@ -220,10 +241,16 @@ box.run("sleep 605", {}, 600.0, 100)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_process_that_is_ended_leaves_no_process_and_no_directory(number: signal.Signals, place: Path) -> None:
+def test_a_process_that_is_ended_leaves_no_process_and_no_directory(
+    number: signal.Signals, place: Path
+) -> None:
     environ = {**os.environ, "TMPDIR": str(place)}
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT, env=environ
+        [sys.executable, "-c", PROGRAM],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+        env=environ,
     )
     assert process.stdout is not None
     root = Path(process.stdout.readline().decode().strip())
@@ -236,9 +263,19 @@ def test_a_process_that_is_ended_leaves_no_process_and_no_directory(number: sign
 
 
 @pytest.mark.slow
-def test_env_check_finds_no_fault(tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["env=harbor", f"env.target={tasks}", "env.sandbox=none", f"outputs={tmp_path}", "env.max_turns=3"]
-    assert main(["env", "check", *words, "tasks=2", "training.group_size=2", "--seconds", "250"]) == 0
+def test_env_check_finds_no_fault(
+    tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "env=harbor",
+        f"env.target={tasks}",
+        "env.sandbox=none",
+        f"outputs={tmp_path}",
+        "env.max_turns=3",
+    ]
+    assert (
+        main(["env", "check", *words, "tasks=2", "training.group_size=2", "--seconds", "250"]) == 0
+    )
     captured = capsys.readouterr()
     assert "without isolation" in captured.err
     assert "fault" not in captured.out

@@ -68,7 +68,9 @@ def play(folder: Path, *commands: str, **changes: object) -> tuple[EpisodeResult
     task = Task("x", "train", 0)
     episode = Episode(task, lambda: provider.open(task), config)
     read = [
-        message["content"] for command in commands for message in episode.step(call("bash", command=command)).messages
+        message["content"]
+        for command in commands
+        for message in episode.step(call("bash", command=command)).messages
     ]
     episode.step("Done.")
     return episode.settle(), read
@@ -89,15 +91,15 @@ def test_an_image_is_built_a_container_used_and_removed(tmp_path: Path, containe
     assert lines[-1] == "rm --force abc"
 
 
-def test_variables_of_a_task_change_no_program_of_this_machine(tmp_path: Path, container: Path) -> None:
+def test_variables_of_a_task_change_no_program_of_this_machine(
+    tmp_path: Path, container: Path
+) -> None:
     foreign = tmp_path / "foreign/docker"
     foreign.parent.mkdir()
     foreign.write_text(f"#!/bin/sh\n/bin/touch {tmp_path}/ran\n")
     foreign.chmod(0o755)
     text = "one\ntwo $HOME `id`'"
-    variables = (
-        f'PATH = "{foreign.parent}:{os.environ["PATH"]}"\nDOCKER_HOST = "tcp://elsewhere"\nTEXT = """{text}"""\n'
-    )
+    variables = f'PATH = "{foreign.parent}:{os.environ["PATH"]}"\nDOCKER_HOST = "tcp://elsewhere"\nTEXT = """{text}"""\n'
     write_task(tmp_path / "tasks/a", config=f"{CONFIG}[environment.env]\n{variables}")
     _, read = play(tmp_path / "tasks", 'echo "$DOCKER_HOST $TEXT"; command -v docker; cat')
     assert read == [f"tcp://elsewhere {text}\n{foreign}\n"]
@@ -105,7 +107,9 @@ def test_variables_of_a_task_change_no_program_of_this_machine(tmp_path: Path, c
     assert "tcp://elsewhere" not in (container / "calls").read_text()
 
 
-def test_an_image_that_cannot_be_built_makes_the_episode_void(tmp_path: Path, container: Path) -> None:
+def test_an_image_that_cannot_be_built_makes_the_episode_void(
+    tmp_path: Path, container: Path
+) -> None:
     write_task(tmp_path / "tasks/a")
     (container / "broken").touch()
     outcome, _ = play(tmp_path / "tasks", "true")
@@ -113,7 +117,9 @@ def test_an_image_that_cannot_be_built_makes_the_episode_void(tmp_path: Path, co
     assert "docker build failed: failed to solve" in str(outcome.void_reason)
 
 
-def test_a_hanging_command_in_a_container_is_killed_and_makes_void(tmp_path: Path, container: Path) -> None:
+def test_a_hanging_command_in_a_container_is_killed_and_makes_void(
+    tmp_path: Path, container: Path
+) -> None:
     assert container.is_dir()
     write_task(tmp_path / "tasks/a", test=HELLO.replace("> ", "> /dev/null # "))
     outcome, read = play(tmp_path / "tasks", "sleep 600", options={"command_timeout_s": 1.0})
@@ -122,9 +128,14 @@ def test_a_hanging_command_in_a_container_is_killed_and_makes_void(tmp_path: Pat
     assert "wrote no /logs/verifier/reward.txt" in str(outcome.void_reason)
 
 
-def test_a_program_plays_in_a_container_of_an_image_with_it(tmp_path: Path, container: Path) -> None:
+def test_a_program_plays_in_a_container_of_an_image_with_it(
+    tmp_path: Path, container: Path
+) -> None:
     write_task(tmp_path / "tasks/a")
-    options = OPTIONS | {"command": "python {program}/shell_agent.py {prompt_file}", "setup": "pip install mine"}
+    options = OPTIONS | {
+        "command": "python {program}/shell_agent.py {prompt_file}",
+        "setup": "pip install mine",
+    }
     config = replace(harness(tmp_path / "tasks", options=options), sandbox=SandboxKind.DOCKER)
     provider, task = load_provider(config, os.environ), Task("x", "train", 0)
     episode = Episode(task, lambda: provider.open(task), config)

@@ -23,7 +23,12 @@ def test_two_steps_on_trl_train_and_evaluate_without_a_void_episode(
     for split, count in (("train", 4), ("test", 2)):
         for number in range(count):
             write_task(tmp_path / "tasks" / split / f"task_{number}")
-    words = ["env=harbor", f"env.target={tmp_path / 'tasks'}", "env.sandbox=none", f"outputs={tmp_path / 'outputs'}"]
+    words = [
+        "env=harbor",
+        f"env.target={tmp_path / 'tasks'}",
+        "env.sandbox=none",
+        f"outputs={tmp_path / 'outputs'}",
+    ]
     # The model earns nothing.
     more = ("model=tiny", "env.max_turns=2", "training.entropy_coef=0.01")
     two_steps_are_played([*words, *more], tmp_path / "outputs")

@@ -62,7 +62,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     yield place
     eventually(lambda: not left_over(place))
-    eventually(lambda: not [one for one in threading.enumerate() if one.name in ("program", "child-end")])
+    eventually(
+        lambda: not [one for one in threading.enumerate() if one.name in ("program", "child-end")]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +78,11 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def harness(target: Path | None, **changes: Any) -> EnvConfig:
     """Rules of a program's episodes, as conf/env/harness.yaml has them."""
     options = OPTIONS | changes.pop("options", {})
-    how: dict[str, Any] = {"prompt": PromptSource.LIVE, "tool_calls_per_turn": ToolCallsPerTurn.ALL, **changes}
+    how: dict[str, Any] = {
+        "prompt": PromptSource.LIVE,
+        "tool_calls_per_turn": ToolCallsPerTurn.ALL,
+        **changes,
+    }
     place = None if target is None else str(target)
     return rules(provider="harness", target=place, sandbox=SandboxKind.NONE, options=options, **how)
 
@@ -96,7 +102,9 @@ class TestHarness(ProviderSuite):
         return load_provider(harness(tasks), os.environ)
 
 
-def play(config: EnvConfig, *turns: str | tuple[str, bool], split: str = "train") -> tuple[EpisodeResult, Episode]:
+def play(
+    config: EnvConfig, *turns: str | tuple[str, bool], split: str = "train"
+) -> tuple[EpisodeResult, Episode]:
     """An episode on the first task; a turn of a tuple says whether a token limit cut it."""
     provider, task = load_provider(config, os.environ), Task("x", split, 0)
     episode = Episode(task, lambda: provider.open(task), config)
@@ -111,7 +119,9 @@ def play(config: EnvConfig, *turns: str | tuple[str, bool], split: str = "train"
 def test_a_program_that_solves_its_task_has_the_verifiers_reward(tasks: Path) -> None:
     settings = {"temperature": 0.0, "seed": 7.0, "top_p": 0.5}  # Recorded, and without an effect.
     flags = [f"{name}={value}" for name, value in settings.items()]
-    config = harness(tasks, options={"command": " ".join([SHELL, *flags, "parallel_tool_calls=false"])})
+    config = harness(
+        tasks, options={"command": " ".join([SHELL, *flags, "parallel_tool_calls=false"])}
+    )
     two = call("bash", command="cat hello.txt") + call("bash", command="echo 2")
     outcome, episode = play(config, f"I write it. {HELLO}", two, "Done.")
     assert (outcome.status, outcome.reward) == (FINISHED, 1.0)
@@ -126,15 +136,51 @@ def test_a_program_that_solves_its_task_has_the_verifiers_reward(tasks: Path) ->
 KILL = "; kill -KILL $PPID"
 EMBED = 'curl -s -H "x-api-key: $OPENAI_API_KEY" $OPENAI_BASE_URL/embeddings'
 ENDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], EpisodeStatus, dict[str, float]]] = {
-    "fails after requests": ("", {}, (HELLO, call("bash", command=f"true{KILL}")), FINISHED, {"program_failed": 1}),
+    "fails after requests": (
+        "",
+        {},
+        (HELLO, call("bash", command=f"true{KILL}")),
+        FINISHED,
+        {"program_failed": 1},
+    ),
     # The policy sends it by a tool, and must not void its own episode.
-    "is refused": ("", {}, (HELLO, call("bash", command=EMBED + KILL)), TRUNCATED, {"program_refused": 1}),
+    "is refused": (
+        "",
+        {},
+        (HELLO, call("bash", command=EMBED + KILL)),
+        TRUNCATED,
+        {"program_refused": 1},
+    ),
     # It is told to stop, and ends.
-    "at a limit": ("", {"max_turns": 1}, (HELLO,), TRUNCATED, {"program_limit": 1, "program_failed": 0}),
-    "after its time": (" late", {"options": {"timeout_s": 2.0}}, (HELLO,), TRUNCATED, {"program_timed_out": 1}),
+    "at a limit": (
+        "",
+        {"max_turns": 1},
+        (HELLO,),
+        TRUNCATED,
+        {"program_limit": 1, "program_failed": 0},
+    ),
+    "after its time": (
+        " late",
+        {"options": {"timeout_s": 2.0}},
+        (HELLO,),
+        TRUNCATED,
+        {"program_timed_out": 1},
+    ),
     "rewrites": (" rewrite", {}, (HELLO, "Done.", "Done."), TRUNCATED, {"program_rewritten": 1}),
-    "has a second conversation": (" parallel", {}, (HELLO, "Done.", "Done."), TRUNCATED, {"program_rewritten": 1}),
-    "sends requests again": (" retry", {}, (HELLO, "Done."), FINISHED, {"program_requests": 2, "program_retries": 2}),
+    "has a second conversation": (
+        " parallel",
+        {},
+        (HELLO, "Done.", "Done."),
+        TRUNCATED,
+        {"program_rewritten": 1},
+    ),
+    "sends requests again": (
+        " retry",
+        {},
+        (HELLO, "Done."),
+        FINISHED,
+        {"program_requests": 2, "program_retries": 2},
+    ),
 }
 """Flag of the program, changes of the rules, the policy's turns, the episode's status and numbers."""
 
@@ -150,7 +196,9 @@ def test_what_a_program_left_is_scored_however_it_ends(
     assert (outcome.status, outcome.reward) == (status, 1.0)
     assert {one: outcome.grader[one] for one in numbers} == numbers
     is_rewritten = "program_rewritten" in numbers
-    assert ("the program does not go on with its conversation" in capsys.readouterr().err) is is_rewritten
+    assert (
+        "the program does not go on with its conversation" in capsys.readouterr().err
+    ) is is_rewritten
 
 
 def test_a_malformed_call_reaches_the_program_as_a_text(tasks: Path) -> None:
@@ -169,7 +217,9 @@ def test_a_malformed_call_reaches_the_program_as_a_text(tasks: Path) -> None:
         (EMBED, "/v1/embeddings: not served"),
     ],
 )
-def test_what_is_no_fault_of_the_policy_makes_the_episode_void(tasks: Path, command: str, reason: str) -> None:
+def test_what_is_no_fault_of_the_policy_makes_the_episode_void(
+    tasks: Path, command: str, reason: str
+) -> None:
     config = harness(tasks, options={"command": command}, retries_per_episode=0)
     outcome, _ = play(config, HELLO)
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
@@ -179,7 +229,9 @@ def test_what_is_no_fault_of_the_policy_makes_the_episode_void(tasks: Path, comm
 def asked(one: Any, path: str, body: Any = None, key: str | None = None) -> tuple[int, Any]:
     """Status and content of the endpoint's answer in a session."""
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(one._server.url + path, data, {"x-api-key": one._key if key is None else key})
+    request = urllib.request.Request(
+        one._server.url + path, data, {"x-api-key": one._key if key is None else key}
+    )
     try:
         with urllib.request.urlopen(request) as answer:
             return int(answer.status), json.load(answer)
@@ -199,7 +251,9 @@ def test_a_key_is_of_one_episode_while_it_lasts(tasks: Path) -> None:
         asked(one, "/v1/models")
 
 
-def test_tokens_of_a_request_are_counted_by_the_policys_template(tasks: Path, tmp_path: Path) -> None:
+def test_tokens_of_a_request_are_counted_by_the_policys_template(
+    tasks: Path, tmp_path: Path
+) -> None:
     provider, path = load_provider(harness(tasks), os.environ), "/v1/messages/count_tokens"
     message = Message(role="user", content="Look.")
     body = {"messages": [message], "tools": [{"name": "look", "input_schema": {"type": "object"}}]}
@@ -218,16 +272,22 @@ def test_tokens_of_a_request_are_counted_by_the_policys_template(tasks: Path, tm
 
 def test_rows_are_scored_by_a_command_that_alone_sees_the_answer(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"prompt": "Read n.", "answer": "7", "files": {"data/n": "7"}}) + "\n")
+    rows.write_text(
+        json.dumps({"prompt": "Read n.", "answer": "7", "files": {"data/n": "7"}}) + "\n"
+    )
     check = "python -c 'import json, sys; row, answer = map(open, sys.argv[1:]);"
     check += ' sys.exit(json.load(row)["answer"] != answer.read())\' {row_file} {answer_file}'
     config = harness(None, rows=str(rows), options={"grade": check})
-    outcome, episode = play(config, call("bash", command="cat data/n; grep -rl answer $XP_ROOT/app $XP_ROOT/tmp"), "7")
+    outcome, episode = play(
+        config, call("bash", command="cat data/n; grep -rl answer $XP_ROOT/app $XP_ROOT/tmp"), "7"
+    )
     assert (outcome.reward, episode.turns[0].messages[0]["content"]) == (1.0, "7")
     assert play(config, "8")[0].reward == 0.0
     forged = call("bash", command="echo 1 > $XP_ROOT/logs/verifier/reward.txt")
     assert play(config, forged, "8")[0].reward == 0.0
-    broken = harness(None, rows=str(rows), options={"grade": "no_such_grader"}, retries_per_episode=0)
+    broken = harness(
+        None, rows=str(rows), options={"grade": "no_such_grader"}, retries_per_episode=0
+    )
     assert "the grading command failed (code 127)" in str(play(broken, "7")[0].void_reason)
 
 
@@ -244,15 +304,21 @@ def test_a_session_without_a_usable_prompt_is_closed_and_an_address_of_another_m
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = {"command": "python {program}/tools_agent.py {prompt_file}"}
-    provider: Any = load_provider(harness(None, serve="xp.builtin.echo:Echo", options=options), os.environ)
+    provider: Any = load_provider(
+        harness(None, serve="xp.builtin.echo:Echo", options=options), os.environ
+    )
     task = provider.tasks("train", [0])[0]
     with monkeypatch.context() as patch:
-        patch.setattr(harness_provider, "LOOPBACK", "192.0.2.1")  # of documentation: no machine has it
+        patch.setattr(
+            harness_provider, "LOOPBACK", "192.0.2.1"
+        )  # of documentation: no machine has it
         with pytest.raises(EnvUnavailable, match=r"cannot listen on 192\.0\.2\.1: .*address"):
             provider.open(task)
     closed: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr(harness_provider, "ToolServer", lambda inner, _: closed.append(inner) or 1 / 0)
+        patch.setattr(
+            harness_provider, "ToolServer", lambda inner, _: closed.append(inner) or 1 / 0
+        )
         with pytest.raises(ZeroDivisionError):
             provider.open(task)
     assert [inner._is_closed for inner in closed] == [True]
@@ -271,7 +337,11 @@ def test_of_a_program_that_is_killed_with_xp_nothing_is_left(tasks: Path, place:
     )
     environ = {**os.environ, "TMPDIR": str(place), "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environ,
     ) as player:
         assert player.stdout is not None
         assert player.stdout.readline().startswith("http://127.0.0.1:")
@@ -281,10 +351,18 @@ def test_of_a_program_that_is_killed_with_xp_nothing_is_left(tasks: Path, place:
 
 
 def test_env_check_plays_a_program(tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["env=harness", f"env.target={tasks}", "env.sandbox=none", "tasks=1", "training.group_size=2"]
+    words = [
+        "env=harness",
+        f"env.target={tasks}",
+        "env.sandbox=none",
+        "tasks=1",
+        "training.group_size=2",
+    ]
     words += ["env.limits.max_sessions=4", "env.max_turns=5"]
     command = f"env.options.command=python {PROGRAMS}/shell_agent.py {{prompt_file}}"
-    assert main(["env", "check", *words, command, "--seconds", "300", "--json"]) == 0, capsys.readouterr().out
+    assert main(["env", "check", *words, command, "--seconds", "300", "--json"]) == 0, (
+        capsys.readouterr().out
+    )
     (report,) = json.loads(capsys.readouterr().out)
     assert report["facts"]["tools"] == "bash"
     assert "program_requests" in report["facts"]["grader"]
@@ -296,7 +374,11 @@ def test_the_vendors_own_clients_read_the_events_of_each_wire(tasks: Path, wire:
     two = HELLO + call("bash", command="cat thoughts")
     turns = (f"<think>\nSo.\n</think>\n\nI write it. {two}", "<think>\nYes.\n</think>\n\nDone.")
     outcome, episode = play(harness(tasks, options={"command": command}), *turns)
-    assert (outcome.status, outcome.reward, outcome.grader["program_failed"]) == (FINISHED, 1.0, 0.0)
+    assert (outcome.status, outcome.reward, outcome.grader["program_failed"]) == (
+        FINISHED,
+        1.0,
+        0.0,
+    )
     assert [one["content"] for one in episode.turns[0].messages] == ["", "So."]
     assert [one["role"] for one in episode.opening] == ["user"]
 
@@ -304,16 +386,35 @@ def test_the_vendors_own_clients_read_the_events_of_each_wire(tasks: Path, wire:
 @pytest.mark.parametrize(
     ("agent", "name", "made", "last"),
     [
-        ("mini-swe-agent", "mini", HELLO, call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT")),
-        ("claude-code", "claude", call("Bash", command="echo hello > hello.txt", description="Write."), "Done."),
+        (
+            "mini-swe-agent",
+            "mini",
+            HELLO,
+            call("bash", command="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"),
+        ),
+        (
+            "claude-code",
+            "claude",
+            call("Bash", command="echo hello > hello.txt", description="Write."),
+            "Done.",
+        ),
         ("codex", "codex", call("exec_command", cmd="echo hello > hello.txt"), "Done."),
-        ("opencode", "opencode", call("bash", command="echo hello > hello.txt", description="Write."), "Done."),
+        (
+            "opencode",
+            "opencode",
+            call("bash", command="echo hello > hello.txt", description="Write."),
+            "Done.",
+        ),
     ],
 )
-def test_a_published_program_plays_a_task(tasks: Path, agent: str, name: str, made: str, last: str) -> None:
+def test_a_published_program_plays_a_task(
+    tasks: Path, agent: str, name: str, made: str, last: str
+) -> None:
     if shutil.which(name) is None:
         pytest.skip(f"needs {agent} on the PATH: make test-programs")
-    outcome, _ = play(harness(tasks, options={"agent": agent, "command": None}), f"I write it. {made}", last)
+    outcome, _ = play(
+        harness(tasks, options={"agent": agent, "command": None}), f"I write it. {made}", last
+    )
     assert (outcome.status, outcome.reward, outcome.num_turns) == (FINISHED, 1.0, 2)
 
 
@@ -327,11 +428,21 @@ def solves(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def test_xp_eval_plays_a_program_with_any_model(tasks: Path, tmp_path: Path) -> None:
-    program = (f"env.target={tasks}", "env.sandbox=none", "env.train.split=[]", "env.held_out.split=train")
+    program = (
+        f"env.target={tasks}",
+        "env.sandbox=none",
+        "env.train.split=[]",
+        "env.held_out.split=train",
+    )
     command = f"env.options.command=python {PROGRAMS}/shell_agent.py {{prompt_file}}"
     with serving(ChatServer(write=solves)) as server:
         model = ("model=endpoint", f"model.url={server.url}", "model.name=stub")
-        assert main(["eval", f"outputs={tmp_path / 'out'}", "env=harness", *program, command, *model]) == 0
+        assert (
+            main(["eval", f"outputs={tmp_path / 'out'}", "env=harness", *program, command, *model])
+            == 0
+        )
         assert server.requests[0]["messages"][0]["content"] == "You use bash."
-    (result,) = (json.loads(one.read_text()) for one in (tmp_path / "out/evaluations").glob("*/eval.json"))
+    (result,) = (
+        json.loads(one.read_text()) for one in (tmp_path / "out/evaluations").glob("*/eval.json")
+    )
     assert (result["summary"]["reward"]["value"], result["summary"]["num_tasks"]) == (1.0, 2)

@@ -39,7 +39,9 @@ class Recording(RequestEngine):
     The request that the program leaves is answered when it has left, since a server cannot know of it earlier.
     """
 
-    def __init__(self, opening: Opening, chat: ChatTokens, texts: Sequence[str], left: Path) -> None:
+    def __init__(
+        self, opening: Opening, chat: ChatTokens, texts: Sequence[str], left: Path
+    ) -> None:
         super().__init__(opening, chat.end_ids, sampling_of(2000, 200, 4000), "seed")
         self.requests: list[GenerationRequest] = []
         self._chat, self._texts, self._left = chat, texts, left
@@ -47,7 +49,9 @@ class Recording(RequestEngine):
     def submit(self, request: GenerationRequest, done: Done) -> None:
         number = len(self.requests)
         self.requests.append(request)
-        ids = self._chat.turn(self._texts[number % len(self._texts)].format(number, number), is_call=False)
+        ids = self._chat.turn(
+            self._texts[number % len(self._texts)].format(number, number), is_call=False
+        )
         turn = GeneratedTurn(ids, [-(1000.0 * number + position) for position in range(len(ids))])
         if "Never mind." in self._chat.text(request.ids):
             Thread(target=self._after_it_left, args=[done, turn]).start()
@@ -60,7 +64,9 @@ class Recording(RequestEngine):
         done(turn)
 
 
-def played(tmp_path: Path, template: str, wire: str, texts: Sequence[str], **options: Any) -> tuple[Rollout, Recording]:
+def played(
+    tmp_path: Path, template: str, wire: str, texts: Sequence[str], **options: Any
+) -> tuple[Rollout, Recording]:
     """An episode of the program, and the engine with the requests that it had."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "Find it."}\n')
@@ -91,21 +97,30 @@ def played(tmp_path: Path, template: str, wire: str, texts: Sequence[str], **opt
 
 
 @pytest.mark.parametrize(
-    ("template", "wire"), [*[(one, "chat") for one in TEMPLATES], *[("qwen3", wire) for wire in WIRES[1:]]]
+    ("template", "wire"),
+    [*[(one, "chat") for one in TEMPLATES], *[("qwen3", wire) for wire in WIRES[1:]]],
 )
 def test_each_token_of_a_delivered_turn_is_trained_once_in_the_context_that_it_was_sampled_in(
     tmp_path: Path, template: str, wire: str
 ) -> None:
-    rollout, engine = played(tmp_path, template, wire, ("I say {}.", "<think>\nSo {}.\n</think>\n\nThen {}."))
+    rollout, engine = played(
+        tmp_path, template, wire, ("I say {}.", "<think>\nSo {}.\n</think>\n\nThen {}.")
+    )
     grader = rollout.outcome.grader
     assert (rollout.outcome.status, rollout.outcome.reward) == (EpisodeStatus.FINISHED, 1.0)
-    assert (grader["program_retries"], grader["program_undelivered"], grader["program_failed"]) == (1.0, 1.0, 0.0)
+    assert (grader["program_retries"], grader["program_undelivered"], grader["program_failed"]) == (
+        1.0,
+        1.0,
+        0.0,
+    )
     assert len(engine.requests) == NUM_DELIVERED + 1
     assert len({request.seed for request in engine.requests}) == len(engine.requests)
     trained: list[float] = []
     for row in rollout.conversations:
         whole = [*row.prompt_ids, *row.completion_ids]
-        for at, (logprob, mask) in enumerate(zip(row.logprobs, row.mask, strict=True), start=len(row.prompt_ids)):
+        for at, (logprob, mask) in enumerate(
+            zip(row.logprobs, row.mask, strict=True), start=len(row.prompt_ids)
+        ):
             number, position = divmod(-int(logprob), 1000)
             if mask and not position:
                 assert whole[:at] == list(engine.requests[number].ids)
@@ -126,7 +141,9 @@ def test_beyond_the_most_rows_the_episode_is_truncated_and_scored(tmp_path: Path
     assert len(rollout.conversations) == 2
 
 
-def test_of_an_episode_whose_engine_fails_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_an_episode_whose_engine_fails_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gone = OSError("the engine is gone")
     monkeypatch.setattr(Recording, "submit", lambda *args: args[-1](gone))
     with pytest.raises(OSError, match="the engine is gone"):

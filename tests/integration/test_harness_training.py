@@ -16,8 +16,18 @@ from xp.__main__ import main
 from xp.lib.digest import file_digest
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-FEW = ("training.num_steps=2", "training.prompts_per_step=2", "training.group_size=2", "training.micro_batch_size=4")
-SMALL = (*FEW, "training.max_response_tokens=200", "training.max_tokens_per_turn=12", "evaluation.batch_size=8")
+FEW = (
+    "training.num_steps=2",
+    "training.prompts_per_step=2",
+    "training.group_size=2",
+    "training.micro_batch_size=4",
+)
+SMALL = (
+    *FEW,
+    "training.max_response_tokens=200",
+    "training.max_tokens_per_turn=12",
+    "evaluation.batch_size=8",
+)
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
@@ -35,7 +45,9 @@ def trained(outputs: Path, *words: str) -> tuple[list[dict[str, Any]], str]:
     assert main([*words, f"outputs={outputs}", "model=tiny", *SMALL]) == 0
     (run,) = (outputs / "runs").iterdir()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["stage"] == "train"], file_digest(run / "model/model.safetensors")
+    return [line for line in lines if line["stage"] == "train"], file_digest(
+        run / "model/model.safetensors"
+    )
 
 
 def test_a_program_that_appends_has_the_same_updates_as_ordinary_episodes(
@@ -43,7 +55,10 @@ def test_a_program_that_appends_has_the_same_updates_as_ordinary_episodes(
 ) -> None:
     monkeypatch.syspath_prepend(str(PROGRAMS))
     prompts = [(split, number) for split in ("train", "test") for number in range(4)]
-    tasks = [{"prompt": f"Write the word number {number} of {split}.", "split": split} for split, number in prompts]
+    tasks = [
+        {"prompt": f"Write the word number {number} of {split}.", "split": split}
+        for split, number in prompts
+    ]
     (tmp_path / "game.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
     both = (f"env.rows={tmp_path / 'game.jsonl'}", "env.held_out.split=test", "env.max_turns=2")
     expected, weights = trained(tmp_path / "one", "env=graded", "env.grader=game:Game", *both)
@@ -62,9 +77,15 @@ def test_a_program_that_appends_has_the_same_updates_as_ordinary_episodes(
 
 
 @pytest.mark.parametrize("wire", ["chat", "responses", "anthropic"])
-def test_a_program_that_rewrites_its_history_is_trained_in_several_rows(tmp_path: Path, wire: str) -> None:
-    lines, _ = trained(tmp_path / "outputs", *rewriting(tmp_path, wire), "training.entropy_coef=0.01")
-    assert [(line["episodes/num"], line.get("episodes/void", 0.0)) for line in lines] == [(4.0, 0.0)] * 2
+def test_a_program_that_rewrites_its_history_is_trained_in_several_rows(
+    tmp_path: Path, wire: str
+) -> None:
+    lines, _ = trained(
+        tmp_path / "outputs", *rewriting(tmp_path, wire), "training.entropy_coef=0.01"
+    )
+    assert [(line["episodes/num"], line.get("episodes/void", 0.0)) for line in lines] == [
+        (4.0, 0.0)
+    ] * 2
     assert all(line["grader/program_rows"] > 1.0 for line in lines)
     assert all(line["grader/program_failed"] == 0.0 for line in lines)
     assert all(0 < line["training/logprob_gap"] < 1e-4 for line in lines)
@@ -73,6 +94,8 @@ def test_a_program_that_rewrites_its_history_is_trained_in_several_rows(tmp_path
 @needs_mini
 def test_a_published_program_trains_two_steps_on_harbors_tasks(tmp_path: Path, place: Path) -> None:
     lines, _ = trained(tmp_path / "outputs", *mini(tmp_path), "training.entropy_coef=0.01")
-    assert [(line["episodes/num"], line.get("episodes/void", 0.0)) for line in lines] == [(4.0, 0.0)] * 2
+    assert [(line["episodes/num"], line.get("episodes/void", 0.0)) for line in lines] == [
+        (4.0, 0.0)
+    ] * 2
     assert all(line["grader/program_requests"] >= 1.0 for line in lines)
     assert not [name for name in left_over(place) if "xp-" in name or "process" in name]

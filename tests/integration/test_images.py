@@ -43,7 +43,12 @@ def test_a_prompt_with_an_image_is_refused_while_tasks_are_prepared(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = alone("envs_under_test/pictured", tmp_path, monkeypatch)
-    words = ["prepare", "env=openreward", f"env.serve={module}:Painted", f"outputs={tmp_path / 'outputs'}"]
+    words = [
+        "prepare",
+        "env=openreward",
+        f"env.serve={module}:Painted",
+        f"outputs={tmp_path / 'outputs'}",
+    ]
     assert main(words) == ExitCode.TASKS
     assert SAID in capfd.readouterr().err
     assert not list(tmp_path.glob("outputs/tasks/*/tasks.parquet"))

@@ -40,9 +40,14 @@ def test_inspect_ai_reads_every_sample_with_its_reward_and_messages(tmp_path: Pa
     if python is None:
         pytest.skip(f"needs {VARIABLE}=a Python with inspect_ai: make test-inspect")
     with serving(ChatServer(write=knows_some)) as server:
-        assert main(words(server, tmp_path, "evaluation.num_tasks=6", "evaluation.samples_per_task=2")) == 0
+        assert (
+            main(words(server, tmp_path, "evaluation.num_tasks=6", "evaluation.samples_per_task=2"))
+            == 0
+        )
     (file,) = (tmp_path / "evaluations").glob("*/inspect.json")
-    done = subprocess.run([python, "-c", READ, str(file)], capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(
+        [python, "-c", READ, str(file)], capture_output=True, text=True, timeout=250, check=False
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     result = json.loads(file.with_name("eval.json").read_text())
@@ -50,7 +55,9 @@ def test_inspect_ai_reads_every_sample_with_its_reward_and_messages(tmp_path: Pa
     assert found["status"] == "success"
     assert found["mean"] == result["summary"]["reward"]["value"]
     assert {(one[0], one[1]): one[2] for one in found["samples"]} == {
-        (task, number + 1): value for task, values in rewards.items() for number, value in enumerate(values)
+        (task, number + 1): value
+        for task, values in rewards.items()
+        for number, value in enumerate(values)
     }
     assert all(one[3][:3] == ["system", "user", "assistant"] for one in found["samples"])
 
@@ -74,7 +81,9 @@ def test_inspect_ai_reads_the_earlier_calls_of_a_prompt(tmp_path: Path) -> None:
         assert main(["eval", f"outputs={tmp_path}", *own, *model]) == 0
     (file,) = (tmp_path / "evaluations").glob("*/inspect.json")
     read = READ_CALLS % str(file)
-    done = subprocess.run([python, "-c", read], capture_output=True, text=True, timeout=250, check=False)
+    done = subprocess.run(
+        [python, "-c", read], capture_output=True, text=True, timeout=250, check=False
+    )
     assert done.returncode == 0, done.stderr
     call = {"id": "call00000", "function": "weather", "arguments": {"city": "Rome"}}
     assert json.loads(done.stdout) == [4, call, ["weather", call["id"]], "cloudy"]

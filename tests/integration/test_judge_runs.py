@@ -32,10 +32,22 @@ def brevity(answer: Any) -> float:
     return 10 * 0.999 ** len(answer if isinstance(answer, str) else json.dumps(answer))
 
 
-def test_an_evaluation_is_judged_recorded_and_stopped_by_the_cost_of_its_judge(outputs: Path) -> None:
-    with serving(ChatServer(write=knows_some)) as model, serving(ChatServer(write=by(lambda _: 5.0))) as judging:
+def test_an_evaluation_is_judged_recorded_and_stopped_by_the_cost_of_its_judge(
+    outputs: Path,
+) -> None:
+    with (
+        serving(ChatServer(write=knows_some)) as model,
+        serving(ChatServer(write=by(lambda _: 5.0))) as judging,
+    ):
         sizes = ("evaluation.num_tasks=12", "evaluation.samples_per_task=2", "eval.concurrency=2")
-        command = words(model, outputs, judge(judging, "pointwise"), *sizes, "model.price_in=0", "model.price_out=0")
+        command = words(
+            model,
+            outputs,
+            judge(judging, "pointwise"),
+            *sizes,
+            "model.price_in=0",
+            "model.price_out=0",
+        )
         assert main([*command, "--budget-usd", "0.02"]) == 0
         num_paid = len(judging.requests)
         assert 6 <= num_paid < 12, "a judge's request costs 0.003"
@@ -58,7 +70,9 @@ def test_an_evaluation_serves_its_judge(outputs: Path, monkeypatch: pytest.Monke
         command = words(model, outputs, served, "evaluation.num_tasks=4")
         assert main(command) == ExitCode.PLAN
         assert main([*command, "eval.engine=vllm"]) == 0
-    assert {one["outcome"]["reward"] - one["outcome"]["ungrouped"] for one in records_of(outputs)} == {0.5}
+    assert {
+        one["outcome"]["reward"] - one["outcome"]["ungrouped"] for one in records_of(outputs)
+    } == {0.5}
     (place,) = (outputs / "evaluations").iterdir()
     assert "some/model" in (place / "judge.log").read_text()
 
@@ -76,14 +90,23 @@ def test_a_pairwise_judge_teaches_a_preference_that_no_reward_states(
             *("training.group_size=4", "training.micro_batch_size=8", "training.num_steps=14"),
             *("training.learning_rate=1.4e-3", "training.max_response_tokens=200"),
         )
-        done = xp(tmp_path, "name=first", "env.reward_fn=my_rewards:nothing", judge(server, "pairwise"), *sizes)
+        done = xp(
+            tmp_path,
+            "name=first",
+            "env.reward_fn=my_rewards:nothing",
+            judge(server, "pairwise"),
+            *sizes,
+        )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         run, num_asked = the_run(tmp_path), len(server.requests)
         lines = metrics(run, "train")
         assert all(line["group/judge"] == pytest.approx(0.5, abs=0.01) for line in lines)
         assert sum(line["judges/cost_usd"] for line in lines) > 0
         before, after = (lengths(run, phase) for phase in ("before", "after"))
-        won = sum(float(after[task] < before[task]) + 0.5 * (after[task] == before[task]) for task in before)
+        won = sum(
+            float(after[task] < before[task]) + 0.5 * (after[task] == before[task])
+            for task in before
+        )
         print(f"held-out win rate {won / len(before):.2f}")
         assert won / len(before) >= 0.8
         # Equal requests are answered from the run's record, and the numbers are those of the training.

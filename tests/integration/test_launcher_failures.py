@@ -52,7 +52,12 @@ TESTS_ONLY = 'case "$1" in --test-only) exit 0;; esac'
 INVALID = "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1"
 REFUSALS: list[tuple[type[Launcher], dict[str, Any], str | None, tuple[str, ...]]] = [
     (SlurmLauncher, {}, INVALID, ("Invalid account",)),
-    (SlurmLauncher, {}, f"{TESTS_ONLY}\necho 'slurmctld: connection refused' >&2; exit 1", ("connection refused",)),
+    (
+        SlurmLauncher,
+        {},
+        f"{TESTS_ONLY}\necho 'slurmctld: connection refused' >&2; exit 1",
+        ("connection refused",),
+    ),
     (SlurmLauncher, {}, f"{TESTS_ONLY}\necho '<html>welcome</html>'", ("welcome",)),
     (SlurmLauncher, {}, f"{TESTS_ONLY}\nexit 0", ("answered ''",)),
     (SlurmLauncher, {}, None, ("sbatch is not on this machine's PATH",)),
@@ -79,21 +84,38 @@ def test_what_a_cluster_or_its_absence_says_is_told(
         with_modal(tmp_path, monkeypatch, str(program))
     elif program is None:
         monkeypatch.setenv("PATH", str(tmp_path))
-        options = {"address": f"http://127.0.0.1:{free_ports(1)[0]}"} if kind is RayLauncher else options
+        options = (
+            {"address": f"http://127.0.0.1:{free_ports(1)[0]}"} if kind is RayLauncher else options
+        )
     else:
-        programs(tmp_path, monkeypatch, sbatch=program, squeue="exit 0", scontrol="exit 1", scancel="exit 0")
+        programs(
+            tmp_path,
+            monkeypatch,
+            sbatch=program,
+            squeue="exit 0",
+            scontrol="exit 1",
+            scancel="exit 0",
+        )
     spec: Any = launcher_spec(kind.name, **options)
     with pytest.raises(XpError) as caught:
-        dispatch(plan(stage("a", "pass")).by(spec), kind(spec, outputs), outputs, echo=lambda _: None)
+        dispatch(
+            plan(stage("a", "pass")).by(spec), kind(spec, outputs), outputs, echo=lambda _: None
+        )
     assert all(word in str(caught.value) for word in words)
     assert caught.value.code == (ExitCode.CONFIG if options.get("sbatch") else ExitCode.RUNTIME)
     assert program is not None or not outputs.exists()
 
 
-def test_a_job_that_slurm_took_silently_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_slurm_took_silently_is_found_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     accepts = f"{TESTS_ONLY}\necho x >> $here/submitted; sleep 30"
-    squeue = 'test -f $here/submitted && case "$*" in *--name=xp-run-1-a-*) echo 4711;; esac; exit 0'
-    place = programs(tmp_path, monkeypatch, sbatch=accepts, squeue=squeue, scontrol="exit 1", scancel="exit 0")
+    squeue = (
+        'test -f $here/submitted && case "$*" in *--name=xp-run-1-a-*) echo 4711;; esac; exit 0'
+    )
+    place = programs(
+        tmp_path, monkeypatch, sbatch=accepts, squeue=squeue, scontrol="exit 1", scancel="exit 0"
+    )
     monkeypatch.setattr(slurm, "ANSWER_S", 1.0)
     context = LauncherSuite.make_context(tmp_path)
     launcher = SlurmLauncher(launcher_spec("slurm"), context.outputs)
@@ -108,24 +130,34 @@ def test_a_supervisor_killed_after_slurm_took_the_job_leaves_one_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sbatch = f"{TESTS_ONLY}\necho x >> $here/submitted; echo 4711"
-    place = programs(tmp_path, monkeypatch, sbatch=sbatch, squeue="test -f $here/submitted && echo 4711; exit 0")
+    place = programs(
+        tmp_path, monkeypatch, sbatch=sbatch, squeue="test -f $here/submitted && echo 4711; exit 0"
+    )
     context = LauncherSuite.make_context(tmp_path)
-    first = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(stage("a", "pass"), context)
+    first = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(
+        stage("a", "pass"), context
+    )
     (context.outputs / "runs/run/attempt_1/a/submitted.json").unlink()  # it came no further
-    again = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(stage("a", "pass"), context)
+    again = SlurmLauncher(launcher_spec("slurm"), context.outputs).submit(
+        stage("a", "pass"), context
+    )
     assert again.native_id == first.native_id
     assert (place / "submitted").read_text() == "x\n"
 
 
-LISTS = (
-    """test -f $here/cancelled && echo "JobState=CANCELLED ExitCode=0:15" || echo "JobState=PENDING ExitCode=0:0\""""
-)
+LISTS = """test -f $here/cancelled && echo "JobState=CANCELLED ExitCode=0:15" || echo "JobState=PENDING ExitCode=0:0\""""
 """A scontrol that knows whether scancel was called."""
 
 
-def test_a_run_that_another_command_asks_about_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_another_command_asks_about_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = programs(
-        tmp_path, monkeypatch, sbatch=f"{TESTS_ONLY}\necho 101", scontrol=LISTS, scancel="touch $here/cancelled"
+        tmp_path,
+        monkeypatch,
+        sbatch=f"{TESTS_ONLY}\necho 101",
+        scontrol=LISTS,
+        scancel="touch $here/cancelled",
     )
     spec, outputs = launcher_spec("slurm", detach=True), tmp_path / "outputs"
     one = plan(stage("a", "pass")).by(spec)
@@ -150,11 +182,15 @@ def test_further_sbatch_options_reach_it_and_cpu_processes_are_no_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = programs(tmp_path, monkeypatch, sbatch='printf "%s\\n" "$@" > $here/argv; exit 0')
-    launcher = SlurmLauncher(launcher_spec("slurm", sbatch={"qos": "high"}, account="us"), tmp_path / "outputs")
+    launcher = SlurmLauncher(
+        launcher_spec("slurm", sbatch={"qos": "high"}, account="us"), tmp_path / "outputs"
+    )
     two = replace(stage("a", "pass").job, resources=Resources("cpu", 2, 1, 3, 1.5))
     launcher.check([Stage("a", two)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1"))
     asked = (place / "argv").read_text().split("\n")
-    assert {"--qos=high", "--account=us", "--cpus-per-task=3", "--mem=1536M", "--requeue"} <= set(asked)
+    assert {"--qos=high", "--account=us", "--cpus-per-task=3", "--mem=1536M", "--requeue"} <= set(
+        asked
+    )
     assert not [text for text in asked if text.startswith(("--gres", "--partition"))]
 
 
@@ -163,15 +199,21 @@ def test_the_batch_script_is_shell_whatever_is_in_a_path(tmp_path: Path) -> None
     order = context.outputs / "runs/run/attempt_1/a/job.json"
     order.parent.mkdir(parents=True)
     argv = ["sbatch", f"--chdir={AWKWARD}"]
-    text = batch_script(compose(["launcher=slurm"]).launcher, context, stage("a", "pass"), order, argv, None)
+    text = batch_script(
+        compose(["launcher=slurm"]).launcher, context, stage("a", "pass"), order, argv, None
+    )
     (tmp_path / "job.sh").write_text(text)
     assert subprocess.run(["bash", "-n", tmp_path / "job.sh"]).returncode == 0
     echo = f'#!{sys.executable}\nimport sys; open("seen", "w").write(repr(sys.argv[1:]))\n'
     (tmp_path / "python").write_text(echo)
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "job.sh").write_text(text.replace(sys.executable, "./python"))
-    subprocess.run(["bash", "job.sh"], cwd=tmp_path, env={**os.environ, "SLURM_JOB_ID": "7"}, timeout=200)
-    assert (tmp_path / "seen").read_text() == repr(["-m", "xp.launchers.node.on_node", "7", str(order)])
+    subprocess.run(
+        ["bash", "job.sh"], cwd=tmp_path, env={**os.environ, "SLURM_JOB_ID": "7"}, timeout=200
+    )
+    assert (tmp_path / "seen").read_text() == repr(
+        ["-m", "xp.launchers.node.on_node", "7", str(order)]
+    )
     assert not list(tmp_path.rglob("pwned"))
 
 
@@ -179,7 +221,9 @@ def test_a_node_skips_a_stage_that_an_earlier_one_made(tmp_path: Path) -> None:
     context = LauncherSuite.make_context(tmp_path)
     result = "runs/run/attempt_1/evaluate/after/eval.json"
     evaluate = replace(stage("evaluate", "1 / 0", outputs=(result,), done=result), made_in="train")
-    spec = make_job_spec(evaluate, context, root=str(context.outputs), grace_s=1.0, secrets_file=None)
+    spec = make_job_spec(
+        evaluate, context, root=str(context.outputs), grace_s=1.0, secrets_file=None
+    )
     (context.outputs / result).parent.mkdir(parents=True)
     (context.outputs / result).write_text("{}")
     (tmp_path / "job.json").write_text(spec.to_json())
@@ -191,7 +235,9 @@ def test_a_node_skips_a_stage_that_an_earlier_one_made(tmp_path: Path) -> None:
     assert ended.exit_code == 0
 
 
-def test_an_app_that_modal_took_silently_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_app_that_modal_took_silently_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cloud = with_modal(tmp_path, monkeypatch, "accepts")
     monkeypatch.setattr(modal, "ask", lambda argv, **how: _asked(argv, cloud, **how))
     context = LauncherSuite.make_context(tmp_path)

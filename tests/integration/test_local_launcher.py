@@ -11,7 +11,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.launching import DEADLINE_S, ROOT, Supervisor, eventually, forms, plan, run, stage, statuses
+from tests.support.launching import (
+    DEADLINE_S,
+    ROOT,
+    Supervisor,
+    eventually,
+    forms,
+    plan,
+    run,
+    stage,
+    statuses,
+)
 from xp.errors import ExitCode, XpError
 from xp.launchers.local import LocalLauncher
 from xp.run_records.record import RunStatus, read_record
@@ -40,7 +50,9 @@ open("made/manifest.json", "w").write(json.dumps({"files": {"weights": digest}})
 """
 
 
-def test_a_damaged_result_is_made_again_with_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_result_is_made_again_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make = stage("model", MAKE, done="made/manifest.json")
     for number, name in enumerate(("one", "two")):
         assert run(plan(make, run_id=name), tmp_path).attempts[0].stages[0].status is (
@@ -49,17 +61,25 @@ def test_a_damaged_result_is_made_again_with_one_warning(tmp_path: Path, monkeyp
     weights = tmp_path / "made/weights"
     with monkeypatch.context() as patch:
         patch.setattr("xp.lib.verified.file_digest", None)
-        assert run(plan(make, run_id="three"), tmp_path).attempts[0].stages[0].status is RunStatus.CACHED
+        assert (
+            run(plan(make, run_id="three"), tmp_path).attempts[0].stages[0].status
+            is RunStatus.CACHED
+        )
     for number, damage in enumerate(("w" * 999 + "v", "w" * 500)):
         weights.write_text(damage)
         screen = []
         run(plan(make, run_id=f"damaged-{number}"), tmp_path, screen)
-        assert "".join(screen).count("xp: model: made is damaged (weights does not match its sha256)") == 1
+        assert (
+            "".join(screen).count("xp: model: made is damaged (weights does not match its sha256)")
+            == 1
+        )
         assert weights.read_text() == "w" * 1000
     assert (tmp_path / "count").read_text() == "xxx"
 
 
-def test_a_canary_is_in_no_byte_no_argv_and_no_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_canary_is_in_no_byte_no_argv_and_no_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_KEY", CANARY)
     code = """
 import base64, json, os, subprocess, sys, time, urllib.parse
@@ -83,7 +103,12 @@ raise RuntimeError("cannot log in with " + key)
     watcher.join()
     assert len(argv) >= 3  # the guard, the job and its child
     written = b"\n".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    for text in (written.decode(errors="replace"), "".join(screen), str(caught.value), "\n".join(argv)):
+    for text in (
+        written.decode(errors="replace"),
+        "".join(screen),
+        str(caught.value),
+        "\n".join(argv),
+    ):
         for form in forms(CANARY):
             assert form not in text
     assert "cannot log in with" in str(caught.value)
@@ -126,7 +151,11 @@ def test_a_full_disk_under_the_log_ends_the_run_with_its_code(tmp_path: Path) ->
         f"sys.exit(t._main({{'outputs': {str(tmp_path)!r}, 'codes': [{code!r}], 'grace_s': 1, 'attempt': 1}}))"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", limited], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S
+        [sys.executable, "-c", limited],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
     )
     assert ended.returncode == ExitCode.RESOURCE
     assert "log.txt" in ended.stdout
@@ -147,7 +176,9 @@ def test_metrics_reach_wandb_offline_and_its_files_hold_no_secret(
     eventually(lambda: history.read_bytes().count(b"loss") >= 3)
     assert b"project" in history.read_bytes()
     assert f"wandb sync {history.parent}" in tracked_places(["wandb"], tmp_path / "runs/run")[0]
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"XPCANARY" in path.read_bytes()]
+    assert not [
+        path for path in tmp_path.rglob("*") if path.is_file() and b"XPCANARY" in path.read_bytes()
+    ]
     assert "tracking:" not in "".join(screen)
 
 

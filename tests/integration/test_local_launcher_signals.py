@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import DEADLINE_S, STUBBORN_TREE, Supervisor, eventually, is_alive, statuses
+from tests.support.launching import (
+    DEADLINE_S,
+    STUBBORN_TREE,
+    Supervisor,
+    eventually,
+    is_alive,
+    statuses,
+)
 from xp.errors import ExitCode
 from xp.lib import processes
 
@@ -30,9 +37,12 @@ while True:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGHUP, ExitCode.TERMINATED)]
+    ("number", "code"),
+    [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGHUP, ExitCode.TERMINATED)],
 )
-def test_a_signal_ends_the_whole_tree_after_the_grace(tmp_path: Path, number: int, code: ExitCode) -> None:
+def test_a_signal_ends_the_whole_tree_after_the_grace(
+    tmp_path: Path, number: int, code: ExitCode
+) -> None:
     supervisor = Supervisor(tmp_path, [STUBBORN_TREE, "open('never', 'w')"], grace_s=1.0)
     tree = supervisor.tree()
     assert all(map(is_alive, tree))
@@ -80,10 +90,10 @@ def test_a_stop_request_that_precedes_the_program_ends_the_job() -> None:
 
 def test_a_command_ends_with_its_parent_although_it_ignores_term(tmp_path: Path) -> None:
     """The program is killed; its child, which starts another process, ignores TERM."""
-    program = (
-        "import sys; from xp.lib import processes; processes.start([sys.executable, '-c', sys.argv[1]], 0.5); input()"
+    program = "import sys; from xp.lib import processes; processes.start([sys.executable, '-c', sys.argv[1]], 0.5); input()"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, STUBBORN_TREE], cwd=tmp_path, stdin=subprocess.PIPE
     )
-    parent = subprocess.Popen([sys.executable, "-c", program, STUBBORN_TREE], cwd=tmp_path, stdin=subprocess.PIPE)
     eventually(lambda: (tmp_path / "pids").exists())
     tree = [int(text) for text in (tmp_path / "pids").read_text().split()]
     assert all(map(is_alive, tree))

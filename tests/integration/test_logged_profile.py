@@ -26,16 +26,28 @@ MEANS = {0: 0.0, 1: 0.5, 2: 1.0, 5: 0.25}
 
 @dataclass
 class Platform:
-    rows: list[dict[str, Any]] = field(default_factory=lambda: [row(index, mean) for index, mean in MEANS.items()])
+    rows: list[dict[str, Any]] = field(
+        default_factory=lambda: [row(index, mean) for index, mean in MEANS.items()]
+    )
     server: HttpServer = field(init=False)
 
 
 def row(index: int, mean: float, **changes: Any) -> dict[str, Any]:
-    rewards = {"avg_reward": mean, "min_reward": 0.0 if mean < 1 else 1.0, "max_reward": 1.0 if mean > 0 else 0.0}
+    rewards = {
+        "avg_reward": mean,
+        "min_reward": 0.0 if mean < 1 else 1.0,
+        "max_reward": 1.0 if mean > 0 else 0.0,
+    }
     from openreward.api.environments.types import ResponseChars
 
     chars = {one.name: 1.0 for one in fields(ResponseChars)}
-    own = {"task_index": index, "num_rollouts": 8, "split": "train", "variant": None, "response_chars": chars}
+    own = {
+        "task_index": index,
+        "num_rollouts": 8,
+        "split": "train",
+        "variant": None,
+        "response_chars": chars,
+    }
     return {**own, **rewards, **changes}
 
 
@@ -61,7 +73,9 @@ def test_the_rates_are_those_of_the_sdk_and_select_the_tasks(
 
     environment = OpenReward(api_key="k").environments.get("Org/Name")
     by_sdk = environment.get_task_difficulty(split="train", model_name="m")
-    assert main(["tasks", "profile", *words(platform, tmp_path), "--logged-model", "m", "--json"]) == 0
+    assert (
+        main(["tasks", "profile", *words(platform, tmp_path), "--logged-model", "m", "--json"]) == 0
+    )
     profile = json.loads(capsys.readouterr().out)
     assert profile["rates"] == {str(one.task_index): one.avg_reward for one in by_sdk}
     by_sdk, own = platform.server.requests
@@ -70,7 +84,11 @@ def test_the_rates_are_those_of_the_sdk_and_select_the_tasks(
         parse_qs(urlsplit(by_sdk.path).query),
     )
     assert own.headers["x-api-key"] == "k"
-    selected = [*words(platform, tmp_path), f"env.train.profile={profile['id']}", "env.train.pass_rate=[0.2,0.6]"]
+    selected = [
+        *words(platform, tmp_path),
+        f"env.train.profile={profile['id']}",
+        "env.train.pass_rate=[0.2,0.6]",
+    ]
     (member,) = prepare_config(compose(selected)).members.values()
     assert (member.train.indices, member.train.profile) == ((1, 5), profile["id"])
     (file,) = (tmp_path / "profiles").iterdir()
@@ -83,14 +101,21 @@ def test_the_rates_are_those_of_the_sdk_and_select_the_tasks(
     ("rows", "reason"),
     [
         ([row(0, 0.5, min_reward=-1.0)], "task 0 has rewards from -1 to 1, mean 0.5"),
-        ([row(0, 0.5, variant="a"), row(0, 0.25, variant="b")], "several variants of task 0; set env.variant"),
+        (
+            [row(0, 0.5, variant="a"), row(0, 0.25, variant="b")],
+            "several variants of task 0; set env.variant",
+        ),
         ([], "OpenReward has logged no rollouts of Org/Name, split train"),
         ([row(-1, 0.5)], "a number of tasks is int '-1'"),
         ([row(0, 0.5, avg_reward="0.5")], "reward is str '0.5'"),
     ],
 )
 def test_what_is_no_pass_rate_is_refused(
-    platform: Platform, tmp_path: Path, capsys: pytest.CaptureFixture[str], rows: list[Any], reason: str
+    platform: Platform,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    rows: list[Any],
+    reason: str,
 ) -> None:
     platform.rows = rows
     assert main(["tasks", "profile", *words(platform, tmp_path), "--logged"]) != 0
@@ -105,6 +130,8 @@ def test_another_environment_and_no_catalog_are_refused(
     name = capsys.readouterr().out.partition("env.train.profile=")[2].split()[0]
     other = [*words(platform, tmp_path), f"env.train.profile={name}", "env.variant=hard"]
     assert main(["plan", *other]) == ExitCode.CONFIG
-    assert "expected environment Org/Name, variant hard, split train; got" in capsys.readouterr().err
+    assert (
+        "expected environment Org/Name, variant hard, split train; got" in capsys.readouterr().err
+    )
     assert main(["tasks", "profile", "env=multiply", "--logged"]) != 0
     assert "--logged needs one environment of the OpenReward catalog" in capsys.readouterr().err

@@ -38,7 +38,9 @@ class TestModalLauncher(InTheCloud, LauncherSuite):
 
     @pytest.fixture
     def launcher(self, tmp_path: Path) -> Launcher:
-        return ModalLauncher(launcher_spec("modal", secret_name="mine", grace_s=1.0), tmp_path / "outputs")
+        return ModalLauncher(
+            launcher_spec("modal", secret_name="mine", grace_s=1.0), tmp_path / "outputs"
+        )
 
 
 @pytest.mark.slow
@@ -109,14 +111,21 @@ def leave(tmp_path: Path, **options: Any) -> Path:
     return tmp_path / "cloud/volume/runs/run"
 
 
-def test_in_a_container_only_the_stage_with_metrics_uses_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_container_only_the_stage_with_metrics_uses_wandb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     there = leave(tmp_path)
     (history,) = there.glob("wandb/offline-run-*-run/run-run.wandb")
     assert history.stat().st_size > 0
     assert "tracking:" not in (there / "attempt_1/train/log.txt").read_text()
-    assert json.loads((tmp_path / "outputs/runs/run/attempt_1/prepare/job.json").read_text())["tracking"] is None
+    assert (
+        json.loads((tmp_path / "outputs/runs/run/attempt_1/prepare/job.json").read_text())[
+            "tracking"
+        ]
+        is None
+    )
     assert not list((tmp_path / "outputs").rglob("wandb")), "this machine told W&B too"
 
 
@@ -128,34 +137,53 @@ def test_wandbs_key_comes_from_the_modal_secret_and_stands_in_no_file(
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     (cloud / "secrets.json").write_text(json.dumps({"WANDB_API_KEY": CANARY}))
-    with pytest.raises(XpError, match=r"needs WANDB_API_KEY of a Modal Secret: .*launcher\.secret_name=NAME") as caught:
+    with pytest.raises(
+        XpError, match=r"needs WANDB_API_KEY of a Modal Secret: .*launcher\.secret_name=NAME"
+    ) as caught:
         leave(tmp_path)
     assert caught.value.code == ExitCode.SECRET
     with http_server(lambda _: Reply(status=401)) as server:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         there = leave(tmp_path, secret_name="mine")
-    given = {one.headers.get("authorization", "").removeprefix("Basic ") for one in server.requests} - {""}
+    given = {
+        one.headers.get("authorization", "").removeprefix("Basic ") for one in server.requests
+    } - {""}
     assert {base64.b64decode(one).decode() for one in given} == {f"api:{CANARY}"}
     assert "tracking: wandb failed" in (there / "attempt_1/train/log.txt").read_text()
     app = (tmp_path / "outputs/runs/run/attempt_1/modal_app.py").read_text()
     assert app.count("required_keys=['WANDB_API_KEY']") == 1
     places = (tmp_path / "outputs", there)
-    assert not [one for place in places for one in place.rglob("*") if one.is_file() and CANARY in _text(one)]
+    assert not [
+        one
+        for place in places
+        for one in place.rglob("*")
+        if one.is_file() and CANARY in _text(one)
+    ]
 
 
 def _text(file: Path) -> str:
     return file.read_bytes().decode(errors="replace")
 
 
-def test_a_volume_that_does_not_answer_is_not_one_without_a_result(cloud: Path, tmp_path: Path) -> None:
+def test_a_volume_that_does_not_answer_is_not_one_without_a_result(
+    cloud: Path, tmp_path: Path
+) -> None:
     app, stage_directory = cloud / "apps/ap-1", cloud / "volume/runs/run/attempt_1/train"
     for one in (app, stage_directory):
         one.mkdir(parents=True)
-    (app / "app.json").write_text(json.dumps({"app_id": "ap-1", "description": "x", "state": "stopped"}))
+    (app / "app.json").write_text(
+        json.dumps({"app_id": "ap-1", "description": "x", "state": "stopped"})
+    )
     result = stage_directory / "result.json"
     result.write_text(json.dumps({"code": 0, "missing": [], "ended": "2026-11-24T00:00:00+00:00"}))
     launcher = ModalLauncher(launcher_spec("modal", secret_name="mine"), tmp_path / "outputs")
-    launch = Launch("modal", "run/1/train", "ap-1", "runs/run/attempt_1/train/log.txt", "2026-11-24T00:00:00+00:00")
+    launch = Launch(
+        "modal",
+        "run/1/train",
+        "ap-1",
+        "runs/run/attempt_1/train/log.txt",
+        "2026-11-24T00:00:00+00:00",
+    )
     (cloud / "FAIL").write_text("silent")
     assert launcher.poll(launch) is None
     with pytest.raises(XpError, match=r"Modal did not give runs/run/metrics\.jsonl") as caught:
@@ -164,7 +192,9 @@ def test_a_volume_that_does_not_answer_is_not_one_without_a_result(cloud: Path, 
     (cloud / "FAIL").unlink()
     assert launcher.poll(launch) == ExitCode.OK
     launcher.fetch(launch)
-    assert (tmp_path / "outputs/runs/run/attempt_1/train/result.json").read_bytes() == result.read_bytes()
+    assert (
+        tmp_path / "outputs/runs/run/attempt_1/train/result.json"
+    ).read_bytes() == result.read_bytes()
     result.write_text("{")
     assert launcher.poll(launch) == ExitCode.RUNTIME
     result.unlink()

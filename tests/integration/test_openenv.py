@@ -21,7 +21,14 @@ import pytest
 from tests.support.fake_session import RULES
 from tests.support.ors_server import rules
 from tests.support.sections import replace
-from xp.envs.base import DeadlineExceeded, EnvUnavailable, ProtocolError, SessionLost, Task, ToolCrashed
+from xp.envs.base import (
+    DeadlineExceeded,
+    EnvUnavailable,
+    ProtocolError,
+    SessionLost,
+    Task,
+    ToolCrashed,
+)
 from xp.envs.config import EnvConfig
 from xp.envs.light_sdk import import_openenv
 from xp.envs.openenv import OpenEnvProvider
@@ -37,7 +44,11 @@ MODULE = "tests.envs_under_test.openenv_counter"
 
 
 def counter(name: str = "Counter", **changes: Any) -> EnvConfig:
-    common = {"serve": f"{MODULE}:{name}", "rows": "tests.envs_under_test.rows:counts", "num_seeds": 4}
+    common = {
+        "serve": f"{MODULE}:{name}",
+        "rows": "tests.envs_under_test.rows:counts",
+        "num_seeds": 4,
+    }
     return rules(provider="openenv", **{**common, **changes})
 
 
@@ -70,8 +81,16 @@ def impatient(provider: OpenEnvProvider, **limits: float) -> Iterator[None]:
 def test_tasks_are_rows_times_reset_seeds(provider: OpenEnvProvider) -> None:
     assert provider.num_tasks("train") == 8
     sessions = [provider.open(task(index)) for index in (0, 3, 4, 7)]
-    assert [session.prompt()[0]["content"] for session in sessions] == ['{"count": 0}', '{"count": 3}', "Go.", "Go."]
-    assert [session.call("step", {"amount": 0}).text for session in sessions[2:]] == ['{"count": 50}', '{"count": 53}']
+    assert [session.prompt()[0]["content"] for session in sessions] == [
+        '{"count": 0}',
+        '{"count": 3}',
+        "Go.",
+        "Go.",
+    ]
+    assert [session.call("step", {"amount": 0}).text for session in sessions[2:]] == [
+        '{"count": 50}',
+        '{"count": 53}',
+    ]
     for session in sessions:
         session.close()
 
@@ -84,7 +103,9 @@ def test_a_step_gives_text_reward_and_end(provider: OpenEnvProvider) -> None:
     session.close()
 
 
-def test_wrong_arguments_are_the_models_fault_and_the_session_goes_on(provider: OpenEnvProvider) -> None:
+def test_wrong_arguments_are_the_models_fault_and_the_session_goes_on(
+    provider: OpenEnvProvider,
+) -> None:
     session = provider.open(task())
     assert "amount" in session.call("step", {"amount": "many"}).text
     assert session.call("step", {"amount": 1}).reward == 1.0
@@ -112,7 +133,9 @@ def test_a_late_answer_is_never_taken_for_the_next_ones(provider: OpenEnvProvide
     again.close()
 
 
-def test_the_first_refusal_of_a_server_at_capacity_is_the_bound_of_sessions(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_refusal_of_a_server_at_capacity_is_the_bound_of_sessions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     found = OpenEnvProvider(counter("Lonely"), os.environ)
 
     def play(amount: int) -> float | None:
@@ -171,7 +194,11 @@ def bundled(name: str) -> OpenEnvProvider:
     """One server for all tests of an environment; it ends with the process."""
     module = f"openenv_{name}"
     return OpenEnvProvider(
-        rules(provider="openenv", serve=f"xp.builtin.{module}:{CLASSES[name]}", rows=f"xp.builtin:{name}.jsonl"),
+        rules(
+            provider="openenv",
+            serve=f"xp.builtin.{module}:{CLASSES[name]}",
+            rows=f"xp.builtin:{name}.jsonl",
+        ),
         os.environ,
     )
 
@@ -185,7 +212,10 @@ def play(name: str, index: int, *turns: str) -> EpisodeResult:
 
 
 def test_the_echo_environment_wants_the_tasks_word() -> None:
-    assert play("echo", 0, "<action>hallo</action>", "<action>hello</action>").step_rewards == (0.0, 1.0)
+    assert play("echo", 0, "<action>hallo</action>", "<action>hello</action>").step_rewards == (
+        0.0,
+        1.0,
+    )
 
 
 def test_the_coding_environment_is_done_when_the_tests_pass() -> None:
@@ -231,7 +261,9 @@ def test_a_class_that_names_no_models_is_refused_with_the_way_out() -> None:
 def interpreter(place: Path, *paths: str) -> str:
     """A stub for a virtual environment: a program that notes that it was used and then is this interpreter."""
     other, own = place / "python", ":".join([*paths, *sys.path])
-    other.write_text(f'#!/bin/sh\ntouch {place}/used\nPYTHONPATH="$PYTHONPATH:{own}" exec {sys.executable} "$@"\n')
+    other.write_text(
+        f'#!/bin/sh\ntouch {place}/used\nPYTHONPATH="$PYTHONPATH:{own}" exec {sys.executable} "$@"\n'
+    )
     other.chmod(other.stat().st_mode | stat.S_IXUSR)
     return str(other)
 
@@ -247,7 +279,9 @@ def test_what_the_trainers_python_lacks_is_served_by_xps(tmp_path: Path) -> None
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages/a_package_of_another_interpreter.py").touch()
     xps = interpreter(tmp_path, f"{tmp_path}/packages")
-    found = OpenEnvProvider(counter(serve="tests.envs_under_test.elsewhere:Counter"), {**os.environ, "XP_PYTHON": xps})
+    found = OpenEnvProvider(
+        counter(serve="tests.envs_under_test.elsewhere:Counter"), {**os.environ, "XP_PYTHON": xps}
+    )
     session = found.open(task())
     assert session.call("step", {"amount": 2}).text == '{"count": 2}'
     session.close()
@@ -265,7 +299,9 @@ def test_a_container_is_started_used_and_removed(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr("xp.envs.docker._is_healthy", lambda asked: asked == url)
     found = OpenEnvProvider(counter(serve=None, image="counter:1"), {})
-    with pytest.raises((EnvUnavailable, ProtocolError)):  # The stub's server wants a key that no container does.
+    with pytest.raises(
+        (EnvUnavailable, ProtocolError)
+    ):  # The stub's server wants a key that no container does.
         found.open(task())
     found.close()
     calls = log.read_text().splitlines()

@@ -31,18 +31,26 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not HAS_DAEMON, reason="no Docker daemon answers: `dockerd`, or DOCKER_HOST of one"),
+    pytest.mark.skipif(
+        not HAS_DAEMON, reason="no Docker daemon answers: `dockerd`, or DOCKER_HOST of one"
+    ),
 ]
 IMAGE, BROKEN = "xp-tests-counter:1", "xp-tests-broken:1"
 
 
 def docker(*arguments: str) -> str:
-    return subprocess.run(["docker", *arguments], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["docker", *arguments], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def containers() -> list[str]:
     """Containers of this file's images, including stopped ones."""
-    return [one for image in (IMAGE, BROKEN) for one in docker("ps", "-aq", "--filter", f"ancestor={image}").split()]
+    return [
+        one
+        for image in (IMAGE, BROKEN)
+        for one in docker("ps", "-aq", "--filter", f"ancestor={image}").split()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +105,14 @@ def test_a_container_that_crashes_makes_the_episode_void_with_a_reason(
 
 
 def test_an_image_whose_server_does_not_start_is_reported() -> None:
-    make_image(BROKEN, "import uvicorn\nif __name__ == '__main__':\n    raise RuntimeError('no licence')\n")
+    make_image(
+        BROKEN, "import uvicorn\nif __name__ == '__main__':\n    raise RuntimeError('no licence')\n"
+    )
     began = time.monotonic()
     try:
-        with pytest.raises(XpError, match=r"ended by itself with code 1(?s:.)*no licence") as caught:
+        with pytest.raises(
+            XpError, match=r"ended by itself with code 1(?s:.)*no licence"
+        ) as caught:
             OpenEnvProvider(in_container(BROKEN), os.environ).open(task())
     finally:
         docker("rmi", "--force", BROKEN)
@@ -114,7 +126,9 @@ def test_an_image_that_is_not_there_is_named_with_what_to_do() -> None:
     assert caught.value.code is ExitCode.ENVIRONMENT
 
 
-def test_a_missing_daemon_is_told_from_a_missing_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_daemon_is_told_from_a_missing_image(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
     with pytest.raises(XpError, match="Docker daemon") as caught:
         OpenEnvProvider(in_container(IMAGE), os.environ).open(task())

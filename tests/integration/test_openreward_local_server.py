@@ -39,7 +39,10 @@ def test_it_serves_within_its_context_and_not_after() -> None:
 
 @pytest.mark.parametrize(
     ("serve", "reason"),
-    [("no_such_module:Env", "ModuleNotFoundError"), ("tests.support.ors_server:Running", "TypeError")],
+    [
+        ("no_such_module:Env", "ModuleNotFoundError"),
+        ("tests.support.ors_server:Running", "TypeError"),
+    ],
 )
 def test_what_cannot_be_served_is_said_in_one_message(serve: str, reason: str) -> None:
     with pytest.raises(XpError, match=reason) as caught:
@@ -50,7 +53,9 @@ def test_what_cannot_be_served_is_said_in_one_message(serve: str, reason: str) -
 
 def test_tools_that_block_run_in_all_sessions_concurrently() -> None:
     limits = {"call_timeout_s": 300.0, "create_timeout_s": 300.0, "memory_gb": 1.0}
-    provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Gathering", **limits), os.environ)
+    provider = OpenRewardProvider(
+        rules(serve="tests.envs_under_test.counter:Gathering", **limits), os.environ
+    )
     task = provider.tasks("train", [1])[0]
     with ThreadPoolExecutor(40) as pool:
         sessions = list(pool.map(lambda _: provider.open(task), range(40)))
@@ -61,8 +66,15 @@ def test_tools_that_block_run_in_all_sessions_concurrently() -> None:
 
 def test_blocking_calls_wait_when_the_memory_has_no_room_for_more_threads() -> None:
     """The stacks of 64 threads would be more than all of the memory."""
-    limits = {"call_timeout_s": 300.0, "create_timeout_s": 300.0, "memory_gb": 0.5, "max_sessions": 64}
-    provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Napping", **limits), os.environ)
+    limits = {
+        "call_timeout_s": 300.0,
+        "create_timeout_s": 300.0,
+        "memory_gb": 0.5,
+        "max_sessions": 64,
+    }
+    provider = OpenRewardProvider(
+        rules(serve="tests.envs_under_test.counter:Napping", **limits), os.environ
+    )
     task = provider.tasks("train", [1])[0]
     with ThreadPoolExecutor(64) as pool:
         sessions = list(pool.map(lambda _: provider.open(task), range(64)))
@@ -72,12 +84,16 @@ def test_blocking_calls_wait_when_the_memory_has_no_room_for_more_threads() -> N
 
 
 def test_it_has_the_memory_limit_and_more_is_a_fault() -> None:
-    provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Hungry", memory_gb=1.0), os.environ)
+    provider = OpenRewardProvider(
+        rules(serve="tests.envs_under_test.counter:Hungry", memory_gb=1.0), os.environ
+    )
     session = provider.open(provider.tasks("train", [1])[0])
     assert session.call("eat", {"amount": 0.05}).text == "50000000"
     with pytest.raises(EnvFault):
         session.call("eat", {"amount": 2.0})
-    assert provider.open(provider.tasks("train", [1])[0]).call("inc", {}).text == "1", "the server goes on"
+    assert provider.open(provider.tasks("train", [1])[0]).call("inc", {}).text == "1", (
+        "the server goes on"
+    )
     provider.close()
 
 
@@ -105,7 +121,9 @@ def test_a_server_stuck_in_a_call_is_replaced_after_its_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(local_server, "PING_S", 0.2)
-    stuck = rules(serve="tests.envs_under_test.counter:Stuck", call_timeout_s=10.0, create_timeout_s=600.0)
+    stuck = rules(
+        serve="tests.envs_under_test.counter:Stuck", call_timeout_s=10.0, create_timeout_s=600.0
+    )
     provider = OpenRewardProvider(stuck, os.environ)
     task = provider.tasks("train", [1])[0]
     with pytest.raises(EnvFault):
@@ -141,7 +159,9 @@ def test_a_server_with_a_busy_tool_ends_with_its_run() -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_server_leaves_no_process_that_its_tools_started(is_killed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_leaves_no_process_that_its_tools_started(
+    is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local_server, "PING_S", 0.2)
     provider = OpenRewardProvider(rules(serve="tests.envs_under_test.counter:Stuck"), os.environ)
     started = int(provider.open(provider.tasks("train", [1])[0]).call("leave", {}).text)

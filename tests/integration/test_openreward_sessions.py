@@ -43,7 +43,9 @@ def test_a_toolset_is_in_the_listing_and_replaces_the_tool_of_its_name() -> None
         session = provider.open(TASK)
         tools = {tool.name: tool for tool in session.tools()}
         assert {"bash", "inc", "spell"} <= tools.keys()
-        assert "command" in tools["bash"].parameters["properties"], "the toolset's, not the environment's own"
+        assert "command" in tools["bash"].parameters["properties"], (
+            "the toolset's, not the environment's own"
+        )
         assert session.call("bash", {"command": "ls"}).text == "ran ls\n\n(exit 0)"
         assert session.call("inc", {}).text == "1"
     with boxed() as provider:
@@ -51,7 +53,10 @@ def test_a_toolset_is_in_the_listing_and_replaces_the_tool_of_its_name() -> None
 
 
 def test_an_unknown_toolset_is_refused_with_those_that_the_server_has() -> None:
-    with boxed(toolset="abacus") as provider, pytest.raises(NotOffered, match=r"unknown toolset 'abacus'.*codex"):
+    with (
+        boxed(toolset="abacus") as provider,
+        pytest.raises(NotOffered, match=r"unknown toolset 'abacus'.*codex"),
+    ):
         provider.open(TASK)
 
 
@@ -63,7 +68,9 @@ def test_a_toolset_without_its_sandbox_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(("word", "reward"), [("cat", 1.25), ("dog", 0.25)])
-def test_the_terminal_tool_of_a_toolset_takes_the_first_message_without_a_call(word: str, reward: float) -> None:
+def test_the_terminal_tool_of_a_toolset_takes_the_first_message_without_a_call(
+    word: str, reward: float
+) -> None:
     with boxed(toolset="codex", max_turns=5) as provider:
         episode = Episode(TASK, lambda: provider.open(TASK), provider._config)
         assert episode.step(call("spell", value=word)).messages[0]["content"] == " ".join(word)
@@ -78,14 +85,23 @@ def test_variables_reach_the_server_that_is_served_and_no_file() -> None:
     (config,) = episode_config(spec).members.values()
     with boxed({"MY_KEY": VALUE}, overrides=config.overrides) as provider:
         session = provider.open(TASK)
-        values = [session.call("variable", {"value": name}).text for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY")]
+        values = [
+            session.call("variable", {"value": name}).text
+            for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY")
+        ]
         assert values == ["http://127.0.0.1:9/v1", VALUE]
     assert episode_secrets(spec)["MY_KEY"] == "MY_KEY"
-    assert "would set in an environment's server: OPENAI_BASE_URL, OPENAI_API_KEY" in named_code(spec)
+    assert "would set in an environment's server: OPENAI_BASE_URL, OPENAI_API_KEY" in named_code(
+        spec
+    )
     plan = build_plan(spec, "r")
-    assert all("MY_KEY" in stage.job.secrets for stage in plan.stages if stage.name in ("prepare", "train"))
+    assert all(
+        "MY_KEY" in stage.job.secrets for stage in plan.stages if stage.name in ("prepare", "train")
+    )
     with (
-        pytest.raises(XpError, match=r"overrides.OPENAI_API_KEY needs MY_KEY, which is not set") as caught,
+        pytest.raises(
+            XpError, match=r"overrides.OPENAI_API_KEY needs MY_KEY, which is not set"
+        ) as caught,
         boxed({}, overrides=config.overrides) as provider,
     ):
         provider.open(TASK)
@@ -99,8 +115,14 @@ def composed(*overrides: str) -> RunSpec:
 @pytest.mark.parametrize(
     ("overrides", "reason"),
     [
-        ("{OPENAI_API_KEY: hunter2}", r"overrides.OPENAI_API_KEY is a secret: .*\{from_env: OPENAI_API_KEY\}"),
-        ("{BASE_URL: 'https://me:hunter2@example.org'}", "BASE_URL: a URL with a user or a password"),
+        (
+            "{OPENAI_API_KEY: hunter2}",
+            r"overrides.OPENAI_API_KEY is a secret: .*\{from_env: OPENAI_API_KEY\}",
+        ),
+        (
+            "{BASE_URL: 'https://me:hunter2@example.org'}",
+            "BASE_URL: a URL with a user or a password",
+        ),
     ],
 )
 def test_a_secret_is_refused_as_a_value(overrides: str, reason: str) -> None:
@@ -111,12 +133,17 @@ def test_a_secret_is_refused_as_a_value(overrides: str, reason: str) -> None:
 
 def test_a_server_at_a_url_has_its_variables_where_it_was_started() -> None:
     with pytest.raises(XpError, match="set them where that server is started"):
-        composed("env.target='http://127.0.0.1:9'", "env.overrides={OPENAI_BASE_URL: 'http://127.0.0.1:9'}")
+        composed(
+            "env.target='http://127.0.0.1:9'",
+            "env.overrides={OPENAI_BASE_URL: 'http://127.0.0.1:9'}",
+        )
 
 
 def test_a_toolset_makes_another_task_set_and_a_variable_another_scale_of_rewards() -> None:
     plain = composed("env.target=Org/Name")
-    other = composed("env.target=Org/Name", "env.toolset=codex", "env.overrides={OPENAI_BASE_URL: 'http://h/v1'}")
+    other = composed(
+        "env.target=Org/Name", "env.toolset=codex", "env.overrides={OPENAI_BASE_URL: 'http://h/v1'}"
+    )
     assert request_key(prepare_config(plain)) != request_key(prepare_config(other))
     (before,), (after,) = (scoring(episode_config(spec)).values() for spec in (plain, other))
     assert before["env.overrides"] != after["env.overrides"]

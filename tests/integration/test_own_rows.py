@@ -16,12 +16,21 @@ def test_a_file_of_twenty_rows_is_prepared_by_one_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "sums.csv"
-    file.write_text("\ufeffquestion,answer\r\n" + "".join(f'"What is\n{n} + {n}?",{2 * n}\r\n' for n in range(20)))
+    file.write_text(
+        "\ufeffquestion,answer\r\n"
+        + "".join(f'"What is\n{n} + {n}?",{2 * n}\r\n' for n in range(20))
+    )
     words = ("env=graded", "env.rows=./sums.csv", "env.grader=number")
     assert main(["prepare", *words, "training.num_steps=1", "training.prompts_per_step=4"]) == 0
     shown = capfd.readouterr().out
-    assert "rows of sums: 20 train; prompt from the column question, answer from the column answer" in shown
-    assert "4 of 20 tasks of split train, chosen by the hash of their content (warning: means of fewer" in shown
+    assert (
+        "rows of sums: 20 train; prompt from the column question, answer from the column answer"
+        in shown
+    )
+    assert (
+        "4 of 20 tasks of split train, chosen by the hash of their content (warning: means of fewer"
+        in shown
+    )
     (run,) = (tmp_path / "outputs/runs").iterdir()
     (copy,) = (run / "attempt_1/code/data-files").glob("*/sums.csv")
     assert copy.read_bytes() == file.read_bytes()

@@ -22,17 +22,33 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(target)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(target),
+    ]
     subprocess.run([*command, str(CHECKOUT)], check=True, capture_output=True, timeout=280)
     return next(target.glob("*.whl"))
 
 
 def test_the_wheel_holds_groups_recipes_and_catalogs_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for part in ("xp/conf/config.yaml", "xp/conf/env/whodunit_mini.yaml", "xp/recipes/quickstart.yaml"):
+    for part in (
+        "xp/conf/config.yaml",
+        "xp/conf/env/whodunit_mini.yaml",
+        "xp/recipes/quickstart.yaml",
+    ):
         assert part in names
     assert "xp/backends/trl/control/catalog.json" in names
-    assert {f"xp/runtimes/{name}/requirements.lock" for name in ("trl", "skyrl", "prepare")} < set(names)
+    assert {f"xp/runtimes/{name}/requirements.lock" for name in ("trl", "skyrl", "prepare")} < set(
+        names
+    )
     assert not [name for name in names if name.startswith(("tests/", "tools/", "outputs/"))]
 
 
@@ -50,7 +66,11 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
             continue
         found = distribution(needed.name)
-        tops = {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")} - links
+        tops = {
+            file.parts[0]
+            for file in found.files or ()
+            if file.parts[0] not in ("..", "__pycache__")
+        } - links
         todo += (found.requires or ()) if tops else ()
         for name in tops:
             (site / name).symlink_to(str(found.locate_file(name)))
@@ -108,14 +128,20 @@ def test_install_finds_the_lock_of_the_wheel(light: Path, tmp_path: Path) -> Non
 def test_only_messages_for_a_clone_name_a_target_of_make() -> None:
     """Those are chosen by xp.lib.packages.IS_CLONE."""
     makefiles = "".join((CHECKOUT / one).read_text() for one in ("Makefile", "tools/dev.mk"))
-    named = re.compile(rf"\bmake ({'|'.join(re.findall(r'^([a-z-]+):', makefiles, re.MULTILINE))}|\.venv)\b")
+    named = re.compile(
+        rf"\bmake ({'|'.join(re.findall(r'^([a-z-]+):', makefiles, re.MULTILINE))}|\.venv)\b"
+    )
     found = set()
     for file in (CHECKOUT / "xp").rglob("*.py"):
         if not re.search(r"\bmake\b", text := file.read_text()):
             continue
         tree = ast.parse(text)
         docstrings = {id(one.value) for one in ast.walk(tree) if isinstance(one, ast.Expr)}
-        texts = (one for one in ast.walk(tree) if isinstance(one, ast.Constant) and id(one) not in docstrings)
+        texts = (
+            one
+            for one in ast.walk(tree)
+            if isinstance(one, ast.Constant) and id(one) not in docstrings
+        )
         if any(isinstance(one.value, str) and named.search(one.value) for one in texts):
             found.add((file, "IS_CLONE" in text))
     assert found

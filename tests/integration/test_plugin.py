@@ -30,7 +30,9 @@ BASE = (
 
 def install(source: Path, target: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--target", str(target), str(source)], check=True, capture_output=True, timeout=250)
+    subprocess.run(
+        [*pip, "--target", str(target), str(source)], check=True, capture_output=True, timeout=250
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,11 @@ def model(tmp_path: Path) -> Path:
     """A network without weights: the sample copies whatever is there."""
     directory = tmp_path / "model"
     directory.mkdir()
-    network = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], **dict.fromkeys(BASE, 8)}
+    network = {
+        "model_type": "qwen2",
+        "architectures": ["Qwen2ForCausalLM"],
+        **dict.fromkeys(BASE, 8),
+    }
     (directory / "config.json").write_text(json.dumps(network))
     return directory
 
@@ -71,16 +77,28 @@ def xps(*commands: Sequence[str], path: Path, cwd: Path) -> list[subprocess.Comp
     """Runs commands one after the other in one process that finds the plugin's packages."""
     environ = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{SAMPLE.parents[1]}"}
     command = [sys.executable, "-c", SEVERAL, json.dumps(commands)]
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=True, timeout=280)
-    return [subprocess.CompletedProcess(*answer) for answer in json.loads(done.stdout.splitlines()[-1])]
+    done = subprocess.run(
+        command, cwd=cwd, env=environ, capture_output=True, text=True, check=True, timeout=280
+    )
+    return [
+        subprocess.CompletedProcess(*answer) for answer in json.loads(done.stdout.splitlines()[-1])
+    ]
 
 
 def words(model: Path) -> list[str]:
-    chosen = ["backend=sample", "launcher=sample", "env=sample_sums", "model=hf", f"model.path={model}"]
+    chosen = [
+        "backend=sample",
+        "launcher=sample",
+        "env=sample_sums",
+        "model=hf",
+        f"model.path={model}",
+    ]
     return [*chosen, "model.dialect=sample", "env.options.largest=4"]
 
 
-def test_a_run_of_nothing_but_the_plugins_things_ends_well(site: Path, model: Path, tmp_path: Path) -> None:
+def test_a_run_of_nothing_but_the_plugins_things_ends_well(
+    site: Path, model: Path, tmp_path: Path
+) -> None:
     planned, done = xps(["plan", *words(model)], words(model), path=site, cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert "python -m xp_sample.train" in planned.stdout
@@ -90,17 +108,21 @@ def test_a_run_of_nothing_but_the_plugins_things_ends_well(site: Path, model: Pa
     assert {stage["launcher"] for stage in record["attempts"][0]["stages"]} == {"sample"}
     metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     # No reader but the plugin's own makes a call of what is played.
-    assert [(line["episodes/num"], line["reward/avg_raw_reward"]) for line in metrics] == [(6.0, 1.0)]
+    assert [(line["episodes/num"], line["reward/avg_raw_reward"]) for line in metrics] == [
+        (6.0, 1.0)
+    ]
     assert (run / "model/config.json").read_bytes() == (model / "config.json").read_bytes()
     assert (run / "attempt_1/code/xp_sample/train.py").is_file()
-    assert json.loads((run / "attempt_1/train/episode.json").read_text())["members"]["sample_sums"]["options"] == {
-        "largest": 4
-    }
+    assert json.loads((run / "attempt_1/train/episode.json").read_text())["members"]["sample_sums"][
+        "options"
+    ] == {"largest": 4}
     shown = xp("runs", "show", run.name, path=site, cwd=tmp_path)
     assert (shown.returncode, run.name in shown.stdout) == (0, True), shown.stderr
 
 
-def test_a_wrong_option_or_name_is_refused_with_what_there_is(site: Path, model: Path, tmp_path: Path) -> None:
+def test_a_wrong_option_or_name_is_refused_with_what_there_is(
+    site: Path, model: Path, tmp_path: Path
+) -> None:
     refusals = {
         "env.options.largst=4": "largst: unknown key (did you mean largest?); provider=sample has: largest",
         "env.options.largest=0": "largest=0: should be greater than or equal to 1",
@@ -108,12 +130,16 @@ def test_a_wrong_option_or_name_is_refused_with_what_there_is(site: Path, model:
         "backend.name=smple": "docs/extending.md) (did you mean sample?)",
     }
     commands = [["plan", *words(model), changed] for changed in refusals]
-    for refused, said in zip(xps(*commands, path=site, cwd=tmp_path), refusals.values(), strict=True):
+    for refused, said in zip(
+        xps(*commands, path=site, cwd=tmp_path), refusals.values(), strict=True
+    ):
         assert (refused.returncode, said in refused.stderr) == (2, True), refused.stderr
     assert not (tmp_path / "outputs").exists()
 
 
-def contracts(site: Path, tmp_path: Path, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+def contracts(
+    site: Path, tmp_path: Path, text: str, *words: str
+) -> subprocess.CompletedProcess[str]:
     """Runs the plugin's contract tests by themselves; a hang, seen twice under load, shows its stacks and processes.
 
     In pytest's common directory of temporary files, it would remove at its end what earlier sessions, such as whole
@@ -121,14 +147,31 @@ def contracts(site: Path, tmp_path: Path, text: str, *words: str) -> subprocess.
     """
     (tmp_path / "contracts.py").write_text(text)
     environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=120"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "faulthandler_timeout=120",
+    ]
     command += ["--basetemp", str(tmp_path / "inner"), "contracts.py", *words]
     try:
         return subprocess.run(
-            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=600
+            command,
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
         )
     except subprocess.TimeoutExpired as fault:
-        processes = subprocess.run(["ps", "-ef", "--forest"], capture_output=True, text=True, check=False)
+        processes = subprocess.run(
+            ["ps", "-ef", "--forest"], capture_output=True, text=True, check=False
+        )
         pytest.fail(f"{fault.stdout!r}\n{fault.stderr!r}\n{processes.stdout}")
 
 
@@ -139,26 +182,40 @@ def test_what_the_plugin_brings_keeps_the_contracts(site: Path, tmp_path: Path) 
     assert " passed" in done.stdout
 
 
-def test_a_plan_that_does_not_use_a_plugin_imports_nothing_of_it(site: Path, tmp_path: Path) -> None:
+def test_a_plan_that_does_not_use_a_plugin_imports_nothing_of_it(
+    site: Path, tmp_path: Path
+) -> None:
     program = (
         "import sys; from xp.__main__ import main; code = main(['plan']);"
         "print(code, [name for name in sys.modules if name.startswith('xp_sample')])"
     )
     environ = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{SAMPLE.parents[1]}"}
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.splitlines()[-1] == "0 []"
 
 
-def test_a_plugin_that_does_not_import_is_named_with_its_package(site: Path, model: Path, tmp_path: Path) -> None:
+def test_a_plugin_that_does_not_import_is_named_with_its_package(
+    site: Path, model: Path, tmp_path: Path
+) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "xp_broken.py").write_text("import nowhere_to_be_found\n")
     metadata(broken, "xp-broken", "[xp.launchers]\nbroken = xp_broken\n")
-    refused = xp("plan", *words(model), "launcher.name=broken", path=Path(f"{broken}:{site}"), cwd=tmp_path)
+    refused = xp(
+        "plan", *words(model), "launcher.name=broken", path=Path(f"{broken}:{site}"), cwd=tmp_path
+    )
     assert refused.returncode == 2
-    assert "the package xp-broken 0.1 offers it as xp_broken, which cannot be imported" in refused.stderr
+    assert (
+        "the package xp-broken 0.1 offers it as xp_broken, which cannot be imported"
+        in refused.stderr
+    )
     assert "No module named 'nowhere_to_be_found'" in refused.stderr
 
 
@@ -166,7 +223,10 @@ def test_a_plugin_that_takes_an_own_name_is_refused(tmp_path: Path) -> None:
     metadata(tmp_path, "xp-thief", "[xp.launchers]\nlocal = xp_thief\n")
     refused = xp("plan", path=tmp_path, cwd=tmp_path)
     assert refused.returncode == 2
-    assert "launcher=local is xp's own, and the package xp-thief 0.1 takes the name too" in refused.stderr
+    assert (
+        "launcher=local is xp's own, and the package xp-thief 0.1 takes the name too"
+        in refused.stderr
+    )
 
 
 def metadata(directory: Path, name: str, entry_points: str) -> None:

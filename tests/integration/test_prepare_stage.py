@@ -39,11 +39,15 @@ class Stage:
         write_atomically(self.root / "config.json", self.config.to_json())
         environ = {**os.environ, "PYTHONPATH": str(ROOT), LOG_VARIABLE: str(self.root / "effects")}
         command = [sys.executable, "-m", "xp.tasks.prepare", "config.json"]
-        done = subprocess.run(command, cwd=self.root, env=environ, capture_output=True, text=True, timeout=400)
+        done = subprocess.run(
+            command, cwd=self.root, env=environ, capture_output=True, text=True, timeout=400
+        )
         return done.returncode, done.stdout + done.stderr
 
     def effects(self) -> Counter[str]:
-        return Counter(line.partition(" ")[0] for line in (self.root / "effects").read_text().splitlines())
+        return Counter(
+            line.partition(" ")[0] for line in (self.root / "effects").read_text().splitlines()
+        )
 
     @property
     def path(self) -> Path:
@@ -51,7 +55,13 @@ class Stage:
 
 
 def stage(root: Path, **env: object) -> Stage:
-    own = {"name": "count", "serve": COUNTER, "target": None, "variant": None, "system_prompt": "Use {tool_names}."}
+    own = {
+        "name": "count",
+        "serve": COUNTER,
+        "target": None,
+        "variant": None,
+        "system_prompt": "Use {tool_names}.",
+    }
     member = member_of(
         rules(**{**own, **env}),
         train=selection(("train",), num_tasks=30),

@@ -50,7 +50,13 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An outputs root with one profile."""
     found = tmp_path_factory.mktemp("outputs")
     with serving(ChatServer(write=Half())) as server:
-        own = ("model=endpoint", f"model.url={server.url}", "model.name=stub", f"outputs={found}", "eval.concurrency=1")
+        own = (
+            "model=endpoint",
+            f"model.url={server.url}",
+            "model.name=stub",
+            f"outputs={found}",
+            "eval.concurrency=1",
+        )
         assert main(["tasks", "profile", *PROFILED, *own, "--tries", str(TRIES)]) == 0
     return found
 
@@ -62,7 +68,12 @@ def profile_in(outputs: Path) -> str:
 
 def of_plan(outputs: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, str]:
     capsys.readouterr()
-    own = (*ENV, f"outputs={outputs}", f"env.train.profile={profile_in(outputs)}", "training.prompts_per_step=4")
+    own = (
+        *ENV,
+        f"outputs={outputs}",
+        f"env.train.profile={profile_in(outputs)}",
+        "training.prompts_per_step=4",
+    )
     code = main(["plan", *own, "training.num_steps=2", "training.micro_batch_size=4", *more])
     found = capsys.readouterr()
     return code, found.out + found.err
@@ -93,15 +104,24 @@ def test_the_plan_says_how_many_remain(outputs: Path, capsys: pytest.CaptureFixt
     assert code == 0, said
     assert (
         f"training tasks of multiply: {every.count(0.5)} of {NUM_TASKS} profiled (stub, {TRIES} tries): "
-        f"{every.count(0.5)} with a pass rate of 0.4 to 0.6, {every.count(0.0)} below, {every.count(1.0)} above" in said
+        f"{every.count(0.5)} with a pass rate of 0.4 to 0.6, {every.count(0.0)} below, {every.count(1.0)} above"
+        in said
     )
 
 
 @pytest.mark.parametrize(
     ("more", "code", "says"),
     [
-        (("env.train.pass_rate=[0.8,0.9]",), ExitCode.PLAN, "no task has a pass rate of 0.8 to 0.9"),
-        (("env.train.easy_first=true", "training.shuffle=true"), ExitCode.PLAN, "set training.shuffle=false"),
+        (
+            ("env.train.pass_rate=[0.8,0.9]",),
+            ExitCode.PLAN,
+            "no task has a pass rate of 0.8 to 0.9",
+        ),
+        (
+            ("env.train.easy_first=true", "training.shuffle=true"),
+            ExitCode.PLAN,
+            "set training.shuffle=false",
+        ),
         (("env.train.pass_rate=[0.9,0.1]",), ExitCode.CONFIG, "[lowest, highest]"),
         (("env.train.indices=[1]",), ExitCode.CONFIG, "set indices to null"),
         (("env.train.profile=gone",), ExitCode.CONFIG, "there is no evaluation gone"),
@@ -111,17 +131,26 @@ def test_the_plan_says_how_many_remain(outputs: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_what_cannot_be_selected_is_refused_with_the_reason(
-    outputs: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], code: ExitCode, says: str
+    outputs: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: tuple[str, ...],
+    code: ExitCode,
+    says: str,
 ) -> None:
     found, said = of_plan(outputs, capsys, *more)
     assert (found, says in said) == (code, True), said
     assert "Traceback" not in said
 
 
-def test_a_profile_is_of_one_model_and_sets_its_own_tasks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_profile_is_of_one_model_and_sets_its_own_tasks(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     for words, says in (
         (("eval.tasks=all",), "--tries N says how often"),
         (("env=multiply,whodunit_mini",), "one model and one environment"),
     ):
-        assert main(["tasks", "profile", "model=tiny", f"outputs={tmp_path}", *words]) == ExitCode.CONFIG
+        assert (
+            main(["tasks", "profile", "model=tiny", f"outputs={tmp_path}", *words])
+            == ExitCode.CONFIG
+        )
         assert says in capsys.readouterr().err

@@ -88,12 +88,19 @@ def test_another_prompt_makes_void_and_a_live_one_is_played(name: str, tmp_path:
     for episode, row in zip(episodes(live, rows), rows, strict=True):
         assert episode.settle().status is not EpisodeStatus.VOID
         record = trajectory(episode, run="r", phase="train", step=0, sample=0, tools=row.tools)
-        assert list(record.messages[: len(row.messages)]) == list(episode.opening) != list(row.messages)
+        assert (
+            list(record.messages[: len(row.messages)])
+            == list(episode.opening)
+            != list(row.messages)
+        )
 
 
 def check_end(env: EnvConfig, rows: Sequence[TaskRow], void: Sequence[Episode]) -> None:
     """A stage of these episodes ends with the sentence, one example and the fix."""
-    facts = [EpisodeFacts(env.name, row.task_id, one.settle(), 0) for row, one in zip(rows, void, strict=True)]
+    facts = [
+        EpisodeFacts(env.name, row.task_id, one.settle(), 0)
+        for row, one in zip(rows, void, strict=True)
+    ]
     with pytest.raises(XpError) as raised:
         check_health(facts, 0.1)
     assert raised.value.code is ExitCode.UNHEALTHY
@@ -130,7 +137,9 @@ def test_a_live_prompts_length_is_checked_at_its_opening(tmp_path: Path) -> None
     with EnvironmentMixture(EpisodeConfig({live.name: live}), os.environ) as mix:
         episode, long = mix.episode(row), mix.episode(row)
         ids = live_prompt(episode, row.tools, chat, 500)
-        assert ids == chat.prompt(episode.opening, row.tools) != chat.prompt(row.messages, row.tools)
+        assert (
+            ids == chat.prompt(episode.opening, row.tools) != chat.prompt(row.messages, row.tools)
+        )
         episode.settle()
         assert live_prompt(long, row.tools, chat, 5) is None
         assert "tokens, more than training.max_prompt_tokens=5" in str(long.settle().void_reason)

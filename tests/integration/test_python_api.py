@@ -30,12 +30,19 @@ def test_the_notebook_shows_plan_run_curve_and_comparison(tmp_path: Path) -> Non
     assert "the machine: 2 cores" in shown["xp.plan(spec)"]
     assert "reward   " in shown["first"]
     assert "held-out reward after" in shown["first"]
-    assert "image/png" in shown['axes = first.metrics.plot(x="step", y="reward/avg_raw_reward", label="seed 1")']
+    assert (
+        "image/png"
+        in shown['axes = first.metrics.plot(x="step", y="reward/avg_raw_reward", label="seed 1")']
+    )
     assert "was shown" in shown['xp.compare(f"{first.name}@0", first).verdict']
 
 
 def test_the_notebooks_code_compiles_and_its_names_exist() -> None:
-    cells = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
+    cells = [
+        cell.source
+        for cell in nbformat.read(NOTEBOOK, as_version=4).cells
+        if cell.cell_type == "code"
+    ]
     for cell in cells:
         compile(cell, str(NOTEBOOK), "exec")
     names = set(re.findall(r"\bxp\.(\w+)", "\n".join(cells)))
@@ -45,8 +52,14 @@ def test_the_notebooks_code_compiles_and_its_names_exist() -> None:
 
 def test_the_page_shows_the_notebook() -> None:
     page = (ROOT / "docs/python.md").read_text()
-    cells = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
-    shown = ["\n".join(f"    {line}" if line else "" for line in cell.splitlines()) for cell in cells]
+    cells = [
+        cell.source
+        for cell in nbformat.read(NOTEBOOK, as_version=4).cells
+        if cell.cell_type == "code"
+    ]
+    shown = [
+        "\n".join(f"    {line}" if line else "" for line in cell.splitlines()) for cell in cells
+    ]
     assert [cell for cell in shown if f"\n{cell}\n" not in page] == []
     assert len(shown) > 8
 
@@ -55,7 +68,9 @@ def test_episodes_are_a_table_beside_an_iteration(tmp_path: Path) -> None:
     make_run(tmp_path, "mine")
     episodes = xp.load("mi", outputs=tmp_path).episodes()
     assert len(list(episodes)) == len(episodes) == 4 * 8 + 2 * 20
-    rows = list(episodes.table.to_dict("records") if hasattr(episodes.table, "to_dict") else episodes.table)
+    rows = list(
+        episodes.table.to_dict("records") if hasattr(episodes.table, "to_dict") else episodes.table
+    )
     assert len(rows) == len(episodes)
     assert {"task", "phase", "step", "reward", "turns"} <= rows[0].keys()
 
@@ -65,7 +80,13 @@ def test_a_comparison_takes_what_load_takes(tmp_path: Path) -> None:
     second = make_run(tmp_path, "second", gain=1.0)
     differences = {
         xp.compare(one, other, outputs=tmp_path).difference
-        for one in ("first", "fir", tmp_path / "runs/first", xp.load("first", outputs=tmp_path), f"{second}@0")
+        for one in (
+            "first",
+            "fir",
+            tmp_path / "runs/first",
+            xp.load("first", outputs=tmp_path),
+            f"{second}@0",
+        )
         for other in ("second", str(second))
     }
     assert differences == {1.0}
@@ -84,6 +105,12 @@ def test_a_fault_has_the_commands_exit_code(tmp_path: Path) -> None:
 
 def test_importing_xp_imports_nothing_else() -> None:
     code = "import sys, xp; print([m for m in sys.modules if m.startswith(('xp.', 'hydra', 'pydantic', 'torch'))])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+        == "[]\n"
+    )
     code = "import sys, xp; xp.plan(xp.compose()); print([m for m in ('torch', 'pandas', 'scipy') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+        == "[]\n"
+    )

@@ -54,7 +54,9 @@ class TestRayLauncher(LauncherSuite):
 
     @pytest.fixture
     def launcher(self, tmp_path: Path, cluster: RayHead) -> Launcher:
-        return RayLauncher(launcher_spec("ray", grace_s=1.0, address=cluster.address), tmp_path / "outputs")
+        return RayLauncher(
+            launcher_spec("ray", grace_s=1.0, address=cluster.address), tmp_path / "outputs"
+        )
 
 
 class TestDetachedRay(DetachingContract):
@@ -111,9 +113,21 @@ def test_a_private_head_listens_on_loopback_and_ends_with_the_run(
     assert "cannot log in with" in str(caught.value)
     assert "workers import /tmp/xp-tmp-ray-" in "".join(screen)
     assert seen.listening
-    assert {address.rpartition(":")[0] for address in seen.listening} <= {"127.0.0.1", "::ffff:127.0.0.1"}
-    written = b"\n".join(path.read_bytes() for path in outputs.rglob("*") if path.is_file()).decode(errors="replace")
-    for text in (written, "".join(screen), str(caught.value), "\n".join(seen.argv), seen.job, seen.files):
+    assert {address.rpartition(":")[0] for address in seen.listening} <= {
+        "127.0.0.1",
+        "::ffff:127.0.0.1",
+    }
+    written = b"\n".join(path.read_bytes() for path in outputs.rglob("*") if path.is_file()).decode(
+        errors="replace"
+    )
+    for text in (
+        written,
+        "".join(screen),
+        str(caught.value),
+        "\n".join(seen.argv),
+        seen.job,
+        seen.files,
+    ):
         for form in forms(CANARY):
             assert form not in text
     assert "train" in seen.job
@@ -148,9 +162,15 @@ def test_a_head_whose_dashboard_needs_more_than_rays_minute_starts(tmp_path: Pat
     head.stop()
 
 
-@pytest.mark.parametrize("host", ["127.evil.example", "127.0.0.1.evil.example", "localhost.evil.example"])
-def test_a_cluster_elsewhere_whose_name_is_like_this_machines_is_elsewhere(host: str, tmp_path: Path) -> None:
-    launcher = RayLauncher(launcher_spec("ray", address=f"http://{host}:8265"), tmp_path / "outputs")
+@pytest.mark.parametrize(
+    "host", ["127.evil.example", "127.0.0.1.evil.example", "localhost.evil.example"]
+)
+def test_a_cluster_elsewhere_whose_name_is_like_this_machines_is_elsewhere(
+    host: str, tmp_path: Path
+) -> None:
+    launcher = RayLauncher(
+        launcher_spec("ray", address=f"http://{host}:8265"), tmp_path / "outputs"
+    )
     context = Context("r", 1, tmp_path / "outputs", "runs/r/attempt_1")
     with pytest.raises(XpError, match="a cluster elsewhere needs the values"):
         launcher.check([stage("train", "", secrets={"KEY": "MY_KEY"})], context)
@@ -173,7 +193,11 @@ class Seen:
             head = launcher._head
             assert head is not None
             self.job = "\n".join(repr(job) for job in launcher._client().list_jobs())
-            paths = [path for path in head._directory.rglob("*") if path.is_file() and path.name != "token"]
+            paths = [
+                path
+                for path in head._directory.rglob("*")
+                if path.is_file() and path.name != "token"
+            ]
             self.files = b"\n".join(path.read_bytes() for path in paths).decode(errors="replace")
             with pytest.raises(urllib.error.HTTPError, match="401"):
                 urllib.request.urlopen(f"{head.address}/api/jobs/", timeout=60)  # without the token

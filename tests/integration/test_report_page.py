@@ -70,7 +70,9 @@ def watched(shared: Watched, report: Path) -> Watched:
     return shared
 
 
-def test_a_page_opens_without_a_complaint_and_asks_nobody_for_anything(watched: Watched, report: Path) -> None:
+def test_a_page_opens_without_a_complaint_and_asks_nobody_for_anything(
+    watched: Watched, report: Path
+) -> None:
     watched.page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
     assert "whodunit_mini" in watched.page.inner_text("header#head")
     assert "better" in watched.page.inner_text(".verdict")
@@ -78,7 +80,9 @@ def test_a_page_opens_without_a_complaint_and_asks_nobody_for_anything(watched: 
     assert watched.requests == [report.as_uri()]
 
 
-def test_a_page_of_an_evaluation_shows_its_episodes_and_no_training(browser: Any, tmp_path: Path) -> None:
+def test_a_page_of_an_evaluation_shows_its_episodes_and_no_training(
+    browser: Any, tmp_path: Path
+) -> None:
     target = tmp_path / "report.html"
     write_page([make_evaluation(tmp_path, "whodunit_mini-mine-abc")], target)
     found = Watched(browser, viewport={"width": 1200, "height": 900})
@@ -93,7 +97,9 @@ def test_a_page_of_an_evaluation_shows_its_episodes_and_no_training(browser: Any
 def test_a_click_on_the_curve_opens_step_group_and_episode(watched: Watched) -> None:
     page = watched.page
     plot = page.locator(".chart.large .u-over")
-    plot.click(position={"x": plot.bounding_box()["width"] * 2 / 4, "y": 50})  # steps 0 (before training) to 4
+    plot.click(
+        position={"x": plot.bounding_box()["width"] * 2 / 4, "y": 50}
+    )  # steps 0 (before training) to 4
     page.wait_for_selector("ul.groups li")
     assert page.eval_on_selector("#step", "box => box.value") == "2"
     assert page.locator("ul.groups li").count() == 2
@@ -186,7 +192,9 @@ def played_by_hand() -> tuple[list[EpisodeFacts], dict[str, float]]:
         EpisodeResult(EpisodeStatus.FINISHED, 0.0, (0.0, 0.0, 0.0), 4, 3, 0),
         EpisodeResult(EpisodeStatus.VOID, None, (), 1, 0, 0, "gone"),
     ]
-    played = [EpisodeFacts(ENV, f"t{at // 2}", one, 10 * (at + 1)) for at, one in enumerate(outcomes)]
+    played = [
+        EpisodeFacts(ENV, f"t{at // 2}", one, 10 * (at + 1)) for at, one in enumerate(outcomes)
+    ]
     return played, {
         "Reward: mean of a step's episodes": 0.5,
         "Mean of the rewards above 0": 0.75,
@@ -209,20 +217,32 @@ def test_every_chart_shows_the_values_of_the_metrics_file_under_their_title_and_
 ) -> None:
     run, (played, by_hand) = make_run(tmp_path, "charts", num_steps=2), played_by_hand()
     (run / "metrics.jsonl").unlink()
-    names = [row.name for row in METRICS if "<" not in row.name and not row.name.startswith(("sft/", "tasks/"))]
+    names = [
+        row.name
+        for row in METRICS
+        if "<" not in row.name and not row.name.startswith(("sft/", "tasks/"))
+    ]
     rest = {name: 100.0 + place for place, name in enumerate(names)} | {"reward_fn/entropy": 7.0}
     train = MetricsFile(run / "metrics.jsonl", "train", 1)
     for step in (1, 2):
         train.write(step, {**rest, **episode_metrics(played, 2, 1.0), "training/kl": step / 10})
-    during = {f"evaluation/during/{name}": value for name, value in episode_metrics(played, 1, 1.0).items()}
+    during = {
+        f"evaluation/during/{name}": value
+        for name, value in episode_metrics(played, 1, 1.0).items()
+    }
     MetricsFile(run / "metrics.jsonl", "evaluate_during", 1).write(2, during)
-    MetricsFile(run / "metrics.jsonl", "sft", 1).write(1, {"training/loss": 3.0, "sft/held_out_loss": 2.5})
+    MetricsFile(run / "metrics.jsonl", "sft", 1).write(
+        1, {"training/loss": 3.0, "sft/held_out_loss": 2.5}
+    )
     write_page([run], tmp_path / "report.html")
     found = Watched(browser)
     found.open((tmp_path / "report.html").as_uri())
     charts = found.page.evaluate(CHARTS)
 
-    lines = {stage: read_metrics(run / "metrics.jsonl", stage) for stage in ("train", "evaluate_during", "sft")}
+    lines = {
+        stage: read_metrics(run / "metrics.jsonl", stage)
+        for stage in ("train", "evaluate_during", "sft")
+    }
     shown: dict[str, list[str]] = {stage: [] for stage in lines}
     for chart in charts:
         if chart["metric"] is None:
@@ -231,7 +251,11 @@ def test_every_chart_shows_the_values_of_the_metrics_file_under_their_title_and_
         assert main is not None
         assert chart["caption"] == f"{title} {main.unit}"
         stage = (
-            "evaluate_during" if title.startswith("Held-out") else "sft" if title.startswith("Fine-tun") else "train"
+            "evaluate_during"
+            if title.startswith("Held-out")
+            else "sft"
+            if title.startswith("Fine-tun")
+            else "train"
         )
         for line in chart["lines"]:
             if line["label"] in ("training", "held-out"):
@@ -240,7 +264,9 @@ def test_every_chart_shows_the_values_of_the_metrics_file_under_their_title_and_
             row = find(name)
             assert row is not None
             assert row.unit == main.unit  # one axis, one unit
-            assert line["points"] == [[one["step"], pytest.approx(one[name])] for one in lines[stage]]
+            assert line["points"] == [
+                [one["step"], pytest.approx(one[name])] for one in lines[stage]
+            ]
             assert len(chart["lines"]) > 1 or line["label"] in title
             shown[stage].append(name)
     heads = {"step", "time", "stage", "attempt"}
@@ -264,7 +290,9 @@ def test_marks_of_the_held_out_tasks_lie_inside_the_axes(watched: Watched) -> No
     assert top >= high
 
 
-def test_a_printed_page_has_every_chart_whole_at_the_width_of_the_paper(browser: Any, report: Path) -> None:
+def test_a_printed_page_has_every_chart_whole_at_the_width_of_the_paper(
+    browser: Any, report: Path
+) -> None:
     page = Watched(browser, viewport={"width": 1200, "height": 900}).open(report.as_uri())
     assert page.evaluate("XP.charts.some(({ plot }) => plot === null)")
     page.emulate_media(media="print")
@@ -291,24 +319,32 @@ def test_a_narrow_screen_shows_the_rewards_of_episodes(browser: Any, report: Pat
     page.close()
 
 
-def test_a_reward_of_0_is_not_green_and_a_file_tells_where_the_right_answer_is(watched: Watched) -> None:
+def test_a_reward_of_0_is_not_green_and_a_file_tells_where_the_right_answer_is(
+    watched: Watched,
+) -> None:
     page = watched.page
     page.evaluate("XP.go({phase: 'train', step: 1})")
     page.locator(".chip:not(.bare)").first.click()
-    assert page.locator("dialog .badge", has_text="reward 0").get_attribute("class").strip() == "badge"
+    assert (
+        page.locator("dialog .badge", has_text="reward 0").get_attribute("class").strip() == "badge"
+    )
     page.get_by_text("Right answer and hidden state of the task").click()
     # Waits for the note: the browser tells the page of an opened part a moment after the click.
     assert "python -m xp view run-one" in page.inner_text("dialog .task-part .note")
 
 
-def test_the_rewards_of_a_step_and_a_task_over_the_steps_are_one_click_away(watched: Watched) -> None:
+def test_the_rewards_of_a_step_and_a_task_over_the_steps_are_one_click_away(
+    watched: Watched,
+) -> None:
     page = watched.page
     page.locator(".histogram .cell[aria-label='step 2']").click()
     assert page.eval_on_selector("#step", "box => box.value") == "2"
     page.locator(".chip:not(.bare)").first.click()
     page.get_by_role("button", name="this task at 4 steps").click()
     page.wait_for_selector(".side-part")
-    titles = [part.inner_text().split("\n")[0].split(",")[0] for part in page.locator(".side-part").all()]
+    titles = [
+        part.inner_text().split("\n")[0].split(",")[0] for part in page.locator(".side-part").all()
+    ]
     assert titles == ["step 1", "step 2", "step 3", "step 4"]
     assert watched.problems == []
 
@@ -327,7 +363,10 @@ def test_the_same_held_out_task_is_shown_before_and_after(watched: Watched) -> N
     page.get_by_role("button", name="better 10").click()
     page.locator("#held-out tr.open").first.click()
     page.wait_for_selector(".side-part")
-    assert [part.inner_text().split("\n")[0] for part in page.locator(".side-part").all()] == ["before", "after"]
+    assert [part.inner_text().split("\n")[0] for part in page.locator(".side-part").all()] == [
+        "before",
+        "after",
+    ]
 
 
 def test_a_policy_stands_against_scripts_that_are_not_the_pages_own(watched: Watched) -> None:

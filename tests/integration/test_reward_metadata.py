@@ -41,7 +41,9 @@ def row(split: str, index: int) -> TaskRow:
     return TaskRow(f"e/{split}/{index}", "e", Purpose.TRAIN, split, index, "", (), "[]", 1.0)
 
 
-def played(look_alike: str, split: str, index: int, message: str, function: str = "remember") -> list[dict[str, Any]]:
+def played(
+    look_alike: str, split: str, index: int, message: str, function: str = "remember"
+) -> list[dict[str, Any]]:
     SEEN.clear()
     own = (WeightedFnSpec(fn=f"tests.integration.test_reward_metadata:{function}", weight=1.0),)
     member = rules(name="e", serve=f"{CATALOG}.{look_alike}", reward_fn=own)
@@ -68,17 +70,25 @@ def test_where_the_server_lists_its_tasks() -> None:
 
 def test_where_the_server_only_counts_them() -> None:
     spec = made("answers:_sum", "train", 77)
-    (task,) = played("answers:Unsplit", "train", 77, call("answer", answer=str(spec["a"] + spec["b"])))
+    (task,) = played(
+        "answers:Unsplit", "train", 77, call("answer", answer=str(spec["a"] + spec["b"]))
+    )
     assert task["metadata"] == spec
 
 
 def test_a_function_that_does_not_want_it_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from xp.envs.openreward import OpenRewardProvider
 
-    monkeypatch.setattr(OpenRewardProvider, "tasks", lambda *_: pytest.fail("asked for the task's description"))
+    monkeypatch.setattr(
+        OpenRewardProvider, "tasks", lambda *_: pytest.fail("asked for the task's description")
+    )
     assert (
         played(
-            "whodunit:WhoDunit", "train", 4, call("submit_answer", **made("whodunit:make_case", 4).solution), "alone"
+            "whodunit:WhoDunit",
+            "train",
+            4,
+            call("submit_answer", **made("whodunit:make_case", 4).solution),
+            "alone",
         )
         == []
     )

@@ -27,7 +27,9 @@ def begun(outputs: Path) -> bool:
     return log.exists() and "first" in log.read_text()
 
 
-def test_the_log_of_a_running_run_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_log_of_a_running_run_is_followed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     supervisor = Supervisor(tmp_path, [WAITS, "print('second stage')"])
     eventually(lambda: begun(tmp_path))
     runs.logs(tmp_path / "runs/run", follow=False)
@@ -57,7 +59,10 @@ def test_a_run_whose_supervisor_was_killed_says_so_and_its_log_ends(
     assert runs.status(directory, read_record(directory)) == runs.KILLED
     runs.logs(directory, follow=True)
     runs.show(directory)
-    assert "its supervisor was killed; continue with: python -m xp resume=run" in capsys.readouterr().out
+    assert (
+        "its supervisor was killed; continue with: python -m xp resume=run"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_run_that_is_over_is_not_cancelled(tmp_path: Path) -> None:
@@ -76,7 +81,10 @@ class Silent:
     def check(self, *_: object) -> None: ...
 
     def submit_all(self, stages: list[tuple[object, Context]]) -> list[Launch]:
-        return [Launch("slurm", its.key("a"), "7", its.log("a"), "2026-01-01T00:00:00+00:00") for _, its in stages]
+        return [
+            Launch("slurm", its.key("a"), "7", its.log("a"), "2026-01-01T00:00:00+00:00")
+            for _, its in stages
+        ]
 
     def submit(self, *_: object) -> Launch:
         raise NotImplementedError
@@ -94,7 +102,9 @@ class Silent:
     def close(self, _: Context) -> None: ...
 
 
-def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_cluster_is_gone_can_be_closed_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from xp.run_records.supervise import dispatch
 
     silent = Silent()
@@ -124,7 +134,9 @@ except XpError as error:
 
 
 @pytest.mark.parametrize("is_one_screen", [True, False])
-def test_the_reason_of_a_failed_stage_is_once_on_each_output(tmp_path: Path, is_one_screen: bool) -> None:
+def test_the_reason_of_a_failed_stage_is_once_on_each_output(
+    tmp_path: Path, is_one_screen: bool
+) -> None:
     stderr = subprocess.STDOUT if is_one_screen else subprocess.PIPE
     command = [sys.executable, "-c", FAILS, str(tmp_path)]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)

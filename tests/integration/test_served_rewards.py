@@ -22,14 +22,22 @@ SERVED = (
     {"serve": f"{ORS}:Payer"},
     {"serve": f"{ORS}:OtherPayer"},
     {"serve": f"{ORS}:app"},
-    {"serve": f"{OPENENV}:Payer", "rows": "tests.envs_under_test.rows:counts", "provider": "openenv"},
+    {
+        "serve": f"{OPENENV}:Payer",
+        "rows": "tests.envs_under_test.rows:counts",
+        "provider": "openenv",
+    },
 )
 
 
-@pytest.fixture(scope="module", params=SERVED, ids=lambda address: address["serve"].rpartition(".")[2])
+@pytest.fixture(
+    scope="module", params=SERVED, ids=lambda address: address["serve"].rpartition(".")[2]
+)
 def play(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Plays an episode of one call."""
-    config = rules(retries_per_episode=0, create_timeout_s=300.0, call_timeout_s=300.0, **request.param)
+    config = rules(
+        retries_per_episode=0, create_timeout_s=300.0, call_timeout_s=300.0, **request.param
+    )
     provider = load_provider(config, os.environ)
     is_ors = "provider" not in request.param
 

@@ -24,7 +24,9 @@ from xp.testing.launcher import LauncherSuite
 pytestmark = pytest.mark.integration
 
 CLIENT = os.environ.get("SKYPILOT_PYTHON")
-needs_client = pytest.mark.skipif(CLIENT is None, reason="SkyPilot's own client is not here: make test-skypilot")
+needs_client = pytest.mark.skipif(
+    CLIENT is None, reason="SkyPilot's own client is not here: make test-skypilot"
+)
 BUCKET = {"bucket": "mine"}
 
 
@@ -42,7 +44,9 @@ class TestSkypilotLauncher(InTheCloud, LauncherSuite):
 
     @pytest.fixture
     def launcher(self, tmp_path: Path) -> Launcher:
-        return SkypilotLauncher(launcher_spec("skypilot", options=BUCKET, grace_s=1.0), tmp_path / "outputs")
+        return SkypilotLauncher(
+            launcher_spec("skypilot", options=BUCKET, grace_s=1.0), tmp_path / "outputs"
+        )
 
 
 @pytest.mark.slow
@@ -58,23 +62,43 @@ class TestDetachedSkypilot(InTheCloud, DetachingContract):
 
     @pytest.fixture
     def launcher(self, outputs: Path, options: dict[str, Any]) -> Launcher:
-        return SkypilotLauncher(launcher_spec("skypilot", grace_s=1.0, detach=True, **options), outputs)
+        return SkypilotLauncher(
+            launcher_spec("skypilot", grace_s=1.0, detach=True, **options), outputs
+        )
 
 
 PLANS = {
-    "trl": ("env=whodunit", "backend=trl", "hardware=a100x4", "launcher=skypilot", "launcher.options.bucket=mine"),
+    "trl": (
+        "env=whodunit",
+        "backend=trl",
+        "hardware=a100x4",
+        "launcher=skypilot",
+        "launcher.options.bucket=mine",
+    ),
     "skyrl": ("env=whodunit", "backend=skyrl", "hardware=h100x8", "launcher=kubernetes"),
     "slime": ("recipes=whodunit-slime", "launcher=skypilot", "launcher.options.bucket=s3://mine"),
     "spot": (
-        *("env=multiply", "hardware=cpu", "model=tiny", "launcher=skypilot", "launcher.options.bucket=mine"),
-        *("launcher.options.spot=true", "launcher.max_restarts=2", "launcher.options.infra=aws/us-east-1"),
+        *(
+            "env=multiply",
+            "hardware=cpu",
+            "model=tiny",
+            "launcher=skypilot",
+            "launcher.options.bucket=mine",
+        ),
+        *(
+            "launcher.options.spot=true",
+            "launcher.max_restarts=2",
+            "launcher.options.infra=aws/us-east-1",
+        ),
     ),
 }
 
 
 def files(words: tuple[str, ...], tmp_path: Path, *, detach: bool) -> list[str]:
     """The YAML files of a plan."""
-    spec = compose([*words, f"launcher.detach={str(detach).lower()}", f"outputs={tmp_path / 'outputs'}"])
+    spec = compose(
+        [*words, f"launcher.detach={str(detach).lower()}", f"outputs={tmp_path / 'outputs'}"]
+    )
     made = build_plan(spec, "some_run")
     context = Context("some_run", 1, tmp_path / "outputs", "runs/some_run/attempt_1")
     launcher = SkypilotLauncher(spec.launcher, tmp_path / "outputs")
@@ -163,10 +187,15 @@ def test_a_chain_has_the_stages_in_order_and_secrets_by_name_alone(
     assert stages[1]["secrets"] == {"OPENREWARD_API_KEY": None}
     assert "XPCANARY" not in text
     assert stages[1]["file_mounts"]["/outputs"] == {"name": "mine", "mode": "MOUNT_CACHED"}
-    assert "--require-hashes --no-deps --requirements /xp/environment/requirements.lock" in stages[1]["setup"]
+    assert (
+        "--require-hashes --no-deps --requirements /xp/environment/requirements.lock"
+        in stages[1]["setup"]
+    )
 
 
-def test_slimes_checkouts_are_those_of_its_image_and_kubernetes_has_a_volume(tmp_path: Path) -> None:
+def test_slimes_checkouts_are_those_of_its_image_and_kubernetes_has_a_volume(
+    tmp_path: Path,
+) -> None:
     import yaml
 
     train = next(
@@ -187,7 +216,9 @@ def test_slimes_checkouts_are_those_of_its_image_and_kubernetes_has_a_volume(tmp
 def test_what_skypilot_lacks_is_refused_while_planning() -> None:
     words = ["env=multiply", "hardware=a100x4", "launcher=skypilot", "launcher.options.bucket=b"]
     spec = compose([*words, "backend=trl", "backend.runtime.python=python3"])
-    with pytest.raises(XpError, match=r"backend\.runtime\.python and project_env name paths of this machine") as caught:
+    with pytest.raises(
+        XpError, match=r"backend\.runtime\.python and project_env name paths of this machine"
+    ) as caught:
         check_limits(spec.launcher, build_plan(spec, "x").stages)
     assert caught.value.code == ExitCode.PLAN
 
@@ -197,18 +228,28 @@ def test_the_exit_code_is_read_from_the_end_of_the_log() -> None:
     assert exit_code_in("it said xp-exit-code 7 somewhere\n") is None
 
 
-@pytest.mark.parametrize(("state", "code"), [("FAILED", 13), ("CANCELLED", ExitCode.TERMINATED), ("RUNNING", None)])
+@pytest.mark.parametrize(
+    ("state", "code"), [("FAILED", 13), ("CANCELLED", ExitCode.TERMINATED), ("RUNNING", None)]
+)
 def test_the_log_of_a_job_is_read_whatever_the_clients_exit_code(
     cloud: Path, tmp_path: Path, state: str, code: int | None
 ) -> None:
     """`sky jobs logs` ends with 100 for a failed job, 101 for one that goes on, 103 for a cancelled one."""
     job = cloud / "jobs/xp-run-1-train"
     job.mkdir(parents=True)
-    (job / "rows").write_text(json.dumps([{"job_name": job.name, "task_name": "train", "status": state}]))
+    (job / "rows").write_text(
+        json.dumps([{"job_name": job.name, "task_name": "train", "status": state}])
+    )
     (job / "log").write_text("step 3\nxp-exit-code 13\n")
     outputs = tmp_path / "outputs"
     launcher = SkypilotLauncher(launcher_spec("skypilot", options=BUCKET), outputs)
-    launch = Launch("skypilot", "run/1/train", job.name, "runs/run/attempt_1/train/log.txt", "2026-11-24T00:00:00Z")
+    launch = Launch(
+        "skypilot",
+        "run/1/train",
+        job.name,
+        "runs/run/attempt_1/train/log.txt",
+        "2026-11-24T00:00:00Z",
+    )
     assert launcher.poll(launch) == code
     launcher.fetch(launch)
     assert (outputs / launch.log).read_text().startswith("step 3\n")

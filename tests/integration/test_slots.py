@@ -23,7 +23,9 @@ pytestmark = pytest.mark.integration
 @contextmanager
 def provider(num_slots: int, **address: Any) -> Iterator[OpenRewardProvider]:
     config = rules(create_timeout_s=60.0, **address)
-    found = OpenRewardProvider(replace(config, limits=slot_limits(config.limits, num_slots)), os.environ)
+    found = OpenRewardProvider(
+        replace(config, limits=slot_limits(config.limits, num_slots)), os.environ
+    )
     try:
         yield found
     finally:
@@ -39,7 +41,9 @@ def test_a_server_with_room_holds_all_and_they_are_closed(monkeypatch: pytest.Mo
     assert (measured.num_idle, measured.fault) == (20, None)
     assert 1 <= measured.at_once <= 20
     assert "20 idle sessions at the same time, which was the most that was tried" in str(measured)
-    assert str(measured).endswith(f": preparation.concurrency={measured.at_once} env.limits.max_sessions=20")
+    assert str(measured).endswith(
+        f": preparation.concurrency={measured.at_once} env.limits.max_sessions=20"
+    )
     assert effects.count("init") == 20
     assert wait_for(lambda: not effects.still_open())
 
@@ -80,7 +84,9 @@ def test_anothers_server_is_measured_by_request_only(
     assert num_slots_of(rules(**{"max_sessions": 256, **address}), requested) == expected
 
 
-def test_both_commands_show_the_slots(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_commands_show_the_slots(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     proposal = "preparation.concurrency="
     assert main(["env", "check", QUIZ, "tasks=1", "--slots", "5", "--seconds", "300"]) == 0
     assert "server holds             5 idle sessions at the same time" in capsys.readouterr().out
@@ -90,6 +96,12 @@ def test_both_commands_show_the_slots(capsys: pytest.CaptureFixture[str], monkey
     assert proposal in out
     server = running(COUNTER).server
     monkeypatch.setenv("OPENREWARD_API_KEY", server.key)
-    words = ("env.variant=counter", f"env.allowed_origins=['{server.url}']", "tasks=1", "--seconds", "300")
+    words = (
+        "env.variant=counter",
+        f"env.allowed_origins=['{server.url}']",
+        "tasks=1",
+        "--seconds",
+        "300",
+    )
     main(["env", "check", server.url, *words])
     assert proposal not in capsys.readouterr().out

@@ -30,7 +30,9 @@ def has_slurm() -> bool:
     """Whether a node is up."""
     if shutil.which("sinfo") is None:
         return False
-    found = subprocess.run(["sinfo", "--noheader", "--format=%T"], capture_output=True, text=True, timeout=250)
+    found = subprocess.run(
+        ["sinfo", "--noheader", "--format=%T"], capture_output=True, text=True, timeout=250
+    )
     return found.returncode == 0 and bool(found.stdout.strip())
 
 
@@ -69,7 +71,9 @@ class TestDetachedSlurm(DetachingContract):
 
 
 @pytest.mark.slow  # Slurm waits two minutes before it starts a requeued job
-def test_a_preempted_stage_is_queued_again_with_its_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preempted_stage_is_queued_again_with_its_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_KEY", "XPCANARY preempted")
     code = """
 import os, sys, time
@@ -84,11 +88,15 @@ open("result", "w").write("done")
     one = plan(stage("train", code, secrets={"KEY": "MY_KEY"}, outputs=("result",)))
     codes: list[str] = []
     runner = threading.Thread(
-        target=lambda: codes.append(dispatch(one.by(spec), launcher, outputs, echo=lambda _: None).status)  # type: ignore[arg-type]
+        target=lambda: codes.append(
+            dispatch(one.by(spec), launcher, outputs, echo=lambda _: None).status
+        )  # type: ignore[arg-type]
     )
     runner.start()
     eventually(lambda: (outputs / "begun").exists())
-    native_id = json.loads((outputs / "runs/run/attempt_1/train/submitted.json").read_text())[0]["native_id"]
+    native_id = json.loads((outputs / "runs/run/attempt_1/train/submitted.json").read_text())[0][
+        "native_id"
+    ]
     subprocess.run(["scontrol", "requeue", native_id], check=True)  # as preemption does
     runner.join(150)
     assert codes == ["succeeded"]
@@ -106,7 +114,9 @@ signal.signal(signal.SIGTERM, save)
 while not os.path.exists("checkpoint"): time.sleep(0.05)
 print("goes on")
 """
-    launcher = SlurmLauncher(launcher_spec("slurm", grace_s=1.0, time_limit_s=60), tmp_path / "outputs")
+    launcher = SlurmLauncher(
+        launcher_spec("slurm", grace_s=1.0, time_limit_s=60), tmp_path / "outputs"
+    )
     context = LauncherSuite.make_context(tmp_path)
     launch = launcher.submit(stage("train", code), context)
     assert launcher.wait(launch, lambda _: None) == 0
@@ -117,11 +127,15 @@ def test_what_no_node_could_ever_run_is_refused_before_anything_is_made(tmp_path
     launcher = SlurmLauncher(launcher_spec("slurm"), tmp_path / "outputs")
     large = replace(stage("train", "pass").job, resources=Resources("h100", 9, 1, 1, 1.0))
     with pytest.raises(XpError, match="Requested node configuration is not available") as caught:
-        launcher.check([Stage("train", large)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1"))
+        launcher.check(
+            [Stage("train", large)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
+        )
     assert caught.value.code == ExitCode.RUNTIME
     wrong = SlurmLauncher(launcher_spec("slurm", partition="no-such"), tmp_path / "outputs")
     with pytest.raises(XpError, match="invalid partition"):
-        wrong.check([stage("train", "pass")], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1"))
+        wrong.check(
+            [stage("train", "pass")], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
+        )
     assert not (tmp_path / "outputs").exists()
 
 
@@ -145,7 +159,9 @@ def test_a_second_submission_that_slipped_through_leaves_the_stage_alone(tmp_pat
     script = context.outputs / "runs/run/attempt_1/once/job.sh"
     eventually(lambda: script.with_name("claim.json").exists())
     other = subprocess.run(
-        ["sbatch", "--parsable", f"--output={tmp_path}/other.out", script], capture_output=True, text=True
+        ["sbatch", "--parsable", f"--output={tmp_path}/other.out", script],
+        capture_output=True,
+        text=True,
     )
     assert launcher.wait(first, lambda _: None) == 0
     eventually(lambda: assumed_code(other.stdout.strip()) is not None)
@@ -159,7 +175,9 @@ SPOOL = Path("/var/lib/xp-slurm")
 """Where tests/slurm/setup.sh lets Slurm keep what it knows of jobs."""
 
 
-def test_a_canary_is_in_no_byte_of_slurm_and_no_argv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_canary_is_in_no_byte_of_slurm_and_no_argv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_KEY", CANARY)
     monkeypatch.setenv("SOME_SERVICE_TOKEN", "XPCANARY_nobody_declared_it")
     monkeypatch.setenv("XP_PASS_ENV", "SOME_SERVICE_TOKEN")
@@ -187,7 +205,11 @@ raise RuntimeError("cannot log in with " + key)
             for process in psutil.process_iter():
                 with suppress(psutil.Error):
                     kept.append(" ".join(process.cmdline()))
-            kept.append(subprocess.run(["scontrol", "show", "job", "-dd"], capture_output=True, text=True).stdout)
+            kept.append(
+                subprocess.run(
+                    ["scontrol", "show", "job", "-dd"], capture_output=True, text=True
+                ).stdout
+            )
         finally:
             (outputs / "go").touch()  # or the job, and with it the test, would wait for ever
 
@@ -200,7 +222,9 @@ raise RuntimeError("cannot log in with " + key)
         dispatch(one, SlurmLauncher(spec, outputs), outputs, echo=screen.append)  # type: ignore[arg-type]
     looking.join()
     assert any("on_node" in text for text in kept)
-    written = [path.read_bytes().decode(errors="replace") for path in outputs.rglob("*") if path.is_file()]
+    written = [
+        path.read_bytes().decode(errors="replace") for path in outputs.rglob("*") if path.is_file()
+    ]
     for text in (*written, *screen, str(caught.value), *kept):
         for form in forms(CANARY):
             assert form not in text
@@ -213,4 +237,6 @@ def test_pyxis_is_refused_where_slurm_has_none(tmp_path: Path) -> None:
     one = stage("train", "pass")
     contained = Stage("train", replace(one.job, runtime=Runtime(image="a/b:1")))
     with pytest.raises(XpError, match="this Slurm has no pyxis"):
-        SlurmLauncher(spec, tmp_path / "outputs").check([contained], LauncherSuite.make_context(tmp_path))
+        SlurmLauncher(spec, tmp_path / "outputs").check(
+            [contained], LauncherSuite.make_context(tmp_path)
+        )

@@ -78,7 +78,10 @@ def prompts(count: int) -> list[list[int]]:
     """Some begin alike, some are equal, their lengths differ."""
     generator = torch.Generator().manual_seed(3)
     common = torch.randint(10, 600, (7,), generator=generator).tolist()
-    tails = [torch.randint(10, 600, (1 + number % 5,), generator=generator).tolist() for number in range(count)]
+    tails = [
+        torch.randint(10, 600, (1 + number % 5,), generator=generator).tolist()
+        for number in range(count)
+    ]
     return [[*common, *tails[number // 2]] for number in range(count)]
 
 
@@ -87,7 +90,9 @@ def check_log_probabilities(engine: Engine, model: object, temperature: float) -
         ids = [*conversation.prompt_ids, *conversation.completion_ids]
         expected = full_forward(model, ids, temperature)[len(conversation.prompt_ids) - 1 :]
         own = torch.tensor(conversation.mask, dtype=torch.bool)
-        torch.testing.assert_close(torch.tensor(conversation.logprobs)[own], expected[own], atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            torch.tensor(conversation.logprobs)[own], expected[own], atol=1e-4, rtol=0
+        )
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -120,13 +125,23 @@ def test_what_is_written_does_not_depend_on_who_writes_beside_it() -> None:
     for number in range(6):
         alone = Engine([prompts(6)[number]], names=[f"task/{number}"])
         alone.play()
-        assert alone.conversations[0].completion_ids == together.conversations[number].completion_ids
+        assert (
+            alone.conversations[0].completion_ids == together.conversations[number].completion_ids
+        )
 
 
 def test_a_live_prompt_is_read_as_the_engines_first() -> None:
     """It may begin otherwise than all prompts of the opening, be shorter, or be one of them."""
     opened = prompts(8)
-    sessions = [*opened[:2], opened[3][:4], [9, 8, 7], opened[3][:4], [5], opened[1], [*opened[0], 11]]
+    sessions = [
+        *opened[:2],
+        opened[3][:4],
+        [9, 8, 7],
+        opened[3][:4],
+        [5],
+        opened[1],
+        [*opened[0], 11],
+    ]
     names = [f"task/{number}" for number in range(8)]
     expected = Engine(sessions, names=names)
     expected.play()
@@ -146,12 +161,16 @@ def test_a_live_prompt_is_read_as_the_engines_first() -> None:
         assert not engine.own._known
 
 
-def test_a_group_that_is_spread_over_time_reads_its_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_is_spread_over_time_reads_its_prompt_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     engine = Engine([[5, 6, 7, 8]] * 4, places=1)
     fed: list[int] = []
     whole = TransformersEngine._fed
 
-    def counted(own: TransformersEngine, slots: Sequence[int], chunks: Sequence[Sequence[int]]) -> torch.Tensor:
+    def counted(
+        own: TransformersEngine, slots: Sequence[int], chunks: Sequence[Sequence[int]]
+    ) -> torch.Tensor:
         fed.extend(map(len, chunks))
         return whole(own, slots, chunks)
 
@@ -199,10 +218,18 @@ class CutEngine(RequestEngine):
 
 @pytest.mark.parametrize(
     ("ids", "is_limits"),
-    [([7] * 9, True), ([7] * 11 + [2], False), ([7] * 10 + [8, 5], False), ([7] * 13, True), ([7, 2], False)],
+    [
+        ([7] * 9, True),
+        ([7] * 11 + [2], False),
+        ([7] * 10 + [8, 5], False),
+        ([7] * 13, True),
+        ([7, 2], False),
+    ],
     ids=["of its response", "none, by an end there", "none, by a text there", "of a turn", "none"],
 )
-def test_a_server_of_whole_turns_reports_a_turn_that_a_limit_cut(ids: list[int], is_limits: bool) -> None:
+def test_a_server_of_whole_turns_reports_a_turn_that_a_limit_cut(
+    ids: list[int], is_limits: bool
+) -> None:
     limit = len(ids) if ids == [7] * 9 else SAMPLING.max_tokens_per_turn
     turns: list[Any] = []
     opening = Opening(prompts(1), ["task/0"], 1, turns.append)
@@ -246,7 +273,9 @@ def test_the_same_seed_writes_the_same_and_greedy_needs_none() -> None:
     assert play(greedy, "1") == play(greedy, "2")
 
 
-@pytest.mark.parametrize("kind", ["some layers have a window", "all layers have a window", "eager attention"])
+@pytest.mark.parametrize(
+    "kind", ["some layers have a window", "all layers have a window", "eager attention"]
+)
 def test_a_cache_with_slots_serves_windows_and_other_attention(kind: str) -> None:
     from transformers import AutoModelForCausalLM, MistralConfig, Qwen2Config
 
@@ -255,7 +284,9 @@ def test_a_cache_with_slots_serves_windows_and_other_attention(kind: str) -> Non
     sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": 0.5}
     config: Any = Qwen2Config(**sizes)
     if kind == "some layers have a window":
-        config = Qwen2Config(**sizes, use_sliding_window=True, sliding_window=4, max_window_layers=1)
+        config = Qwen2Config(
+            **sizes, use_sliding_window=True, sliding_window=4, max_window_layers=1
+        )
     if kind == "all layers have a window":
         config = MistralConfig(**sizes, sliding_window=4)
     attention = "eager" if kind == "eager attention" else "sdpa"
@@ -268,8 +299,12 @@ def test_a_cache_with_slots_serves_windows_and_other_attention(kind: str) -> Non
     check_log_probabilities(engine, model, 1.0)
 
 
-@pytest.mark.parametrize(("top_k", "top_p", "num_kept"), [(2, 1.0, 2), (None, 0.6, 2), (None, 0.5, 1), (None, 1.0, 4)])
-def test_the_nucleus_and_the_top_k_keep_what_they_should(top_k: int | None, top_p: float, num_kept: int) -> None:
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "num_kept"), [(2, 1.0, 2), (None, 0.6, 2), (None, 0.5, 1), (None, 1.0, 4)]
+)
+def test_the_nucleus_and_the_top_k_keep_what_they_should(
+    top_k: int | None, top_p: float, num_kept: int
+) -> None:
     logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().expand(500, -1)
     sampling = replace(SAMPLING, top_k=top_k, top_p=top_p)
     tokens, _ = draw(logits, sampling, [Random(number) for number in range(500)])

@@ -30,7 +30,9 @@ OTHER = "tests.envs_under_test.awkward:Other"
 
 
 @contextmanager
-def opened(split: str = "train", environ: Mapping[str, str] = os.environ, **changes: Any) -> Iterator[Session]:
+def opened(
+    split: str = "train", environ: Mapping[str, str] = os.environ, **changes: Any
+) -> Iterator[Session]:
     provider = OpenRewardProvider(rules(name="awkward", **changes), environ)
     try:
         session = provider.open(Task("awkward", split, 0))
@@ -43,7 +45,10 @@ def opened(split: str = "train", environ: Mapping[str, str] = os.environ, **chan
 @contextmanager
 def visited(split: str = "train", variant: str = "awkward") -> Iterator[Session]:
     """A session on the server of tests.support.ors_server, by its URL and key."""
-    url, environ = running(AWKWARD).server.url, {**os.environ, "OPENREWARD_API_KEY": running(AWKWARD).server.key}
+    url, environ = (
+        running(AWKWARD).server.url,
+        {**os.environ, "OPENREWARD_API_KEY": running(AWKWARD).server.key},
+    )
     with opened(split, environ, target=url, variant=variant, allowed_origins=(url,)) as session:
         yield session
 
@@ -73,7 +78,10 @@ def test_task_specs_without_a_common_shape_reach_no_table_of_the_trainer() -> No
     from datasets import Dataset
 
     opening = (Message(role="user", content="a task"),)
-    rows = [TaskRow(f"a/train/{n}", "a", Purpose.TRAIN, "train", n, "h", opening, "[]", 1.0) for n in range(8)]
+    rows = [
+        TaskRow(f"a/train/{n}", "a", Purpose.TRAIN, "train", n, "h", opening, "[]", 1.0)
+        for n in range(8)
+    ]
     assert Dataset.from_list(trl_rows(rows)).column_names == ["prompt"]
 
 
@@ -88,7 +96,9 @@ def test_an_unknown_environment_is_a_fault_and_not_the_first() -> None:
         pass
 
 
-def test_a_proxy_of_the_shells_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_shells_is_not_asked_for_this_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with visited() as session:

@@ -65,7 +65,9 @@ class Mix:
             return ToolResult("go on", None, awaits_reply=True)
 
         rules = with_limits(replace(RULES, provider="local"), episode_timeout_s=3600.0)
-        return Episode(Task("fake", "train", number), lambda: FakeSession(lambda *_: grade(""), grade), rules)
+        return Episode(
+            Task("fake", "train", number), lambda: FakeSession(lambda *_: grade(""), grade), rules
+        )
 
     def max_sessions(self) -> int:
         return self._places
@@ -74,19 +76,26 @@ class Mix:
 def rows(count: int) -> list[TaskRow]:
     opening = (Message(role="user", content="play"),)
     return [
-        TaskRow(f"fake/train/{number}", "fake", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0)
+        TaskRow(
+            f"fake/train/{number}", "fake", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0
+        )
         for number in range(count)
     ]
 
 
 def play(
-    tasks: Sequence[TaskRow], mix: Any, kind: type[TransformersEngine] = TransformersEngine, **options: Any
+    tasks: Sequence[TaskRow],
+    mix: Any,
+    kind: type[TransformersEngine] = TransformersEngine,
+    **options: Any,
 ) -> EpisodePlay:
     """The play of a sample of each task, by an engine of this kind."""
     tokenizer, model = tokenizer_and_model()
     chat = ChatTokens(tokenizer)
     engine = partial(kind, model, end_ids=chat.end_ids, sampling=SAMPLING, seed="1")
-    numbered = [(row, sum(row is earlier for earlier in tasks[:at])) for at, row in enumerate(tasks)]
+    numbered = [
+        (row, sum(row is earlier for earlier in tasks[:at])) for at, row in enumerate(tasks)
+    ]
     return EpisodePlay(engine, chat, numbered, mix, **options)
 
 
@@ -104,7 +113,9 @@ class Fragile(TransformersEngine):
         self.steps_left -= 1
         if self.steps_left == 0:
             self._opening.deliver(XpError("the engine is gone", ExitCode.ENGINE))
-            self._opening.deliver(XpError("the engine is gone, says another request", ExitCode.ENGINE))
+            self._opening.deliver(
+                XpError("the engine is gone, says another request", ExitCode.ENGINE)
+            )
             return
         super().step(is_live)
 
@@ -133,7 +144,9 @@ def test_a_signal_that_interrupts_no_wait_still_ends_the_play() -> None:
     def hear(_: Mix) -> Hear:
         def ends(*_: int) -> None:
             time.sleep(0.3)  # now the main thread waits
-            signal.raise_signal(signal.SIGUSR1)  # Python notes it for the main thread, whose wait goes on
+            signal.raise_signal(
+                signal.SIGUSR1
+            )  # Python notes it for the main thread, whose wait goes on
             in_time.append(is_handled.wait(30.0))
 
         return ends
@@ -147,9 +160,15 @@ def test_a_signal_that_interrupts_no_wait_still_ends_the_play() -> None:
     assert in_time == [True]
 
 
-def test_a_held_out_episode_that_waits_delays_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_held_out_episode_that_waits_delays_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graders = alone("graders_under_test/graders", tmp_path, monkeypatch)
-    task = ("env=graded", f"env.grader={graders}:waits_for_others", f"env.rows={graders}:held_out_rows")
+    task = (
+        "env=graded",
+        f"env.grader={graders}:waits_for_others",
+        f"env.rows={graders}:held_out_rows",
+    )
     sizes = ("env.limits.retries_per_episode=0", "training.max_tokens_per_turn=4", "hardware=cpu")
     words = ["eval", "model=tiny", *task, *sizes, "env.held_out.split=test", "eval.concurrency=2"]
     assert main([*words, f"outputs={tmp_path}"]) == ExitCode.OK
@@ -171,11 +190,15 @@ def test_episodes_that_wait_for_a_session_leave_a_thread_to_the_one_that_has_it(
 
     open_session = OneAtATime(lambda: FakeSession(lambda *_: grade(""), grade))
     mix: Any = Mix(lambda *_: None, 4)
-    mix.episode = lambda row: Episode(Task("fake", "train", row.index), open_session, replace(RULES, provider="local"))
+    mix.episode = lambda row: Episode(
+        Task("fake", "train", row.index), open_session, replace(RULES, provider="local")
+    )
     assert rewards(list(play(rows(4), mix))) == [2.0] * 4
 
 
-def test_an_episode_begins_while_the_reward_of_an_earlier_one_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_episode_begins_while_the_reward_of_an_earlier_one_is_settled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begun, settle = threading.Event(), Episode.settle
 
     def slow(episode: Episode) -> EpisodeResult:
@@ -192,7 +215,9 @@ def test_an_episode_begins_while_the_reward_of_an_earlier_one_is_settled(monkeyp
     assert rewards(list(play(rows(3), Mix(lambda *_: None, 2), Engine))) == [0.0, 1.0, 2.0]
 
 
-def test_a_prompt_is_rendered_once_for_all_episodes_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_is_rendered_once_for_all_episodes_of_its_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rendered, prompt = list[str](), ChatTokens.prompt
 
     def counted(chat: ChatTokens, messages: Sequence[Message], tools: str) -> list[int]:
@@ -259,10 +284,14 @@ def test_at_no_time_more_episodes_go_on_than_may_have_sessions() -> None:
             num_open[0] += 1
             most[0] = max(most[0], num_open[0])
         # So long a reply leaves no room for a turn: the episode is cut, and no step closes its session.
-        return Counted(lambda *_: ToolResult(""), lambda _: ToolResult("go on " * 400, None, awaits_reply=True))
+        return Counted(
+            lambda *_: ToolResult(""), lambda _: ToolResult("go on " * 400, None, awaits_reply=True)
+        )
 
     mix: Any = Mix(lambda *_: None, 3)
-    mix.episode = lambda row: Episode(Task("fake", "train", row.index), open_session, replace(RULES, provider="local"))
+    mix.episode = lambda row: Episode(
+        Task("fake", "train", row.index), open_session, replace(RULES, provider="local")
+    )
     assert len(list(play(rows(8), mix))) == 8
     assert most[0] == 3
 
@@ -273,7 +302,9 @@ def test_when_a_tool_answers_does_not_change_what_is_written() -> None:
         return lambda _: lambda *_: time.sleep(random.random() * 0.02)
 
     first, second = (played(6, 4, late(seed)) for seed in (1, 2))
-    assert [one.conversation.completion_ids for one in first] == [one.conversation.completion_ids for one in second]
+    assert [one.conversation.completion_ids for one in first] == [
+        one.conversation.completion_ids for one in second
+    ]
 
 
 def test_a_fault_of_xps_own_ends_the_play(monkeypatch: pytest.MonkeyPatch) -> None:

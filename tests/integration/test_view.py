@@ -39,7 +39,11 @@ class Server:
         own = {"Host": f"127.0.0.1:{self.port}", "Cookie": f"xp_view_{self.port}={self.token}"}
         connection.request("GET", path, headers=own | headers)
         answer = connection.getresponse()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        return (
+            answer.status,
+            {name.lower(): value for name, value in answer.getheaders()},
+            answer.read(),
+        )
 
     def json(self, path: str) -> Any:
         status, _, body = self.get(path)
@@ -53,7 +57,9 @@ def served(outputs: Path, *names: str) -> Iterator[Server]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)\n", process.stdout.readline())
+        found = re.fullmatch(
+            r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)\n", process.stdout.readline()
+        )
         assert found is not None
         yield Server(outputs / "runs/run-one", int(found[1]), found[2])
     finally:
@@ -121,7 +127,9 @@ def test_the_token_of_the_address_becomes_a_cookie_of_this_address(server: Serve
         ({"Origin": "http://rebound.example"}, 403),
     ],
 )
-def test_nobody_else_is_answered(server: Server, path: str, headers: dict[str, str], status: int) -> None:
+def test_nobody_else_is_answered(
+    server: Server, path: str, headers: dict[str, str], status: int
+) -> None:
     found, _, body = server.get(path, **headers)
     assert found == status
     assert b"accuse" not in body
@@ -139,15 +147,23 @@ def test_answers_forbid_other_scripts_other_hosts_and_frames(server: Server) -> 
 
 
 def test_an_episode_comes_when_it_is_asked_for(server: Server) -> None:
-    assert server.json("/api/episode?run=0&row=0")["messages"][1]["content"].startswith("I accuse number 0")
+    assert server.json("/api/episode?run=0&row=0")["messages"][1]["content"].startswith(
+        "I accuse number 0"
+    )
     assert server.json("/api/search?run=0&text=NUMBER+19+in+evaluate%2Fafter")["rows"] != []
-    for path in ("/api/episode?run=0&row=99999", "/api/episode?run=1&row=0", "/api/episode?run=0&row=../etc"):
+    for path in (
+        "/api/episode?run=0&row=99999",
+        "/api/episode?run=1&row=0",
+        "/api/episode?run=0&row=../etc",
+    ):
         status, _, body = server.get(path)
         assert status == 400
         assert b"there are" in body or b"whole number" in body
 
 
-def test_the_environment_tells_the_right_answer_of_a_run_that_is_ones_own(start: Server, outputs: Path) -> None:
+def test_the_environment_tells_the_right_answer_of_a_run_that_is_ones_own(
+    start: Server, outputs: Path
+) -> None:
     start.json("/api/run?name=run-one&run=0")
     path = "/api/task?name=run-one&run=0&row=0"
     assert '"split": "train"' in start.json(path)["text"]
@@ -182,12 +198,20 @@ def test_the_start_page_lists_filters_and_follows_every_run(start: Server, brows
     assert page.locator("tbody tr").count() == 4
     assert "learning_rate 0.00" in row.locator(".point").inner_text()
     assert page.locator("header code").inner_text() == str(start.run.parents[1])
-    assert page.locator("tr:has(a:text-is('slow')) .own-note").inner_text() == "<img src=x onerror='window.hurt = 1'>"
+    assert (
+        page.locator("tr:has(a:text-is('slow')) .own-note").inner_text()
+        == "<img src=x onerror='window.hurt = 1'>"
+    )
     assert page.evaluate("window.hurt") is None
     page.fill("#words", "learning_rate=1e-5")
     page.locator("tbody tr:has(a:text-is('run-one'))").wait_for(state="detached")
     assert page.locator("tbody tr a").all_inner_texts() == ["slow"]
-    assert main(["runs", "tag", "run-one", "good", "--note", "kept", f"outputs={start.run.parents[1]}"]) == 0
+    assert (
+        main(
+            ["runs", "tag", "run-one", "good", "--note", "kept", f"outputs={start.run.parents[1]}"]
+        )
+        == 0
+    )
     page.fill("#words", "tag=go*")
     page.locator("tr:has(.tag:text-is('good')) .own-note:text-is('kept')").wait_for()
     page.fill("#words", "")
@@ -211,7 +235,10 @@ def test_ticked_evaluations_are_compared_task_by_task(start: Server, browser: An
     assert first.inner_text().split("\t")[1:] == ["0", "1", "1"]
     first.click()
     page.wait_for_selector(".side-part")
-    assert [part.inner_text().split("\n")[0] for part in page.locator(".side-part").all()] == ["mine-a", "mine-b"]
+    assert [part.inner_text().split("\n")[0] for part in page.locator(".side-part").all()] == [
+        "mine-a",
+        "mine-b",
+    ]
     assert watched.problems == []
     page.close()
 
@@ -221,12 +248,15 @@ def test_a_run_that_goes_on_is_followed(server: Server, browser: Any) -> None:
     record = read_record(server.run)
     going = record.__class__(**{**record.__dict__, "status": RunStatus.RUNNING})
     attempt = going.attempts[-1]
-    left = attempt.__class__(**{**attempt.__dict__, "status": RunStatus.RUNNING, "supervisor": None})
+    left = attempt.__class__(
+        **{**attempt.__dict__, "status": RunStatus.RUNNING, "supervisor": None}
+    )
     write_record(server.run, going.__class__(**{**going.__dict__, "attempts": (left,)}))
     watched = Watched(browser)
     page = watched.open(f"http://127.0.0.1:{server.port}/?token={server.token}")
     write_episodes(
-        server.run / "attempt_1/train/trajectories/train.jsonl", [episode("train", 8, 3, 0, 1.0, said="I came later.")]
+        server.run / "attempt_1/train/trajectories/train.jsonl",
+        [episode("train", 8, 3, 0, 1.0, said="I came later.")],
     )
     page.wait_for_selector(".figure:has-text('episodes') .value:text-is('73')")
     page.evaluate("XP.go({phase: 'train', step: 9})")

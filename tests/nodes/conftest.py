@@ -49,11 +49,21 @@ def on_node(number: int, *argv: str) -> list[str]:
     return ["nsenter", f"--net=/run/netns/xp{number}", *argv]
 
 
-def xp(outputs: Path, *overrides: str, environ: Mapping[str, str] | None = None, timeout_s: float = DEADLINE_S) -> str:
+def xp(
+    outputs: Path,
+    *overrides: str,
+    environ: Mapping[str, str] | None = None,
+    timeout_s: float = DEADLINE_S,
+) -> str:
     """Run xp to exit 0; returns what it printed."""
     argv = [sys.executable, "-m", "xp", f"outputs={outputs}", *overrides]
     run = subprocess.run(
-        argv, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(environ or {})}, errors="replace"
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env={**os.environ, **(environ or {})},
+        errors="replace",
     )
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-4000:]
     return run.stdout
@@ -68,12 +78,24 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
     path = f"{Path(python[0]).parent}:{os.environ['PATH']}"
     head, port = ADDRESSES[0], 26379
     words = [
-        ("--head", f"--port={port}", f"--dashboard-host={head}", f"--temp-dir=/tmp/xp-nodes-{os.getpid()}"),
+        (
+            "--head",
+            f"--port={port}",
+            f"--dashboard-host={head}",
+            f"--temp-dir=/tmp/xp-nodes-{os.getpid()}",
+        ),
         (f"--address={head}:{port}",),
     ]
     commands = [
         [
-            *(*python, *private_ray.COMMAND, "start", "--block", *words[at], f"--node-ip-address={address}"),
+            *(
+                *python,
+                *private_ray.COMMAND,
+                "start",
+                "--block",
+                *words[at],
+                f"--node-ip-address={address}",
+            ),
             *("--disable-usage-stats", "--min-worker-port=0", "--max-worker-port=0", *start),
         ]
         for at, address in enumerate(ADDRESSES)
@@ -83,7 +105,10 @@ def ray_nodes(directory: Path, python: Sequence[str], *start: str) -> Iterator[R
     def begin(number: int) -> subprocess.Popen[bytes]:
         with (directory / f"ray_{number}.log").open("ab") as log:
             return processes.start(
-                on_node(number, *commands[number - 1]), env=environ, stdout=log, stderr=subprocess.STDOUT
+                on_node(number, *commands[number - 1]),
+                env=environ,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
 
     started = {1: begin(1)}
@@ -115,7 +140,9 @@ def _wait_for(count: int, head: str, token: str, again: Callable[[], None]) -> N
     while time.monotonic() < end:
         again()
         try:
-            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asking, timeout=5) as answer:
+            with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+                asking, timeout=5
+            ) as answer:
                 said = answer.read().decode()
             states = [node["raylet"]["state"] for node in json.loads(said)["data"]["summary"]]
             if states.count("ALIVE") == count:

@@ -36,7 +36,9 @@ class Way:
 WAYS = {
     # Slurm's jobs are root's here: root mounts a file by the kernel; a user, whom a cluster has, gets a user namespace.
     "apptainer-file": Way("apptainer", APPTAINER / "image.sif", "make apptainer"),
-    "apptainer-directory": Way("apptainer", APPTAINER / "image", "make apptainer", {"APPTAINER_USERNS": "1"}),
+    "apptainer-directory": Way(
+        "apptainer", APPTAINER / "image", "make apptainer", {"APPTAINER_USERNS": "1"}
+    ),
     "pyxis": Way("pyxis", PYXIS / "image.sqsh", "make pyxis"),
 }
 
@@ -95,18 +97,29 @@ def way(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return found
 
 
-def contained(way: Way, code: str, *words: str, nodes: int = 1, secrets: dict[str, str] | None = None) -> Stage:
+def contained(
+    way: Way, code: str, *words: str, nodes: int = 1, secrets: dict[str, str] | None = None
+) -> Stage:
     """A stage in that image."""
     runtime = Runtime(image=str(way.image), image_checkouts={"CHECKOUT": "/root/checkout"})
     one = stage("train", code, *words, secrets=secrets or {})
-    return Stage("train", replace(one.job, resources=Resources("cpu", 0, nodes, 1, 1.0), runtime=runtime))
+    return Stage(
+        "train", replace(one.job, resources=Resources("cpu", 0, nodes, 1, 1.0), runtime=runtime)
+    )
 
 
-def run(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *stages: Stage) -> tuple[RunRecord, str]:
+def run(
+    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *stages: Stage
+) -> tuple[RunRecord, str]:
     """The run's record and the first stage's log."""
     monkeypatch.setenv("XP_PASS_ENV", "CHECKOUT")
-    outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=5.0, container=way.container)
-    record = dispatch(plan(*stages).by(spec), SlurmLauncher(spec, outputs), outputs, echo=lambda _: None)  # type: ignore[arg-type]
+    outputs, spec = (
+        tmp_path / "outputs",
+        launcher_spec("slurm", grace_s=5.0, container=way.container),
+    )
+    record = dispatch(
+        plan(*stages).by(spec), SlurmLauncher(spec, outputs), outputs, echo=lambda _: None
+    )  # type: ignore[arg-type]
     (log,) = outputs.glob("runs/*/attempt_1/train/log.txt")
     return record, log.read_text()
 
@@ -122,9 +135,15 @@ def test_a_stage_runs_in_its_image_on_each_node(
     if has_secret:
         monkeypatch.setenv("MY_KEY", "XPCANARY in a container")
         words.append("key")
-    one = contained(way, LOOK, *words, nodes=nodes, secrets={"KEY": "MY_KEY"} if has_secret else None)
+    one = contained(
+        way, LOOK, *words, nodes=nodes, secrets={"KEY": "MY_KEY"} if has_secret else None
+    )
     # One without an image is in the node's own Python.
-    after = stage("after", "import sys; from pathlib import Path; assert Path(sys.argv[1]).exists()", str(private))
+    after = stage(
+        "after",
+        "import sys; from pathlib import Path; assert Path(sys.argv[1]).exists()",
+        str(private),
+    )
     record, text = run(way, tmp_path, monkeypatch, one, after)
     assert record.status == "succeeded"
     for node in range(nodes):
@@ -135,14 +154,19 @@ def test_a_stage_runs_in_its_image_on_each_node(
     assert text.count("key ") == (nodes if has_secret else 0)
 
 
-def test_the_exit_code_is_the_programs(way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exit_code_is_the_programs(
+    way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(XpError, match="stage train failed") as caught:
         run(way, tmp_path, monkeypatch, contained(way, "import sys; sys.exit(23)"))
     assert caught.value.code == 23
 
 
 def test_a_time_limit_reaches_both_nodes_which_run_again(way: Way, tmp_path: Path) -> None:
-    outputs, spec = tmp_path / "outputs", launcher_spec("slurm", grace_s=60.0, container=way.container)
+    outputs, spec = (
+        tmp_path / "outputs",
+        launcher_spec("slurm", grace_s=60.0, container=way.container),
+    )
     launcher = SlurmLauncher(spec, outputs)
     launch = launcher.submit(contained(way, SAVE, nodes=2), LauncherSuite.make_context(tmp_path))
     eventually(lambda: all((outputs / f"up_{node}_0").exists() for node in (0, 1)), DEADLINE_S)

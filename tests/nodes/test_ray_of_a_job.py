@@ -58,7 +58,10 @@ def job(code: str) -> Stage:
     """Two nodes, two CPUs on each; it asks Ray itself."""
     one = stage("train", code, secrets={"KEY": "MY_KEY"})
     return Stage(
-        "train", replace(one.job, resources=Resources("cpu", 0, 2, 2, 4.0), runtime=Runtime(packages=("ray",)))
+        "train",
+        replace(
+            one.job, resources=Resources("cpu", 0, 2, 2, 4.0), runtime=Runtime(packages=("ray",))
+        ),
     )
 
 
@@ -74,7 +77,9 @@ def of_job(home: Path) -> list[psutil.Process]:
 
 def of_members() -> list[psutil.Process]:
     return [
-        one for one in psutil.process_iter(["cmdline"]) if "xp.launchers.node.member" in (one.info["cmdline"] or ())
+        one
+        for one in psutil.process_iter(["cmdline"])
+        if "xp.launchers.node.member" in (one.info["cmdline"] or ())
     ]
 
 
@@ -90,7 +95,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_program_has_a_ray_of_all_nodes_and_removes_it(tmp_path: Path, home: Path) -> None:
     spec = launcher_spec("slurm", grace_s=2.0)
     record = dispatch(
-        plan(job(COUNT)).by(spec), SlurmLauncher(spec, tmp_path / "outputs"), tmp_path / "outputs", echo=lambda _: None
+        plan(job(COUNT)).by(spec),
+        SlurmLauncher(spec, tmp_path / "outputs"),
+        tmp_path / "outputs",
+        echo=lambda _: None,
     )  # type: ignore[arg-type]
     assert record.status == "succeeded"
     (log,) = (tmp_path / "outputs").glob("runs/*/attempt_1/train/log.txt")
@@ -108,7 +116,9 @@ def test_a_stranger_is_refused_and_no_ray_stays_on_nodes(tmp_path: Path, home: P
 
     def run() -> None:
         try:
-            dispatch(plan(job(WAIT)).by(spec), SlurmLauncher(spec, outputs), outputs, echo=lambda _: None)  # type: ignore[arg-type]
+            dispatch(
+                plan(job(WAIT)).by(spec), SlurmLauncher(spec, outputs), outputs, echo=lambda _: None
+            )  # type: ignore[arg-type]
         except XpError as error:
             codes.append(error.code)
 

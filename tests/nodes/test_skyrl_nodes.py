@@ -14,11 +14,20 @@ from tests.nodes.test_ray_of_a_job import of_job
 
 PYTHON = os.environ.get("SKYRL_PYTHON", "")
 SKYRL = (
-    *("backend=skyrl", f"backend.runtime.python={PYTHON}", "env=whodunit_mini", "model=tiny", "hardware=cpu", *SMALL),
+    *(
+        "backend=skyrl",
+        f"backend.runtime.python={PYTHON}",
+        "env=whodunit_mini",
+        "model=tiny",
+        "hardware=cpu",
+        *SMALL,
+    ),
     *("training.num_steps=2", "training.micro_batch_size=8", "env.held_out.num_tasks=16"),
 )
 
-pytestmark = pytest.mark.skipif(not PYTHON, reason="SKYRL_PYTHON: the Python of .venv-skyrl (make test-nodes)")
+pytestmark = pytest.mark.skipif(
+    not PYTHON, reason="SKYRL_PYTHON: the Python of .venv-skyrl (make test-nodes)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +39,9 @@ def trained(outputs: Path) -> None:
     (attempt,) = outputs.glob("runs/*/attempt_1")
     assert json.loads((attempt.parent / "run.json").read_text())["status"] == "succeeded"
     assert (attempt / "evaluate/after/eval.json").exists()
-    steps = [json.loads(line) for line in (attempt.parent / "metrics.jsonl").read_text().splitlines()]
+    steps = [
+        json.loads(line) for line in (attempt.parent / "metrics.jsonl").read_text().splitlines()
+    ]
     assert max(step.get("step", 0) for step in steps) == 2
 
 

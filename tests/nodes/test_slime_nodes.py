@@ -69,13 +69,17 @@ def engine() -> Iterator[FakeSglang]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
-    yield from ray_nodes(tmp_path_factory.mktemp("ray"), [sys.executable], "--num-cpus=8", "--num-gpus=1")
+    yield from ray_nodes(
+        tmp_path_factory.mktemp("ray"), [sys.executable], "--num-cpus=8", "--num-gpus=1"
+    )
 
 
 def rollouts(outputs: Path, engine: FakeSglang, *launcher: str) -> Plan:
     """Run preparation, and training without updates; Ray counts one accelerator (not real) on each of two nodes."""
     places = ("hardware.num_nodes=2", "hardware.accelerators_per_node=1", "hardware.num_cpus=3")
-    whole = build_plan(spec_of(tiny_directory(outputs), *launcher, "launcher.grace_s=2.0", *places), "slime-nodes")
+    whole = build_plan(
+        spec_of(tiny_directory(outputs), *launcher, "launcher.grace_s=2.0", *places), "slime-nodes"
+    )
     prepare, train = whole.stages[:2]
     # What a training would have exported at the end.
     export = {f"runs/{whole.run_id}/exports/{STEPS - 1}/config.json": "{}"}
@@ -94,7 +98,9 @@ def played(outputs: Path) -> None:
     (run,) = outputs.glob("runs/*")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [1, 2]
-    assert all(line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines)
+    assert all(
+        line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines
+    )
     said = (run / "attempt_1/train/log.txt").read_text()
     assert all(f"node: {address}, gpu: 0" in said for address in ADDRESSES)
 
@@ -118,15 +124,23 @@ def test_slimes_own_loop_on_two_nodes_of_ray(
     outputs = tmp_path / "outputs"
     for name, value in cluster.environ.items():
         monkeypatch.setenv(name, value)
-    plan = rollouts(outputs, engine, "launcher=ray", f"launcher.address={json.dumps(cluster.address)}")
+    plan = rollouts(
+        outputs, engine, "launcher=ray", f"launcher.address={json.dumps(cluster.address)}"
+    )
     dispatch(plan, RayLauncher(plan.spec.launcher, outputs), outputs, echo=lambda _: None)
     played(outputs)
 
 
-def test_slimes_processes_on_two_nodes_of_ray_form_a_gloo_group(tmp_path: Path, cluster: RayNodes) -> None:
+def test_slimes_processes_on_two_nodes_of_ray_form_a_gloo_group(
+    tmp_path: Path, cluster: RayNodes
+) -> None:
     root = str(Path(__file__).parents[2])
     environ = {**os.environ, **cluster.environ, "RAY_ADDRESS": f"{ADDRESSES[0]}:26379"}
     environ["PYTHONPATH"] = os.pathsep.join([root, environ["PYTHONPATH"]])
     command = on_node(1, sys.executable, "-c", TOGETHER)
-    run = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert run.stdout.splitlines()[-1:] == [f"{list(ADDRESSES)} [3.0, 3.0]"], run.stdout + run.stderr[-4000:]
+    run = subprocess.run(
+        command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert run.stdout.splitlines()[-1:] == [f"{list(ADDRESSES)} [3.0, 3.0]"], (
+        run.stdout + run.stderr[-4000:]
+    )

@@ -22,22 +22,36 @@ from xp.launchers.slurm import SlurmLauncher
 from xp.run_records.supervise import dispatch
 from xp.testing.launcher import LauncherSuite
 
-SWEEP = ("launcher=slurm", "launcher.detach=true", "launcher.array=true", "launcher.array_at_once=1")
+SWEEP = (
+    "launcher=slurm",
+    "launcher.detach=true",
+    "launcher.array=true",
+    "launcher.array_at_once=1",
+)
 
 
 def runs(*words: str) -> str:
-    return subprocess.run([sys.executable, "-m", "xp", "runs", *words], capture_output=True, text=True).stdout
+    return subprocess.run(
+        [sys.executable, "-m", "xp", "runs", *words], capture_output=True, text=True
+    ).stdout
 
 
 def test_a_sweep_is_one_array_whose_tasks_run_one_at_a_time(tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
-    small = ("hardware.num_cpus=1", "hardware.memory_gb=3", "training.num_steps=1", "env.held_out.num_tasks=16")
+    small = (
+        "hardware.num_cpus=1",
+        "hardware.memory_gb=3",
+        "training.num_steps=1",
+        "env.held_out.num_tasks=16",
+    )
     said = xp(outputs, "-m", *SWEEP, *small, "seed=1,2")
     jobs = {*re.findall(r"submitted as slurm job (\d+_\d+)", said)}
     (array,) = {job.partition("_")[0] for job in jobs}
     assert jobs == {f"{array}_0", f"{array}_1"}
     found = sorted((outputs / "runs").iterdir())
-    eventually(lambda: all((run / "attempt_1/evaluate/result.json").exists() for run in found), DEADLINE_S)
+    eventually(
+        lambda: all((run / "attempt_1/evaluate/result.json").exists() for run in found), DEADLINE_S
+    )
     spans = []
     for run in found:
         runs("show", run.name, f"outputs={outputs}")
@@ -104,11 +118,21 @@ print("node", node, "goes on", flush=True)
 
 def test_a_requeued_training_on_two_nodes_continues(tmp_path: Path) -> None:
     outputs, codes = tmp_path / "outputs", []
-    words = ("launcher=slurm", *SMALL, *QUICK, "training.num_steps=8", "training.checkpoint_every=1")
+    words = (
+        "launcher=slurm",
+        *SMALL,
+        *QUICK,
+        "training.num_steps=8",
+        "training.checkpoint_every=1",
+    )
     argv = [sys.executable, "-m", "xp", f"outputs={outputs}", *words]
-    running = threading.Thread(target=lambda: codes.append(subprocess.run(argv, env={**os.environ}).returncode))
+    running = threading.Thread(
+        target=lambda: codes.append(subprocess.run(argv, env={**os.environ}).returncode)
+    )
     running.start()
-    eventually(lambda: list(outputs.glob("runs/*/checkpoints/checkpoint-*/trainer_state.json")), DEADLINE_S)
+    eventually(
+        lambda: list(outputs.glob("runs/*/checkpoints/checkpoint-*/trainer_state.json")), DEADLINE_S
+    )
     (submitted,) = outputs.glob("runs/*/attempt_1/train/submitted.json")
     native_id = json.loads(submitted.read_text())[0]["native_id"]
     time.sleep(3)
@@ -117,5 +141,8 @@ def test_a_requeued_training_on_two_nodes_continues(tmp_path: Path) -> None:
     assert codes == [0]
     log = submitted.with_name("log.txt").read_text()
     assert "going on from" in log
-    metrics = [json.loads(line) for line in submitted.parents[2].joinpath("metrics.jsonl").read_text().splitlines()]
+    metrics = [
+        json.loads(line)
+        for line in submitted.parents[2].joinpath("metrics.jsonl").read_text().splitlines()
+    ]
     assert max(one.get("step", 0) for one in metrics) == 8

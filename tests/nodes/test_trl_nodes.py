@@ -21,7 +21,10 @@ def trained_on_two_nodes(outputs: Path) -> None:
     """Both ranks played, the metrics are of both steps, and the model is evaluated."""
     (attempt,) = outputs.glob("runs/*/attempt_1")
     assert json.loads((attempt.parent / "run.json").read_text())["status"] == "succeeded"
-    played = {path.name: len(path.read_text().splitlines()) for path in (attempt / "train/trajectories").glob("train*")}
+    played = {
+        path.name: len(path.read_text().splitlines())
+        for path in (attempt / "train/trajectories").glob("train*")
+    }
     assert played == {"train.jsonl": 64, "train.rank_1.jsonl": 64}
     assert (attempt / "evaluate/after/eval.json").exists()
 

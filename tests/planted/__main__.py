@@ -27,9 +27,13 @@ DEADLINE_S = 3600
 def main() -> int:
     """Make the runs; returns 1 where the diagnosis of one is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.planted")
-    parser.add_argument("names", nargs="*", choices=[[], *RUNS], metavar="NAME", help="these runs alone")
+    parser.add_argument(
+        "names", nargs="*", choices=[[], *RUNS], metavar="NAME", help="these runs alone"
+    )
     parser.add_argument("--directory", type=Path, help="keep the runs here")
-    parser.add_argument("--record", action="store_true", help=f"keep what the rules read in {RECORDED}")
+    parser.add_argument(
+        "--record", action="store_true", help=f"keep what the rules read in {RECORDED}"
+    )
     given = parser.parse_args()
     wrong = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -56,7 +60,9 @@ def make(directory: Path, name: str) -> Path:
     (directory / f"{name}.log").write_text(done.stdout + done.stderr)
     found = sorted((directory / "outputs/runs").glob(f"{name.replace('_', '-')}-2*"))
     if not found or not (found[-1] / "metrics.jsonl").is_file():
-        raise SystemExit(f"{name}: nothing was trained:\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        raise SystemExit(
+            f"{name}: nothing was trained:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        )
     return found[-1]
 
 
@@ -69,7 +75,9 @@ def diagnosed(directory: Path, run: Path) -> dict[str, Any]:
 
 def line(name: str, found: dict[str, Any], seconds: float, complaints: list[str]) -> str:
     """A row of the table of runs."""
-    named = ", ".join(one["rule"] + ("" if one["severity"] != "note" else " (note)") for one in found["symptoms"])
+    named = ", ".join(
+        one["rule"] + ("" if one["severity"] != "note" else " (note)") for one in found["symptoms"]
+    )
     what = f"| `{name}` | {RUNS[name].what} | {named or 'nothing'} | {found['verdict']}: {found['reason']} |"
     return f"{what} {seconds:.0f} s {'; '.join(complaints) or 'as it must be'}"
 
@@ -78,7 +86,13 @@ def _xp(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(directory), str(ROOT)])}
     command = [sys.executable, "-m", "xp", *words]
     return subprocess.run(
-        command, cwd=directory, capture_output=True, text=True, timeout=DEADLINE_S, check=False, env=environment
+        command,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        env=environment,
     )
 
 

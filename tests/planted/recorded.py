@@ -22,19 +22,31 @@ READ = ("tools", "env_s", "elapsed_s")
 def record(run: Path, name: str) -> None:
     """Keeps a run as tests/recorded/planted/NAME.json: a path of its directory -> the content, lines as a table."""
     trajectories = run / EPISODES
-    lines = [line for file in sorted(trajectories.parent.glob("*.jsonl")) for line in file.read_text().splitlines()]
+    lines = [
+        line
+        for file in sorted(trajectories.parent.glob("*.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
     own = json.loads((run / "run.json").read_text().replace(run.name, name))
     own |= {"user": "recorded", "directory": f"/recorded/{name}"}
     for attempt in own["attempts"]:
         attempt.pop("host", None)
     files = {
         "run.json": own,
-        "metrics.jsonl": _table([json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]),
+        "metrics.jsonl": _table(
+            [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        ),
         EPISODES: _table([_part(json.loads(line)) for line in lines[:MOST_EPISODES]]),
     }
-    for file in (*run.glob("attempt_1/evaluate/*/eval.json"), *trajectories.parent.glob("tools/*.json")):
+    for file in (
+        *run.glob("attempt_1/evaluate/*/eval.json"),
+        *trajectories.parent.glob("tools/*.json"),
+    ):
         files[str(file.relative_to(run))] = json.loads(file.read_text())
-    texts = (f"{json.dumps(path)}: {json.dumps(_short(files[path]), separators=(',', ':'))}" for path in files)
+    texts = (
+        f"{json.dumps(path)}: {json.dumps(_short(files[path]), separators=(',', ':'))}"
+        for path in files
+    )
     (RECORDED / f"{name}.json").write_text("{\n" + ",\n".join(texts) + "\n}\n")
 
 
@@ -43,14 +55,16 @@ def unpack(name: str, run: Path) -> None:
     files = json.loads((RECORDED / f"{name}.json").read_text())
     for path, content in files.items():
         (run / path).parent.mkdir(parents=True, exist_ok=True)
-        (run / path).write_text("".join(_lines(content)) if path.endswith(".jsonl") else json.dumps(content))
+        (run / path).write_text(
+            "".join(_lines(content)) if path.endswith(".jsonl") else json.dumps(content)
+        )
     (run / "spec.yaml").write_text(to_yaml(compose(RUNS[name].words)))
 
 
 def _part(whole: dict[str, Any]) -> dict[str, Any]:
-    return {"tool_calls": [{"name": call["name"]} for call in whole["tool_calls"] if "name" in call]} | {
-        key: whole[key] for key in READ
-    }
+    return {
+        "tool_calls": [{"name": call["name"]} for call in whole["tool_calls"] if "name" in call]
+    } | {key: whole[key] for key in READ}
 
 
 def _table(lines: list[dict[str, Any]]) -> list[Any]:

@@ -7,13 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 SIZES = (
-    *("training.prompts_per_step=4", "training.group_size=4", "training.micro_batch_size=16", "training.num_steps=9"),
+    *(
+        "training.prompts_per_step=4",
+        "training.group_size=4",
+        "training.micro_batch_size=16",
+        "training.num_steps=9",
+    ),
     *("training.learning_rate=7e-4", "training.warmup_updates=2", "training.checkpoint_every=100"),
 )
 SMALL = ("env.train.num_tasks=128", "env.held_out.num_tasks=64", *SIZES)
 """A minute of one core."""
 LEARNS = (
-    *("env.train.num_tasks=256", "env.held_out.num_tasks=64", "training.prompts_per_step=6", "training.group_size=4"),
+    *(
+        "env.train.num_tasks=256",
+        "env.held_out.num_tasks=64",
+        "training.prompts_per_step=6",
+        "training.group_size=4",
+    ),
     *("training.micro_batch_size=12", "training.num_steps=12", "training.learning_rate=1.2e-3"),
     *("training.warmup_updates=3", "training.checkpoint_every=100"),
 )
@@ -35,7 +45,9 @@ class Planted:
     """Rule that must name the fault; None: no rule may raise an alarm."""
 
 
-def complaints_of(planted: Planted, verdict: str, symptoms: Sequence[Mapping[str, Any]]) -> list[str]:
+def complaints_of(
+    planted: Planted, verdict: str, symptoms: Sequence[Mapping[str, Any]]
+) -> list[str]:
     """What is wrong with a diagnosis.
 
     Args:
@@ -68,7 +80,11 @@ RUNS = {
         "engine_gap",
         "the engine keeps the weights of the first step",
         "worse broken",
-        *("env.reward_fn=faults:stale_weights", "training.max_logprob_gap=null", "training.learning_rate=3e-3"),
+        *(
+            "env.reward_fn=faults:stale_weights",
+            "training.max_logprob_gap=null",
+            "training.learning_rate=3e-3",
+        ),
     ),
     "same_reward": _broken(
         "equal_groups",
@@ -76,16 +92,25 @@ RUNS = {
         "broken",
         *("env.reward_fn=faults:the_same", "training.num_steps=5"),
     ),
-    "too_easy": _broken("saturated", "any tool call has full reward", "flat", "env.reward_fn=faults:any_call"),
+    "too_easy": _broken(
+        "saturated", "any tool call has full reward", "flat", "env.reward_fn=faults:any_call"
+    ),
     "short_budget": _broken(
         "truncation",
         "a token budget of four turns for a policy that learns to take eight",
         "learned broken",
-        *("env.reward_fn=faults:by_calls", "training.learning_rate=1.4e-3", "training.max_response_tokens=130"),
+        *(
+            "env.reward_fn=faults:by_calls",
+            "training.learning_rate=1.4e-3",
+            "training.max_response_tokens=130",
+        ),
         "training.num_steps=10",
     ),
     "cut_calls": _broken(
-        "malformed", "turns are cut within their tool call", "flat worse broken", "training.max_tokens_per_turn=20"
+        "malformed",
+        "turns are cut within their tool call",
+        "flat worse broken",
+        "training.max_tokens_per_turn=20",
     ),
     "other_dialect": _broken(
         "no_tool_call",
@@ -103,13 +128,21 @@ RUNS = {
         "hacked",
         "tool calls are paid for, the solution hardly",
         "broken",
-        *("env.reward_fn=faults:by_calls", "training.num_steps=12", "training.learning_rate=1.4e-3"),
+        *(
+            "env.reward_fn=faults:by_calls",
+            "training.num_steps=12",
+            "training.learning_rate=1.4e-3",
+        ),
     ),
     "runaway": _broken(
         "kl",
         "a penalty of nearly nothing against a large rate without clipping",
         "worse broken flat",
-        *("training.learning_rate=2e-2", "training.warmup_updates=8", "training.max_grad_norm=1000"),
+        *(
+            "training.learning_rate=2e-2",
+            "training.warmup_updates=8",
+            "training.max_grad_norm=1000",
+        ),
         *("training.kl_coef=1e-6", "training.num_steps=12"),
     ),
     "outliers": _broken(
@@ -127,9 +160,16 @@ RUNS = {
     "failing_member": Planted(
         "the reward function of one of two environments fails on every third task",
         (
-            *("env=whodunit_mini_multiply", "env.members.multiply.reward_fn=faults:unreliable", *SIZES),
+            *(
+                "env=whodunit_mini_multiply",
+                "env.members.multiply.reward_fn=faults:unreliable",
+                *SIZES,
+            ),
             *(f"env.members.{name}.train.num_tasks=128" for name in ("whodunit_mini", "multiply")),
-            *(f"env.members.{name}.held_out.num_tasks=32" for name in ("whodunit_mini", "multiply")),
+            *(
+                f"env.members.{name}.held_out.num_tasks=32"
+                for name in ("whodunit_mini", "multiply")
+            ),
             *("training.max_void_fraction=1.0", "env.members.whodunit_mini.weight=1"),
         ),
         frozenset({"flat", "learned"}),
@@ -139,14 +179,25 @@ RUNS = {
         "memorised",
         "one training task, and no turn to look around",
         "flat worse learned",
-        *("env.train.num_tasks=1", "env.max_turns=1", "training.num_steps=21", "training.learning_rate=1.2e-3"),
+        *(
+            "env.train.num_tasks=1",
+            "env.max_turns=1",
+            "training.num_steps=21",
+            "training.learning_rate=1.2e-3",
+        ),
         *("training.prompts_per_step=1", "training.group_size=16", "evaluation.every=3"),
     ),
     "slow_tools": _broken(
-        "waiting", "interviews take long", "flat learned", "env.serve=faults:Slow", "training.num_steps=8"
+        "waiting",
+        "interviews take long",
+        "flat learned",
+        "env.serve=faults:Slow",
+        "training.num_steps=8",
     ),
     "good_default": Planted(
-        "the embedded default, seed 1, 36 steps", ("seed=1", "training.num_steps=36", *SLOWLY), frozenset({"learned"})
+        "the embedded default, seed 1, 36 steps",
+        ("seed=1", "training.num_steps=36", *SLOWLY),
+        frozenset({"learned"}),
     ),
     "good_short": Planted(
         "the embedded default, stopped after 14 steps",
@@ -157,11 +208,17 @@ RUNS = {
     "good_seed_3": _good("seed 3", "seed=3"),
     "good_dr_grpo": _good("dr_grpo", "algorithm=dr_grpo"),
     "good_gspo": _good("gspo, two updates a step", "algorithm=gspo", "training.updates_per_step=2"),
-    "good_cispo": _good("cispo, two updates a step", "algorithm=cispo", "training.updates_per_step=2"),
+    "good_cispo": _good(
+        "cispo, two updates a step", "algorithm=cispo", "training.updates_per_step=2"
+    ),
     "good_kl": _good("a KL penalty", "training.kl_coef=0.01"),
     "good_clip_higher": _good(
         "DAPO's clipping and masks, two updates a step",
-        *("algorithm.clip_high=0.28", "algorithm.mask_truncated=true", "training.updates_per_step=2"),
+        *(
+            "algorithm.clip_high=0.28",
+            "algorithm.mask_truncated=true",
+            "training.updates_per_step=2",
+        ),
     ),
     "good_during": _good("evaluations while training", "evaluation.every=3", "seed=4"),
 }

@@ -14,7 +14,9 @@ ABOUT = {"name": "bash", "description": "Run a command."}
 
 
 def bash(arguments):
-    ran = subprocess.run(["bash", "-c", arguments.get("command", "")], capture_output=True, text=True)
+    ran = subprocess.run(
+        ["bash", "-c", arguments.get("command", "")], capture_output=True, text=True
+    )
     return ran.stdout + ran.stderr
 
 
@@ -23,25 +25,39 @@ def note(thoughts):
 
 
 def chat(client, messages):
-    how = {"model": "policy", "tools": [{"type": "function", "function": {**ABOUT, "parameters": BASH}}]}
+    how = {
+        "model": "policy",
+        "tools": [{"type": "function", "function": {**ABOUT, "parameters": BASH}}],
+    }
     with client.chat.completions.stream(messages=messages, **how) as events:
         message = events.get_final_completion().choices[0].message
     note(getattr(message, "reasoning_content", ""))
     results = [
-        {"role": "tool", "tool_call_id": call.id, "content": bash(json.loads(call.function.arguments))}
+        {
+            "role": "tool",
+            "tool_call_id": call.id,
+            "content": bash(json.loads(call.function.arguments)),
+        }
         for call in message.tool_calls or ()
     ]
     return [message.model_dump(exclude_none=True)], results
 
 
 def responses(client, items):
-    tools = [{"type": "function", **ABOUT, "parameters": BASH, "strict": False}, {"type": "web_search"}]
+    tools = [
+        {"type": "function", **ABOUT, "parameters": BASH, "strict": False},
+        {"type": "web_search"},
+    ]
     how = {"model": "policy", "input": items, "store": False, "tools": tools}
     with client.responses.stream(**how) as events:
         output = events.until_done().get_final_response().output
     note(one.content[0].text for one in output if one.type == "reasoning")
     results = [
-        {"type": "function_call_output", "call_id": call.call_id, "output": bash(json.loads(call.arguments))}
+        {
+            "type": "function_call_output",
+            "call_id": call.call_id,
+            "output": bash(json.loads(call.arguments)),
+        }
         for call in output
         if call.type == "function_call"
     ]
@@ -49,7 +65,12 @@ def responses(client, items):
 
 
 def anthropic(client, messages):
-    how = {"model": "policy", "max_tokens": 100, "tools": [{**ABOUT, "input_schema": BASH}], "messages": messages}
+    how = {
+        "model": "policy",
+        "max_tokens": 100,
+        "tools": [{**ABOUT, "input_schema": BASH}],
+        "messages": messages,
+    }
     with client.messages.stream(**how) as events:
         blocks = events.get_final_message().content
     note(one.thinking for one in blocks if one.type == "thinking")
@@ -58,7 +79,10 @@ def anthropic(client, messages):
         for one in blocks
         if one.type == "tool_use"
     ]
-    assistant = {"role": "assistant", "content": [one.model_dump(exclude_none=True) for one in blocks]}
+    assistant = {
+        "role": "assistant",
+        "content": [one.model_dump(exclude_none=True) for one in blocks],
+    }
     return [assistant], [{"role": "user", "content": results}] if results else []
 
 

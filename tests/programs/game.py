@@ -19,7 +19,11 @@ class Game:
 
     def step(self, text):
         self.number += 1
-        return {"observations": [MORE], "reward": score(text) if self.number > 1 else None, "done": self.number > 1}
+        return {
+            "observations": [MORE],
+            "reward": score(text) if self.number > 1 else None,
+            "done": self.number > 1,
+        }
 
 
 if __name__ == "__main__":

@@ -37,7 +37,9 @@ def ask(wire, messages, name="bash", number=0):
         message = whole["choices"][0]["message"]
         return [message], message["content"] or ""
     if wire == "responses":
-        return whole["output"], "".join(one["content"][0]["text"] for one in whole["output"] if "content" in one)
+        return whole["output"], "".join(
+            one["content"][0]["text"] for one in whole["output"] if "content" in one
+        )
     message = {"role": "assistant", "content": whole["content"]}
     return [message], "".join(one.get("text", "") for one in whole["content"])
 

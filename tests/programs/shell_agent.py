@@ -14,37 +14,59 @@ import urllib.error
 import urllib.request
 
 BASH = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
-TOOLS = [{"type": "function", "function": {"name": "bash", "description": "Run a command.", "parameters": BASH}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "bash", "description": "Run a command.", "parameters": BASH},
+    }
+]
 
 
 def post(url, body, **more):
-    headers = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}", "Content-Type": "application/json", **more}
-    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as answer:
+    headers = {
+        "Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}",
+        "Content-Type": "application/json",
+        **more,
+    }
+    with urllib.request.urlopen(
+        urllib.request.Request(url, json.dumps(body).encode(), headers)
+    ) as answer:
         return json.loads(answer.read() or "null")
 
 
 def ask(messages, flags=(), tools=TOOLS, **more):
-    extra = {name: json.loads(value) for name, _, value in (one.partition("=") for one in flags) if value}
+    extra = {
+        name: json.loads(value) for name, _, value in (one.partition("=") for one in flags) if value
+    }
     body = {"model": os.environ["XP_MODEL"], "messages": messages, "tools": tools, **extra}
-    return post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, **more)["choices"][0]["message"]
+    return post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, **more)["choices"][0][
+        "message"
+    ]
 
 
 def main(prompt_file, *flags):
     with open(prompt_file) as file:
-        messages = [{"role": "system", "content": "You use bash."}, {"role": "user", "content": file.read()}]
+        messages = [
+            {"role": "system", "content": "You use bash."},
+            {"role": "user", "content": file.read()},
+        ]
     while True:
         message = ask(messages, flags)
         if "retry" in flags:
             assert ask(messages, flags, **{"x-stainless-retry-count": "1"}) == message
         if "parallel" in flags:
-            other = threading.Thread(target=ask, args=([{"role": "user", "content": "A title?"}],), daemon=True)
+            other = threading.Thread(
+                target=ask, args=([{"role": "user", "content": "A title?"}],), daemon=True
+            )
             other.start()
             time.sleep(0.5)
         messages.append(message)
         for call in message.get("tool_calls") or ():
             command = json.loads(call["function"]["arguments"]).get("command", "")
             ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": ran.stdout + ran.stderr})
+            messages.append(
+                {"role": "tool", "tool_call_id": call["id"], "content": ran.stdout + ran.stderr}
+            )
         if "late" in flags:
             time.sleep(600)
         if "rewrite" in flags:

@@ -26,7 +26,9 @@ def main(prompt_file):
         messages.append(message)
         for call in calls:
             function = call["function"]
-            result = tool("tools/call", name=function["name"], arguments=json.loads(function["arguments"]))
+            result = tool(
+                "tools/call", name=function["name"], arguments=json.loads(function["arguments"])
+            )
             text = result["content"][0]["text"]
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
 

@@ -20,7 +20,12 @@ from xp.envs.openreward import OpenRewardProvider
 from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult
 
-PATIENT = {"create_timeout_s": 200.0, "call_timeout_s": 200.0, "episode_timeout_s": 250.0, "retries_per_episode": 0}
+PATIENT = {
+    "create_timeout_s": 200.0,
+    "call_timeout_s": 200.0,
+    "episode_timeout_s": 250.0,
+    "retries_per_episode": 0,
+}
 """Deadlines that ordinary requests meet on a busy machine, too."""
 TASK = Task("fake", "train", 2)
 """Count to two."""

@@ -22,7 +22,11 @@ from xp.episode.episode import Episode
 AT_ONCE = 8
 SANDBOXED = "tests.envs_under_test.sandboxed:Sandboxed"
 TURNS = {
-    "harbor": [call("bash", command="sleep 600 & touch left"), call("bash", command="echo hello > hello.txt"), "Done."],
+    "harbor": [
+        call("bash", command="sleep 600 & touch left"),
+        call("bash", command="echo hello > hello.txt"),
+        "Done.",
+    ],
     "ors": [call("run"), call("run"), call("submit")],
 }
 """Each episode leaves a process in its sandbox."""
@@ -45,7 +49,9 @@ def main(kind: str, folder: str, log: str, seed: int) -> None:
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         while True:
-            list(pool.map(play, [draws.randrange(len(TURNS[kind]) + 1) for _ in range(4 * AT_ONCE)]))
+            list(
+                pool.map(play, [draws.randrange(len(TURNS[kind]) + 1) for _ in range(4 * AT_ONCE)])
+            )
 
 
 if __name__ == "__main__":

@@ -61,7 +61,9 @@ class Fault:
         act = getattr(owner, name)
         setattr(owner, name, lambda *args: (self.at(point), act(*args))[1])
 
-    def after(self, owner: Any, name: str, point: str, when: Callable[..., bool] = lambda *_: True) -> None:
+    def after(
+        self, owner: Any, name: str, point: str, when: Callable[..., bool] = lambda *_: True
+    ) -> None:
         act = getattr(owner, name)
 
         def acted(*args: Any) -> Any:
@@ -90,8 +92,12 @@ def main(fault: Fault, config: str) -> int:
     fault.before(xp.tasks.prepare, "find_whole", "start")
     fault.before(xp.tasks.prepare, "_build", "locked")
     fault.before(xp.tasks.fetch.Fetcher, "run", "planned")
-    fault.after(xp.tasks.fetch.Fetcher, "_take", "task", lambda *args: isinstance(args[-1], ShardEntry))
-    fault.while_replacing(xp.tasks.shards, lambda path: path.name.startswith("shard-"), "shard-temporary")
+    fault.after(
+        xp.tasks.fetch.Fetcher, "_take", "task", lambda *args: isinstance(args[-1], ShardEntry)
+    )
+    fault.while_replacing(
+        xp.tasks.shards, lambda path: path.name.startswith("shard-"), "shard-temporary"
+    )
     fault.after(xp.tasks.shards.WorkDirectory, "write", "shard")
     fault.while_replacing(xp.tasks.build, lambda path: path.name == TABLE, "merge")
     fault.before(xp.tasks.build, "publish", "before-commit")

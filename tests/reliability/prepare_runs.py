@@ -56,13 +56,17 @@ class Runs:
     def leftovers(self) -> list[str]:
         """Everything in the store that is neither the set nor its lock."""
         names = (path.name for path in (self.root / "tasks").iterdir())
-        return sorted(name for name in names if name not in (self.path.name, f".{self.path.name}.lock"))
+        return sorted(
+            name for name in names if name not in (self.path.name, f".{self.path.name}.lock")
+        )
 
 
 def new_runs(root: Path, **behaviour: object) -> Runs:
     """A small world in `root`, whose request is the same wherever it lies."""
     root.mkdir(parents=True, exist_ok=True)
-    world = FakeWorld(root, **{"splits": {"train": 300, "test": 40}, "latency_s": 0.01, **behaviour})
+    world = FakeWorld(
+        root, **{"splits": {"train": 300, "test": 40}, "latency_s": 0.01, **behaviour}
+    )
     member = world.member()
     member = replace(member, env=replace(member.env, target="behaviour.json"))
     return Runs(world, replace(world.config(concurrency=8), members={"fake": member}))

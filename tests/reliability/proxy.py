@@ -36,7 +36,10 @@ class Exchange:
         reader, writer = await asyncio.open_connection(place.hostname, place.port)
         own = {"host": place.netloc}
         headers = {**self.headers, **own, "x-api-key": self.upstream.key, "connection": "close"}
-        lines = [f"{self.method} {self.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        lines = [
+            f"{self.method} {self.path} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in headers.items()),
+        ]
         writer.write("\r\n".join([*lines, "", ""]).encode() + self.body)
         await writer.drain()
         self.to_upstream = writer  # A StreamWriter that is collected closes its connection.
@@ -47,7 +50,11 @@ class Exchange:
         await self.writer.drain()
 
     async def answer(
-        self, status: int, body: bytes = b"{}", kind: str = "application/json", headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        body: bytes = b"{}",
+        kind: str = "application/json",
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         lines = [
             f"HTTP/1.1 {status} x",
@@ -157,7 +164,10 @@ class FaultProxy:
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, path, _ = head[0].split(" ")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])}
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in head[1:-2])
+        }
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         exchange = Exchange(method, path, headers, body, writer, self.upstream)
         self.seen.append(exchange)
@@ -207,7 +217,9 @@ def closed_after_200(kind: str = EVENT_STREAM) -> Fault:
 
     async def fault(exchange: Exchange) -> None:
         await (await exchange.execute()).read()
-        await exchange.send(f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n".encode())
+        await exchange.send(
+            f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n".encode()
+        )
 
     return fault
 
@@ -257,11 +269,19 @@ def streamed(result: str, executed: bool = True) -> Fault:
     """Execute, and give back `result` in place of the real result."""
     lines = result.split("\n")
     data = "\n".join(f"data: {line}" for line in lines)
-    return replied(f"event: task_id\ndata: t\n\nevent: end\n{data}\n\n".encode(), EVENT_STREAM, executed)
+    return replied(
+        f"event: task_id\ndata: t\n\nevent: end\n{data}\n\n".encode(), EVENT_STREAM, executed
+    )
 
 
 def output(**changes: Any) -> Fault:
     """A tool's reply that is right but for `changes`; a change to `...` removes the key."""
-    value = {"blocks": [{"type": "text", "text": "x"}], "metadata": None, "reward": 1.0, "finished": True, **changes}
+    value = {
+        "blocks": [{"type": "text", "text": "x"}],
+        "metadata": None,
+        "reward": 1.0,
+        "finished": True,
+        **changes,
+    }
     kept = {name: item for name, item in value.items() if item is not ...}
     return streamed(json.dumps({"ok": True, "output": kept}))

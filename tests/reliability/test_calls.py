@@ -30,7 +30,9 @@ LOST: dict[str, Fault] = {
 REFUSED: dict[str, Fault] = {
     "429": faults.status(429),
     "429 with Retry-After": faults.status(429, {"Retry-After": "1"}),
-    "503 of a backend that is starting": faults.status(503, {"X-Backend-State": "starting", "Retry-After": "1"}),
+    "503 of a backend that is starting": faults.status(
+        503, {"X-Backend-State": "starting", "Retry-After": "1"}
+    ),
 }
 
 
@@ -84,7 +86,9 @@ def test_a_refused_call_is_tried_again_and_runs_once(world: World, name: str) ->
     episode = world.episode()
     began = time.monotonic()
     assert episode.step(call("inc")).status is EpisodeStatus.ONGOING
-    assert time.monotonic() - began >= (1.0 if "1" in name.removeprefix("429") or "503" in name else retry.BASE_S / 2)
+    assert time.monotonic() - began >= (
+        1.0 if "1" in name.removeprefix("429") or "503" in name else retry.BASE_S / 2
+    )
     assert world.effects.count("inc") == 1
 
 
@@ -123,7 +127,9 @@ def test_a_finish_that_was_lost_is_recognised_by_the_next_call(world: World) -> 
         session.call("inc", {})
 
 
-def test_a_call_on_a_half_open_connection_is_executed_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_on_a_half_open_connection_is_executed_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The id has arrived, then nothing more, and no end of the connection either."""
     monkeypatch.setattr(transport, "SILENCE_S", world.deadline_s(0.5))
     world.proxy.inject("/call", faults.stalled(faults.EVENT))

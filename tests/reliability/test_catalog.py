@@ -60,7 +60,9 @@ def test_the_environment_gets_the_key_as_the_sdk_hands_it_over(world: World) -> 
     assert secrets["api_key"]["allowed_domains"]
 
 
-def test_a_session_is_asked_for_as_the_sdk_asks_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_is_asked_for_as_the_sdk_asks_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With variables of the environment's container, and with a toolset."""
     from openreward import OpenReward
 
@@ -76,7 +78,10 @@ def test_a_session_is_asked_for_as_the_sdk_asks_for_it(world: World, monkeypatch
         world,
         variant="counter",
         toolset="codex",
-        overrides={"OPENAI_BASE_URL": "http://h/v1", "OPENAI_API_KEY": SecretSource(from_env="MY_KEY")},
+        overrides={
+            "OPENAI_BASE_URL": "http://h/v1",
+            "OPENAI_API_KEY": SecretSource(from_env="MY_KEY"),
+        },
     )
     with pytest.raises(NotOffered):
         provider.open(Task("fake", "train", 2))
@@ -87,15 +92,25 @@ def test_a_session_is_asked_for_as_the_sdk_asks_for_it(world: World, monkeypatch
 
 def sent(world: World) -> list[dict[str, Any]]:
     """Bodies of the newest requests for a session and for its creation."""
-    return [json.loads(world.proxy.requests(path)[-1].body) for path in ("/create_session", "/create")]
+    return [
+        json.loads(world.proxy.requests(path)[-1].body) for path in ("/create_session", "/create")
+    ]
 
 
-@pytest.mark.parametrize(("target", "variant"), [("Org/Other", None), ("Org/Two", None), ("Org/Any", "Two")])
+@pytest.mark.parametrize(
+    ("target", "variant"), [("Org/Other", None), ("Org/Two", None), ("Org/Any", "Two")]
+)
 def test_of_several_environments_the_one_of_the_targets_name_is_meant(
     world: World, target: str, variant: str | None
 ) -> None:
-    world.proxy.inject("/list_environments", faults.replied(b'["one", "two"]', executed=False), times=99)
-    world.proxy.inject("/two/splits", faults.replied(b'[{"name": "train", "type": "train"}]', executed=False), times=99)
+    world.proxy.inject(
+        "/list_environments", faults.replied(b'["one", "two"]', executed=False), times=99
+    )
+    world.proxy.inject(
+        "/two/splits",
+        faults.replied(b'[{"name": "train", "type": "train"}]', executed=False),
+        times=99,
+    )
     provider = catalog(world, target, variant)
     if target == "Org/Other":
         with pytest.raises(ProtocolError, match="one, two: say which by `variant`"):

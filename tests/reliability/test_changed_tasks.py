@@ -62,8 +62,9 @@ def test_descriptions_that_differ_while_the_prompts_are_the_same_are_said(
     load: Load, capsys: pytest.CaptureFixture[str]
 ) -> None:
     num_tasks = load("signed")
-    assert f"describes {num_tasks} of {num_tasks} tasks differently now; their prompts are the same" in (
-        capsys.readouterr().out
+    assert (
+        f"describes {num_tasks} of {num_tasks} tasks differently now; their prompts are the same"
+        in (capsys.readouterr().out)
     )
 
 
@@ -82,7 +83,9 @@ def test_rows_that_were_read_anew_from_a_changed_file_end_the_stage(
     )
 
     def write(sign: str) -> None:
-        lines = [{"prompt": f"{n} {sign} 3?", "label": str(eval(f"{n} {sign} 3"))} for n in range(9)]
+        lines = [
+            {"prompt": f"{n} {sign} 3?", "label": str(eval(f"{n} {sign} 3"))} for n in range(9)
+        ]
         (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, lines)))
 
     monkeypatch.syspath_prepend(tmp_path)
@@ -94,6 +97,8 @@ def test_rows_that_were_read_anew_from_a_changed_file_end_the_stage(
     (tmp_path / "prepare.json").write_text(config.to_json())
     assert len(load_tasks(made.path, tmp_path, "train")) == 9
     write("*")
-    with pytest.raises(XpError, match=r"sums:rows\) has other tasks than those that were prepared: 9 of 9") as raised:
+    with pytest.raises(
+        XpError, match=r"sums:rows\) has other tasks than those that were prepared: 9 of 9"
+    ) as raised:
         load_tasks(made.path, tmp_path, "train")
     assert raised.value.code is ExitCode.TASKS

@@ -33,8 +33,13 @@ def place(tmp_path: Path) -> Path:
 
 def plan(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "xp", "plan", *arguments]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH"))))}
-    return subprocess.run(words, cwd=place, env=environ, capture_output=True, text=True, check=False)
+    environ = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH")))),
+    }
+    return subprocess.run(
+        words, cwd=place, env=environ, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,9 @@ def plan(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=lambda setting: setting[-1],
 )
-def test_plan_runs_no_code_of_a_spec_but_names_modules(place: Path, setting: tuple[str, ...]) -> None:
+def test_plan_runs_no_code_of_a_spec_but_names_modules(
+    place: Path, setting: tuple[str, ...]
+) -> None:
     done = plan(place, *setting)
     assert done.returncode == ExitCode.OK, done.stderr
     assert "would import modules: theirs" in done.stdout
@@ -62,18 +69,39 @@ def test_plan_runs_no_code_of_a_spec_but_names_modules(place: Path, setting: tup
             ("env=inspect", "env.target={place}/theirs/envs.py@one"),
             "would import the task of inspect_ai: {place}/theirs",
         ),
-        (("env=inspect", "env.target=theirs/one"), "would import the task of inspect_ai: theirs/one"),
-        (("env=openreward", "env.serve=elsewhere.envs:Env", "env.python={place}/python"), "modules: elsewhere"),
-        (("env=verifiers", "env.target=owner/their-pack", "env.python={place}/python"), "modules: their_pack"),
+        (
+            ("env=inspect", "env.target=theirs/one"),
+            "would import the task of inspect_ai: theirs/one",
+        ),
+        (
+            ("env=openreward", "env.serve=elsewhere.envs:Env", "env.python={place}/python"),
+            "modules: elsewhere",
+        ),
+        (
+            ("env=verifiers", "env.target=owner/their-pack", "env.python={place}/python"),
+            "modules: their_pack",
+        ),
         (("env=verifiers", "env.target=owner/their-pack"), "modules: their_pack"),
         (
-            ("env=multiply", "env.judge={{rubric: r, model: {{url: 'https://theirs.example', name: m, key: MY_KEY}}}}"),
+            (
+                "env=multiply",
+                "env.judge={{rubric: r, model: {{url: 'https://theirs.example', name: m, key: MY_KEY}}}}",
+            ),
             "would send tasks, answers and MY_KEY to the judge at https://theirs.example",
         ),
         (("env=multiply", "env.group_reward_fn=theirs.envs:one"), "modules: theirs"),
-        (("env=harbor", "env.target={place}/tasks", "env.sandbox=none"), "would run the programs of the tasks in: "),
-        (("env=harness", "env.rows=a:b", "env.options.command=python {place}/x.py"), "would start the program: python"),
-        (("backend.runtime.python={place}/python",), "would start the Python of the jobs: {place}/python"),
+        (
+            ("env=harbor", "env.target={place}/tasks", "env.sandbox=none"),
+            "would run the programs of the tasks in: ",
+        ),
+        (
+            ("env=harness", "env.rows=a:b", "env.options.command=python {place}/x.py"),
+            "would start the program: python",
+        ),
+        (
+            ("backend.runtime.python={place}/python",),
+            "would start the Python of the jobs: {place}/python",
+        ),
         (
             ("env=openenv_coding", "env.image=theirs:1", "env.serve=null"),
             "would start the image of an environment: theirs:1",
@@ -92,7 +120,11 @@ def test_plan_says_which_code_another_python_or_a_task_would_run(
 
 def loaded_by_slime() -> list[str]:
     """Slime's own flags with a path, which it loads as functions, and those of Megatron and SGLang that name code."""
-    of_slime = [name for name, flag in catalog().flags.items() if flag.origin == "slime" and name.endswith("-path")]
+    of_slime = [
+        name
+        for name, flag in catalog().flags.items()
+        if flag.origin == "slime" and name.endswith("-path")
+    ]
     return sorted({*of_slime, "--spec", "--sglang-custom-weight-loader"})
 
 
@@ -107,19 +139,42 @@ def test_each_flag_by_which_slime_loads_code_is_shown(flag: str) -> None:
     ("override", "shown"),
     [
         ("spec=[theirs,one]", "spec=['theirs', 'one']"),
-        ("rollout-sample-hook-path=[theirs.envs.one]", "rollout-sample-hook-path=['theirs.envs.one']"),
-        ("sglang-forward-hooks=[{hook_factory: 'a:b'}]", "sglang-forward-hooks=[{'hook_factory': 'a:b'}]"),
-        ("a={worker_extension_cls: theirs.envs.Env}", "a={'worker_extension_cls': 'theirs.envs.Env'}"),
+        (
+            "rollout-sample-hook-path=[theirs.envs.one]",
+            "rollout-sample-hook-path=['theirs.envs.one']",
+        ),
+        (
+            "sglang-forward-hooks=[{hook_factory: 'a:b'}]",
+            "sglang-forward-hooks=[{'hook_factory': 'a:b'}]",
+        ),
+        (
+            "a={worker_extension_cls: theirs.envs.Env}",
+            "a={'worker_extension_cls': 'theirs.envs.Env'}",
+        ),
         ("a='{b: theirs.envs.Env}'", "a={b: theirs.envs.Env}"),
         ("trust-remote-code=true", "trust-remote-code=True"),
-        ("a={lr-decay-style: cosine, clip-grad: 1.5}", "a={'lr-decay-style': 'cosine', 'clip-grad': 1.5}"),
-        *((f"{harmless}", None) for harmless in ("lr-decay-style=cosine", "use-tis=true", "trust-remote-code=false")),
+        (
+            "a={lr-decay-style: cosine, clip-grad: 1.5}",
+            "a={'lr-decay-style': 'cosine', 'clip-grad': 1.5}",
+        ),
+        *(
+            (f"{harmless}", None)
+            for harmless in ("lr-decay-style=cosine", "use-tis=true", "trust-remote-code=false")
+        ),
     ],
 )
 @pytest.mark.parametrize("place", ["backend", "sft"])
-def test_code_that_an_override_names_in_any_form_is_shown(place: str, override: str, shown: str | None) -> None:
-    lines = [line for line in named_code(compose([*SLIME, f"{place}.overrides.{override}"])) if "may import" in line]
-    assert [f"may import it: {place}.overrides.{shown}" in line for line in lines] == [True] * (shown is not None)
+def test_code_that_an_override_names_in_any_form_is_shown(
+    place: str, override: str, shown: str | None
+) -> None:
+    lines = [
+        line
+        for line in named_code(compose([*SLIME, f"{place}.overrides.{override}"]))
+        if "may import" in line
+    ]
+    assert [f"may import it: {place}.overrides.{shown}" in line for line in lines] == [True] * (
+        shown is not None
+    )
 
 
 def test_plan_and_trust_show_the_same_code(place: Path) -> None:
@@ -144,7 +199,9 @@ def test_plan_of_a_run_directory_runs_no_code_of_it(place: Path) -> None:
     assert sorted(place.rglob("*")) == before
 
 
-@pytest.mark.parametrize("names", [("theirs/__init__.py",), ("__init__.py", "hydra_optuna_sweeper/__init__.py")])
+@pytest.mark.parametrize(
+    "names", [("theirs/__init__.py",), ("__init__.py", "hydra_optuna_sweeper/__init__.py")]
+)
 def test_a_working_directory_offers_hydra_no_plugin(place: Path, names: tuple[str, ...]) -> None:
     for name in names:
         file = place / "hydra_plugins" / name

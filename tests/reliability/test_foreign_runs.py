@@ -47,12 +47,16 @@ def outputs(tmp_path: Path) -> Path:
 def every_command(outputs: Path, name: str) -> dict[str, int]:
     """The exit codes of all that looks at runs."""
     names = {"list": [], "show": [name], "logs": [name], "cancel": [name], "compare": [name]}
-    codes = {word: main(["runs", word, *rest, f"outputs={outputs}"]) for word, rest in names.items()}
+    codes = {
+        word: main(["runs", word, *rest, f"outputs={outputs}"]) for word, rest in names.items()
+    }
     return codes | {"resume": main([f"resume={name}", f"outputs={outputs}"])}
 
 
 @pytest.mark.parametrize("run_id", ["../../thesis", "-rf", "other", 7])
-def test_a_record_with_another_run_id_is_refused(outputs: Path, home: Path, calls: Path, run_id: Any) -> None:
+def test_a_record_with_another_run_id_is_refused(
+    outputs: Path, home: Path, calls: Path, run_id: Any
+) -> None:
     leave_run(outputs, "theirs", record(run_id, native_id=None))
     make_ours(outputs / "runs/theirs")
     before = contents(home), contents(outputs)
@@ -110,7 +114,9 @@ def test_a_strangers_running_run_is_shown_and_not_stopped(
     assert "runs trust mine" in shown.err
 
 
-def test_a_sweep_neither_resumes_nor_counts_a_run_of_somebody_else(outputs: Path, calls: Path) -> None:
+def test_a_sweep_neither_resumes_nor_counts_a_run_of_somebody_else(
+    outputs: Path, calls: Path
+) -> None:
     spec = compose([f"outputs={outputs}"])
     for name, status in (("cut", "failed"), ("done", "succeeded"), ("left", "running")):
         leave_run(outputs, name, record(name, status=status), spec)
@@ -127,7 +133,9 @@ def test_a_trusted_run_is_asked_about_and_continued(outputs: Path, calls: Path) 
     assert "scontrol --oneliner show job 7" in calls.read_text()
 
 
-def test_copies_of_runs_and_other_users_runs_are_foreign(outputs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_runs_and_other_users_runs_are_foreign(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = leave_run(outputs, "run", record("run"))
     assert not is_ours(run)
     with pytest.raises(XpError, match="was begun elsewhere, so its tokenizer is not loaded"):

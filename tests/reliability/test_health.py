@@ -30,8 +30,14 @@ def test_too_many_void_episodes_stop_the_run_with_their_code(world: World, tmp_p
     steps = pytest.importorskip("xp.backends.trl.worker.steps", reason="TRL is not installed")
     from xp.episode.metrics_file import MetricsFile
 
-    limits = {"training__max_void_fraction": 0.2, "training__group_size": 2, "training__on_symptom": OnSymptom.OFF}
-    config: Any = SimpleNamespace(spec=run_spec(**limits), places=PLACES, num_steps=1, updates_per_rollout=1)
+    limits = {
+        "training__max_void_fraction": 0.2,
+        "training__group_size": 2,
+        "training__on_symptom": OnSymptom.OFF,
+    }
+    config: Any = SimpleNamespace(
+        spec=run_spec(**limits), places=PLACES, num_steps=1, updates_per_rollout=1
+    )
     log = steps.TRLStepLog(config, MetricsFile(tmp_path / "metrics.jsonl", "train", 1))
     log.episodes(outcomes(world, 10, 2), 1.0)
     with pytest.raises(XpError, match="ResponseLost") as caught:
@@ -42,4 +48,6 @@ def test_too_many_void_episodes_stop_the_run_with_their_code(world: World, tmp_p
 
 def test_a_reward_is_none_exactly_when_the_episode_is_void(world: World) -> None:
     found: list[EpisodeResult] = [one.outcome for one in outcomes(world, 6, 3)]
-    assert [outcome.reward is None for outcome in found] == [outcome.status is EpisodeStatus.VOID for outcome in found]
+    assert [outcome.reward is None for outcome in found] == [
+        outcome.status is EpisodeStatus.VOID for outcome in found
+    ]

@@ -92,7 +92,9 @@ SUMMARISED: dict[str, Any] = {
 }
 
 
-def run_all(outputs: Path, capsys: pytest.CaptureFixture[str], commands: tuple[tuple[str, ...], ...]) -> dict[str, str]:
+def run_all(
+    outputs: Path, capsys: pytest.CaptureFixture[str], commands: tuple[tuple[str, ...], ...]
+) -> dict[str, str]:
     """Output of each command; one that raises, hangs or ends with an untyped code fails the test."""
     told = {}
     for words in commands:
@@ -139,7 +141,13 @@ EPISODE: dict[str, Any] = {
     "index": 1,
     "sample": 0,
     "messages": [],
-    "outcome": {"reward": 0.5, "status": "finished", "num_turns": 1, "num_tool_calls": 0, "num_malformed": 0},
+    "outcome": {
+        "reward": 0.5,
+        "status": "finished",
+        "num_turns": 1,
+        "num_tool_calls": 0,
+        "num_malformed": 0,
+    },
     "tokens": {"prompt": 1, "generated": 1, "observed": 1},
     "elapsed_s": 1.0,
 }
@@ -149,10 +157,25 @@ EPISODE: dict[str, Any] = {
     ("path", "value"),
     [
         *((["summary", "reward", "value"], value) for value in (*NUMBERS, "null")),
-        *((["summary", name], "1e999") for name in ("reward", "passes", "num_episodes", "pass_threshold")),
+        *(
+            (["summary", name], "1e999")
+            for name in ("reward", "passes", "num_episodes", "pass_threshold")
+        ),
         (["tasks", "whodunit_mini/test/769", "rewards"], "NaN"),
-        *((path, '"x"') for path in (["summary"], ["tasks"], ["held_out"], ["held_out", "x", "num_trained_on"], [])),
-        *((path, "null") for path in (["summary"], ["scoring"], ["scoring", "whodunit_mini"], ["held_out"], [])),
+        *(
+            (path, '"x"')
+            for path in (
+                ["summary"],
+                ["tasks"],
+                ["held_out"],
+                ["held_out", "x", "num_trained_on"],
+                [],
+            )
+        ),
+        *(
+            (path, "null")
+            for path in (["summary"], ["scoring"], ["scoring", "whodunit_mini"], ["held_out"], [])
+        ),
     ],
 )
 def test_a_value_of_an_evaluation_that_is_none_is_refused(
@@ -170,7 +193,12 @@ def test_a_summary_of_another_shape_is_one_line_of_the_list(
     outputs: Path, path: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave(outputs / SUMMARY, path, '"x"')
-    lists = (("runs", "list"), ("eval", "list"), ("eval", "list", "--markdown"), ("eval", "list", "--json"))
+    lists = (
+        ("runs", "list"),
+        ("eval", "list"),
+        ("eval", "list", "--markdown"),
+        ("eval", "list", "--json"),
+    )
     wanted = (*lists, ("runs", "show", "good"), ("runs", "compare", "--paired", "good", "bad"))
     told = run_all(outputs, capsys, wanted)
     assert "bad" in told["eval list"]
@@ -187,11 +215,16 @@ def leave(file: Path, path: list[str], value: str) -> None:
     file.write_text(json.dumps(whole if path else "@@").replace('"@@"', value))
 
 
-def test_a_damaged_run_is_one_row_of_the_comparison(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_run_is_one_row_of_the_comparison(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (outputs / "runs/bad/run.json").write_text("[]")
     shutil.copytree(outputs / "runs/good", outputs / "runs/a b")
     assert "unreadable" in run_all(outputs, capsys, (("runs", "compare"),))["runs compare"]
-    assert "unreadable" in run_all(outputs, capsys, (("runs", "compare", "--csv"),))["runs compare --csv"]
+    assert (
+        "unreadable"
+        in run_all(outputs, capsys, (("runs", "compare", "--csv"),))["runs compare --csv"]
+    )
 
 
 def test_a_name_of_an_evaluation_forges_no_row_of_its_table() -> None:
@@ -217,11 +250,20 @@ def leave_private(outputs: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("run.json", "spec.yaml", "metrics.jsonl", "attempt_1", "attempt_1/train", "attempt_1/train/trajectories"),
+        *(
+            "run.json",
+            "spec.yaml",
+            "metrics.jsonl",
+            "attempt_1",
+            "attempt_1/train",
+            "attempt_1/train/trajectories",
+        ),
         *("attempt_1/train/log.txt", "attempt_1/evaluate", "attempt_1/evaluate/after/eval.json"),
     ],
 )
-def test_a_link_to_another_run_is_not_read(outputs: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_link_to_another_run_is_not_read(
+    outputs: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     leave_private(outputs)
     private, link = outputs / "runs/secret", outputs / "runs/bad" / name
     shutil.copytree(outputs / "runs/bad", private)
@@ -236,7 +278,9 @@ def test_a_link_to_another_run_is_not_read(outputs: Path, name: str, capsys: pyt
 
 def test_a_file_that_grows_is_read_to_where_it_is_whole(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    file.write_text('{"step": 1, "stage": "train", "x": 1}\n{"step": 2, "stage": "train", "x": null}\n{"step": 3, "st')
+    file.write_text(
+        '{"step": 1, "stage": "train", "x": 1}\n{"step": 2, "stage": "train", "x": null}\n{"step": 3, "st'
+    )
     assert read_metrics(file, "train") == [
         {"step": 1, "stage": "train", "x": 1},
         {"step": 2, "stage": "train", "x": None},

@@ -29,7 +29,9 @@ os.replace(f"{name}.part", f"{name}.done")
 
 
 @pytest.mark.parametrize("seed", few(range(20), 2))
-def test_a_kill_at_a_random_moment_corrupts_nothing_and_leaves_nothing_running(tmp_path: Path, seed: int) -> None:
+def test_a_kill_at_a_random_moment_corrupts_nothing_and_leaves_nothing_running(
+    tmp_path: Path, seed: int
+) -> None:
     delay = random.Random(seed).uniform(0.05, 1.1)
     first = Supervisor(tmp_path, [STAGE] * 3, grace_s=0.5)
     time.sleep(delay)

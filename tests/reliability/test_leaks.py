@@ -34,7 +34,9 @@ def processes_in(place: Path) -> list[str]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", ["harbor", "ors"])
 @pytest.mark.parametrize("episodes", [1000])
-def test_a_thousand_episodes_with_kills_leave_no_sandbox(kind: str, episodes: int, tmp_path: Path) -> None:
+def test_a_thousand_episodes_with_kills_leave_no_sandbox(
+    kind: str, episodes: int, tmp_path: Path
+) -> None:
     """Half of the ends are SIGKILL, which nothing in the process can answer; the others are SIGTERM."""
     place, log, draws = tmp_path / "sandboxes", tmp_path / "log", random.Random(7)
     place.mkdir()
@@ -52,7 +54,9 @@ def test_a_thousand_episodes_with_kills_leave_no_sandbox(kind: str, episodes: in
         player.wait()
         kills, seen = kills + 1, begun(log)
     print(f"{kind}: {seen} episodes, {kills} kills")
-    assert wait_for(lambda: not left_over(place) and not processes_in(place), 120.0), left_over(place)
+    assert wait_for(lambda: not left_over(place) and not processes_in(place), 120.0), left_over(
+        place
+    )
 
 
 def begun(log: Path) -> int:

@@ -33,7 +33,11 @@ async def _asked(change: dict[str, str]) -> int:
     await endpoint.start()
     try:
         port = str(urlsplit(endpoint.url).port)
-        headers = {"Authorization": f"Bearer {os.environ[KEY_VARIABLE]}", "Host": "127.0.0.1:PORT", **change}
+        headers = {
+            "Authorization": f"Bearer {os.environ[KEY_VARIABLE]}",
+            "Host": "127.0.0.1:PORT",
+            **change,
+        }
         return await asyncio.to_thread(
             _post, int(port), {name: one.replace("PORT", port) for name, one in headers.items()}
         )

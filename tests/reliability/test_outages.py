@@ -28,7 +28,9 @@ from xp.episode.episode import Episode
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
 
 
-def play(world: World, num: int, during: Callable[[int], None] = lambda _: None) -> list[EpisodeResult]:
+def play(
+    world: World, num: int, during: Callable[[int], None] = lambda _: None
+) -> list[EpisodeResult]:
     """Whole episodes beside each other, all of one provider."""
     provider, config = world.provider(), world.config()
 
@@ -44,7 +46,9 @@ def play(world: World, num: int, during: Callable[[int], None] = lambda _: None)
 
 
 def check_each_ran_once(world: World, outcomes: list[EpisodeResult]) -> None:
-    assert [outcome.status for outcome in outcomes] == [EpisodeStatus.FINISHED] * len(outcomes), outcomes
+    assert [outcome.status for outcome in outcomes] == [EpisodeStatus.FINISHED] * len(outcomes), (
+        outcomes
+    )
     assert [outcome.reward for outcome in outcomes] == [1.5] * len(outcomes)
     assert world.effects.count("inc") == 2 * len(outcomes)
     assert world.effects.count("submit") == len(outcomes)
@@ -110,9 +114,13 @@ def test_an_outage_beyond_the_deadline_of_an_opening_ends_there(world: World) ->
 
 
 def test_an_outage_is_said_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.proxy.inject("", faults.status(503), times=2 * SAID_AFTER)  # for two: one of them meets half of it at least
+    world.proxy.inject(
+        "", faults.status(503), times=2 * SAID_AFTER
+    )  # for two: one of them meets half of it at least
     play(world, 2)
-    said = [record.getMessage() for record in caplog.records if "does not answer" in record.getMessage()]
+    said = [
+        record.getMessage() for record in caplog.records if "does not answer" in record.getMessage()
+    ]
     assert len(said) == 1, said
 
 
@@ -137,20 +145,28 @@ def gateway_before(server: LocalServer, num_refused: int, loop: asyncio.Abstract
             return
         upstream, goal = await asyncio.open_connection("127.0.0.1", port)
         own = f"host: 127.0.0.1:{port}\r\nx-api-key: {server.key}\r\n".encode()  # as a gateway does
-        goal.write(first + own + b"".join(line for line in rest if not line.lower().startswith(b"host:")))
+        goal.write(
+            first + own + b"".join(line for line in rest if not line.lower().startswith(b"host:"))
+        )
         await asyncio.gather(pump(reader, goal), pump(upstream, writer))
 
-    started = asyncio.run_coroutine_threadsafe(asyncio.start_server(serve, "127.0.0.1", 0), loop).result(250)
+    started = asyncio.run_coroutine_threadsafe(
+        asyncio.start_server(serve, "127.0.0.1", 0), loop
+    ).result(250)
     return f"http://127.0.0.1:{started.sockets[0].getsockname()[1]}"
 
 
-def test_a_gateways_503_while_an_openenv_session_opens_is_waited_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateways_503_while_an_openenv_session_opens_is_waited_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(retry, "BASE_S", 0.05)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     with LocalServer(f"{OPENENV}:Counter", kind="openenv") as server:
         url = gateway_before(server, 4, loop)
-        config = rules(provider="openenv", target=url, rows="tests.envs_under_test.rows:counts", num_seeds=4)
+        config = rules(
+            provider="openenv", target=url, rows="tests.envs_under_test.rows:counts", num_seeds=4
+        )
         provider = OpenEnvProvider(config, os.environ)
         session = provider.open(Task("x", "train", 0))
         assert session.call("step", {"amount": 7}).reward == 7.0

@@ -24,14 +24,19 @@ def together(runs: Runs, number: int) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("number", few([3, 8], 1))
-def test_of_several_processes_one_builds_and_the_others_wait_for_it(tmp_path: Path, number: int) -> None:
+def test_of_several_processes_one_builds_and_the_others_wait_for_it(
+    tmp_path: Path, number: int
+) -> None:
     runs = new_runs(tmp_path)
     ends = together(runs, number)
     assert [end for end in ends if end[0] != 0] == []
     assert len(ends) == number
     assert set(runs.world.opened().values()) == {1}
     assert len(runs.world.opened()) == 340
-    assert sum("built by another process" in said or "recognised" in said for _, said in ends) == number - 1
+    assert (
+        sum("built by another process" in said or "recognised" in said for _, said in ends)
+        == number - 1
+    )
     assert runs.leftovers() == []
 
 
@@ -85,13 +90,17 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no manifest": lambda path: (path / "manifest.json").unlink(),
     "no table": lambda path: (path / "tasks.parquet").unlink(),
     "an edited manifest": lambda path: (path / "manifest.json").write_text("{}"),
-    "a manifest that is no text": lambda path: (path / "manifest.json").write_bytes(b"\xff\xfe\x00"),
+    "a manifest that is no text": lambda path: (path / "manifest.json").write_bytes(
+        b"\xff\xfe\x00"
+    ),
     "of another request": foreign,
 }
 
 
 @pytest.mark.parametrize("damage", few(DAMAGE, 2))
-def test_a_damaged_set_is_set_aside_and_built_again_with_one_warning(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_set_is_set_aside_and_built_again_with_one_warning(
+    tmp_path: Path, damage: str
+) -> None:
     runs = new_runs(tmp_path, latency_s=0.0)
     assert runs.finish()[0] == 0
     before = runs.files()
@@ -118,7 +127,9 @@ def limit_file_size(num_bytes: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("num_bytes", few([4000, 64, 15000], 1))
-def test_a_full_disk_is_said_with_its_place_and_loses_nothing(tmp_path: Path, num_bytes: int) -> None:
+def test_a_full_disk_is_said_with_its_place_and_loses_nothing(
+    tmp_path: Path, num_bytes: int
+) -> None:
     runs = new_runs(tmp_path, latency_s=0.0, log="/dev/null")
     older = of_another_request(tmp_path / "older")
     shutil.copytree(older.path, tmp_path / "tasks" / older.path.name)
@@ -133,7 +144,9 @@ def test_a_full_disk_is_said_with_its_place_and_loses_nothing(tmp_path: Path, nu
 
 
 @pytest.mark.parametrize("place", ["tasks", "tasks/{key}.work"])
-def test_a_place_that_cannot_be_written_fails_before_the_environment_is_asked(tmp_path: Path, place: str) -> None:
+def test_a_place_that_cannot_be_written_fails_before_the_environment_is_asked(
+    tmp_path: Path, place: str
+) -> None:
     runs = new_runs(tmp_path)
     blocked = tmp_path / place.format(key=runs.path.name)
     blocked.parent.mkdir(exist_ok=True)
@@ -152,9 +165,13 @@ def wait_until(is_so: Callable[[], bool], limit_s: float = 250.0) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), few([(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)], 1), ids=str
+    ("number", "code"),
+    few([(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)], 1),
+    ids=str,
 )
-def test_a_signal_closes_every_session_and_keeps_what_was_fetched(tmp_path: Path, number: int, code: int) -> None:
+def test_a_signal_closes_every_session_and_keeps_what_was_fetched(
+    tmp_path: Path, number: int, code: int
+) -> None:
     runs = new_runs(tmp_path, latency_s=0.3)
     process = runs.start()
     wait_until(lambda: len(runs.world.closed()) > 50)
@@ -167,4 +184,6 @@ def test_a_signal_closes_every_session_and_keeps_what_was_fetched(tmp_path: Path
     runs.world.forget()
     runs.world.change(latency_s=0.01)
     assert runs.finish()[0] == 0
-    assert len(fetched & set(runs.world.opened())) == 0, "what a stopped run had fetched is not fetched again"
+    assert len(fetched & set(runs.world.opened())) == 0, (
+        "what a stopped run had fetched is not fetched again"
+    )

@@ -20,7 +20,9 @@ MALFORMED: dict[str, Fault] = {
     "HTML that says it is a stream": faults.replied(b"<html>\n<body>hm</body>\n\n", EVENT_STREAM),
     "null": faults.streamed("null"),
     "no ok": faults.streamed("{}"),
-    "a collision of names": faults.streamed('{"ok": false, "error": "x", "reason": "name_collision"}'),
+    "a collision of names": faults.streamed(
+        '{"ok": false, "error": "x", "reason": "name_collision"}'
+    ),
     "no reward": output(reward=...),
     "no finished": output(finished=...),
     "no blocks": output(blocks=...),
@@ -33,7 +35,9 @@ MALFORMED: dict[str, Fault] = {
     "a block is a string": output(blocks=["x"]),
     "a block without a type": output(blocks=[{"text": "x"}]),
     "200,000 brackets": faults.streamed("[" * 200_000),
-    "not UTF-8": faults.replied(b"event: task_id\ndata: t\n\nevent: end\ndata: \xff\xfe\n\n", EVENT_STREAM),
+    "not UTF-8": faults.replied(
+        b"event: task_id\ndata: t\n\nevent: end\ndata: \xff\xfe\n\n", EVENT_STREAM
+    ),
     "pieces in the wrong order": faults.replied(
         b'event: task_id\ndata: t\n\nevent: chunk\ndata: "output": {}}\n\nevent: end\ndata: {"ok": true, \n\n',
         EVENT_STREAM,
@@ -44,7 +48,9 @@ MALFORMED: dict[str, Fault] = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_reply_is_a_protocol_error_and_voids(world: World, name: str) -> None:
-    kinds = (ProtocolError, ResponseLost) if name == "HTML that says it is a stream" else ProtocolError
+    kinds = (
+        (ProtocolError, ResponseLost) if name == "HTML that says it is a stream" else ProtocolError
+    )
     world.proxy.inject("/call", MALFORMED[name], times=99)
     episode = world.episode()
     assert episode.step(call("inc")).status is EpisodeStatus.VOID
@@ -57,7 +63,9 @@ def test_a_malformed_reply_is_a_protocol_error_and_voids(world: World, name: str
 
 
 @pytest.mark.parametrize("reward", [1e30, -1e7, 3e38])
-def test_a_reward_that_no_trainer_can_use_voids_with_the_reason(world: World, reward: float) -> None:
+def test_a_reward_that_no_trainer_can_use_voids_with_the_reason(
+    world: World, reward: float
+) -> None:
     world.proxy.inject("/call", output(reward=reward))
     episode = world.episode(retries_per_episode=1)
     assert episode.step(call("inc")).status is EpisodeStatus.VOID
@@ -70,7 +78,8 @@ def test_long_output_arrives_byte_for_byte_with_whitespace_at_every_offset(world
     dice = random.Random(7)
     for length in (4000, 4090, *range(4093, 4100), 5003, 8190, 8192, 9000, 70_000):
         text = "".join(
-            dice.choice([" ", "  \t", "\n", "\r\n", "x", "é", "\u2028", "𝄞", "\x85"]) for _ in range(length)
+            dice.choice([" ", "  \t", "\n", "\r\n", "x", "é", "\u2028", "𝄞", "\x85"])
+            for _ in range(length)
         )[:length]
         assert session.call("say", {"value": text}).text == text
 

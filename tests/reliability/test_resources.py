@@ -51,7 +51,9 @@ def test_sessions_beyond_the_allowed_number_wait_for_a_free_one(world: World) ->
     provider = world.provider(max_sessions=2)
     first, second = provider.open(TASK), provider.open(TASK)
     opened: list[float] = []
-    waiting = threading.Thread(target=lambda: opened.append(provider.open(TASK).call("inc", {}).reward or 0.0))
+    waiting = threading.Thread(
+        target=lambda: opened.append(provider.open(TASK).call("inc", {}).reward or 0.0)
+    )
     waiting.start()
     time.sleep(0.2)
     assert opened == []

@@ -43,7 +43,9 @@ def remote(**changes: Any) -> Any:
         ("https://sessions.openreward.ai", ()),
     ],
 )
-def test_the_key_goes_to_the_catalog_and_to_what_is_allowed(url: str, allowed: tuple[str, ...]) -> None:
+def test_the_key_goes_to_the_catalog_and_to_what_is_allowed(
+    url: str, allowed: tuple[str, ...]
+) -> None:
     target = targets.remote_target(remote(target=url, allowed_origins=allowed), KEY)
     assert target.headers["X-API-Key"] == CANARY
 
@@ -63,7 +65,10 @@ def test_the_key_goes_to_the_catalog_and_to_what_is_allowed(url: str, allowed: t
 )
 def test_an_origin_is_compared_whole(url: str) -> None:
     allowed = ("https://elsewhere.example:8443", "http://127.0.0.1:9")
-    assert "X-API-Key" not in targets.remote_target(remote(target=url, allowed_origins=allowed), KEY).headers
+    assert (
+        "X-API-Key"
+        not in targets.remote_target(remote(target=url, allowed_origins=allowed), KEY).headers
+    )
 
 
 def test_a_missing_secret_is_named() -> None:
@@ -79,7 +84,9 @@ def test_the_catalogs_secrets_name_their_domains() -> None:
     assert sent["OPENAI_API_KEY"] == {"value": "sk", "allowed_domains": ["api.openai.com"]}
     assert "sessions.openreward.ai" in sent["api_key"]["allowed_domains"]
     with pytest.raises(XpError, match="MY_OWN"):
-        targets.remote_target(remote(target="Org/Name", secrets={"MY_OWN": None}), {**KEY, "MY_OWN": "x"})
+        targets.remote_target(
+            remote(target="Org/Name", secrets={"MY_OWN": None}), {**KEY, "MY_OWN": "x"}
+        )
 
 
 @pytest.mark.parametrize("path", ["/create_session", "/create", "/messages", "/call"])
@@ -175,7 +182,10 @@ while True:
 def test_a_local_server_ends_with_its_parent_however_that_ends(end: signal.Signals) -> None:
     program = PARENT.format(path=[entry or os.getcwd() for entry in sys.path], serve=COUNTER)
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
@@ -211,7 +221,9 @@ print("openreward" in sys.modules)
 def test_nothing_but_the_configured_host_is_spoken_to() -> None:
     program = AUDITED.format(path=[entry or os.getcwd() for entry in sys.path])
     environ = {**os.environ, "HTTP_PROXY": "http://192.0.2.1:1", "http_proxy": "http://192.0.2.1:1"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280, env=environ)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=280, env=environ
+    )
     assert done.returncode == 0, done.stderr
     *places, has_sdk = done.stdout.splitlines()
     assert places

@@ -19,7 +19,15 @@ from tests.support.fake_session import call
 from tests.support.ors_server import COUNTER, Effects, rules, running
 from tests.support.sections import replace
 from xp.envs import local_server, openreward
-from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ProtocolError, ResponseLost, SessionLost, Task
+from xp.envs.base import (
+    DeadlineExceeded,
+    EnvFault,
+    EnvUnavailable,
+    ProtocolError,
+    ResponseLost,
+    SessionLost,
+    Task,
+)
 from xp.envs.local_server import LocalServer
 from xp.envs.openreward import OpenRewardProvider
 from xp.episode.episode import Episode
@@ -54,11 +62,15 @@ def test_an_opening_that_fails_leaves_nothing_on_the_server(world: World, name: 
     world.proxy.inject(path, fault, times=99)
     provider = world.provider(max_sessions=1, create_timeout_s=0.5)
     for _ in range(2):  # The second try would wait for ever for a slot that the first one kept.
-        with pytest.raises((kind, DeadlineExceeded)):  # what is waited out may be cut by the deadline in mid-try
+        with pytest.raises(
+            (kind, DeadlineExceeded)
+        ):  # what is waited out may be cut by the deadline in mid-try
             provider.open(TASK)
     assert wait_for(lambda: world.effects.count("teardown") == world.effects.count("init"))
     sids = [exchange.headers["x-session-id"] for exchange in world.proxy.requests("/create")]
-    assert len(sids) == len(set(sids)), "a creation that may have executed was sent again for the same session"
+    assert len(sids) == len(set(sids)), (
+        "a creation that may have executed was sent again for the same session"
+    )
 
 
 def test_a_server_without_messages_gives_its_prompt(world: World) -> None:
@@ -111,7 +123,9 @@ def restarted() -> Iterator[LocalServer]:
         yield server
 
 
-def test_a_restarted_server_is_noticed_on_the_next_call_and_voids(world: World, restarted: LocalServer) -> None:
+def test_a_restarted_server_is_noticed_on_the_next_call_and_voids(
+    world: World, restarted: LocalServer
+) -> None:
     episode = world.episode()
     episode.step(call("inc"))
     world.proxy.upstream = restarted
@@ -119,7 +133,9 @@ def test_a_restarted_server_is_noticed_on_the_next_call_and_voids(world: World, 
     assert (episode.settle().void_reason or "").startswith("SessionLost")
 
 
-def test_an_episode_over_a_restart_is_played_again_once(world: World, restarted: LocalServer) -> None:
+def test_an_episode_over_a_restart_is_played_again_once(
+    world: World, restarted: LocalServer
+) -> None:
     episode = world.episode(retries_per_episode=1)
     episode.step(call("inc"))
     world.proxy.upstream = restarted
@@ -129,7 +145,9 @@ def test_an_episode_over_a_restart_is_played_again_once(world: World, restarted:
     assert len(world.proxy.requests("/create")) == 2
 
 
-def test_a_server_that_stays_away_voids_within_the_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stays_away_voids_within_the_deadlines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(local_server, "PING_S", 3600.0)
     config = rules(serve=COUNTER, **{**PATIENT, "retries_per_episode": 1})
     provider = OpenRewardProvider(config, os.environ)
@@ -145,11 +163,15 @@ def test_a_server_that_stays_away_voids_within_the_deadlines(monkeypatch: pytest
     provider.close()
 
 
-def test_a_lost_session_is_noticed_within_fifteen_seconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_session_is_noticed_within_fifteen_seconds(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(openreward, "PING_EVERY_S", 0.2)
     session = world.session(call_timeout_s=3600.0)
     world.proxy.inject("/call", faults.silent(executed=False))
-    world.proxy.inject("/ping", faults.status(404), times=10_000, skip=2)  # a ping may miss its short deadline
+    world.proxy.inject(
+        "/ping", faults.status(404), times=10_000, skip=2
+    )  # a ping may miss its short deadline
     began = time.monotonic()
     with pytest.raises(SessionLost):
         session.call("inc", {})
@@ -190,7 +212,8 @@ def test_a_comparison_of_a_group_is_resumed_and_paid_once(world: World) -> None:
         config = rules(target=proxy.url, allowed_origins=(proxy.url,), **PATIENT)
         provider = OpenRewardProvider(config, os.environ)
         dialogues = [
-            [{"role": "user", "content": "Argue."}, {"role": "assistant", "content": text}] for text in ("a", "abc")
+            [{"role": "user", "content": "Argue."}, {"role": "assistant", "content": text}]
+            for text in ("a", "abc")
         ]
         assert provider.score_group(Task("fake", "train", 0), dialogues) == [0.0, 1.0]  # type: ignore[arg-type]
         provider.close()

@@ -11,7 +11,9 @@ from tests.reliability.test_sessions import wait_for
 
 
 def _post(world: World, sid: str, path: str) -> None:
-    request = urllib.request.Request(world.proxy.url + path, b"", {"x-session-id": sid}, method="POST")
+    request = urllib.request.Request(
+        world.proxy.url + path, b"", {"x-session-id": sid}, method="POST"
+    )
     urllib.request.urlopen(request, timeout=250).read()
 
 
@@ -20,7 +22,11 @@ def test_a_session_ended_many_times_is_torn_down_once(world: World) -> None:
     sessions = [provider.open(TASK) for _ in range(12)]
     sids = [_sid(exchange) for exchange in world.proxy.requests("/create")]
     with ThreadPoolExecutor(32) as pool:
-        ends = [pool.submit(_post, world, sid, path) for sid in sids for path in 2 * ("/delete", "/delete_session")]
+        ends = [
+            pool.submit(_post, world, sid, path)
+            for sid in sids
+            for path in 2 * ("/delete", "/delete_session")
+        ]
         ends += [pool.submit(session.close) for session in sessions]
         for end in ends:
             end.result()

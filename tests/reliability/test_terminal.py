@@ -20,7 +20,9 @@ from xp.spec.section import local_path
 
 C0 = [chr(number) for number in range(32) if chr(number) not in "\t\n"]
 C1 = [chr(number) for number in range(0x7F, 0xA0)]
-BIDI = list("\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u00ad\u200b\u2060")
+BIDI = list(
+    "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u00ad\u200b\u2060"
+)
 EVERY = "".join([*C0, *C1, *BIDI, "\U000e0041", "\ufeff"])
 ACTS = "\x1b]0;owned\x07\x1b[2J\x1b[8mhidden\x1b[0m\x1b[31mred\x9b2J\x9d0;owned\x9c\r" + EVERY
 
@@ -52,7 +54,21 @@ class Terminal(io.StringIO):
         return True
 
 
-CONCEALING = ("8", "31;8", ";8", "08", "0;008", "30;40", "7", "47;97", "38;5;0", "38;2;0;0;0", "48;5;1", "31;7;1", "37")
+CONCEALING = (
+    "8",
+    "31;8",
+    ";8",
+    "08",
+    "0;008",
+    "30;40",
+    "7",
+    "47;97",
+    "38;5;0",
+    "38;2;0;0;0",
+    "48;5;1",
+    "31;7;1",
+    "37",
+)
 
 
 @pytest.mark.parametrize("codes", CONCEALING)
@@ -67,13 +83,19 @@ def test_colours_of_a_line_end_with_it(codes: str) -> None:
     screen = Screen(Terminal())
     for text in (f"a\x1b[{codes}mb", "c\nd\n", f"\x1b[{codes}mwhole\x1b[0m\n", "plain\n"):
         screen.write(text)
-    assert screen.stream.getvalue() == f"a\x1b[{codes}mbc{RESET}\nd\n\x1b[{codes}mwhole\x1b[0m\nplain\n"
+    assert (
+        screen.stream.getvalue()
+        == f"a\x1b[{codes}mbc{RESET}\nd\n\x1b[{codes}mwhole\x1b[0m\nplain\n"
+    )
 
 
 @pytest.mark.parametrize("codes", ["8", "31;8", ";8", "08", "30;40", "7", "48;5;1", "38;5", "4:3"])
 def test_the_log_filter_hides_nothing_and_ends_colours_with_their_line(codes: str) -> None:
     assert redrawn(f"a\x1b[{codes}mb") == ("ab" if codes != "38;5" else "a\x1b[38;5mb")
-    assert redrawn("a\x1b[1;38;5;197mb\x1b[38;2;249;38;114mc") == "a\x1b[1;38;5;197mb\x1b[38;2;249;38;114mc"
+    assert (
+        redrawn("a\x1b[1;38;5;197mb\x1b[38;2;249;38;114mc")
+        == "a\x1b[1;38;5;197mb\x1b[38;2;249;38;114mc"
+    )
     drawn = io.StringIO()
     stream = LogStream(io.BytesIO(), Redactor(), drawn.write, on_screen=True)
     stream.feed(b"a\x1b[31mred\nnext\n")
@@ -83,7 +105,11 @@ def test_the_log_filter_hides_nothing_and_ends_colours_with_their_line(codes: st
 def test_a_path_of_a_spec_has_no_control_characters(tmp_path: Path) -> None:
     err = Terminal()
     with redirect_stdout(Terminal()), redirect_stderr(err):
-        words = ["plan", 'backend.runtime.python="/usr/bin/python3\x1b[31;8m"', f"outputs={tmp_path}"]
+        words = [
+            "plan",
+            'backend.runtime.python="/usr/bin/python3\x1b[31;8m"',
+            f"outputs={tmp_path}",
+        ]
         assert main(words) == ExitCode.CONFIG
     assert "'/usr/bin/python3\\x1b[31;8m' has control characters" in err.getvalue()
     for text in ("a\nb", "a\tb", "a\u202eb", "a\x9bb"):
@@ -136,13 +162,19 @@ RUNS = ("show", "diagnose", "logs", "fetch", "recipe", "cancel", "trust", "compa
         ["-m", f"seed={ACTS}"],
         *([name, ACTS] for name in COMMANDS),
         *(["runs", name, ACTS] for name in RUNS),
-        *([*words, ACTS] for words in (["tasks", "show"], ["tasks", "verify"], ["env", "check"], ["env", "new"])),
+        *(
+            [*words, ACTS]
+            for words in (["tasks", "show"], ["tasks", "verify"], ["env", "check"], ["env", "new"])
+        ),
         ["-m", ACTS],
     ],
     ids=lambda words: "-".join(word for word in words if ACTS not in word),
 )
 def test_errors_repeat_what_was_given_without_its_controls(
-    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(words) != 0

@@ -63,7 +63,12 @@ ORDINARY = {
     "XDG_CACHE_HOME": "/root/.cache",
     "LC_ALL": "C",
 }
-OTHERS = {"MY_OWN_SETTING": "x", "GREETING": "hello", "VAULT_ADDR": "https://vault.example", "EDITOR": "vi"}
+OTHERS = {
+    "MY_OWN_SETTING": "x",
+    "GREETING": "hello",
+    "VAULT_ADDR": "https://vault.example",
+    "EDITOR": "vi",
+}
 
 
 @pytest.fixture
@@ -98,7 +103,8 @@ def test_every_sample_is_masked_in_a_log(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["GITHUB_PAT", "OPENAI_APIKEY", "MODAL_TOKEN_ID", "DATABASE_URL", "SLACK_BOT", "CI_JOB_JWT"]
+    "name",
+    ["GITHUB_PAT", "OPENAI_APIKEY", "MODAL_TOKEN_ID", "DATABASE_URL", "SLACK_BOT", "CI_JOB_JWT"],
 )
 def test_a_token_is_masked_by_its_shape_wherever_it_came_from(name: str) -> None:
     assert MASK in Redactor().redact(f"read from a file: {SAMPLES[name]}")
@@ -120,7 +126,10 @@ def test_a_cluster_is_told_no_secret_of_the_shell(tmp_path: Path) -> None:
 
 
 def test_a_served_environment_gets_no_secret_of_the_shell(environ: dict[str, str]) -> None:
-    shell, overrides = {**environ, "HF_TOKEN": "hf_0123456789abcdefghij"}, {"MY_MODEL_URL": "http://127.0.0.1:9/v1"}
+    shell, overrides = (
+        {**environ, "HF_TOKEN": "hf_0123456789abcdefghij"},
+        {"MY_MODEL_URL": "http://127.0.0.1:9/v1"},
+    )
     child = _child_environ(shell, overrides, "key", sys.executable)
     assert not set(child) & {*SAMPLES, *OTHERS, "HF_TOKEN"}
     assert child["MY_MODEL_URL"] == overrides["MY_MODEL_URL"]

@@ -31,17 +31,31 @@ def uploader(world: World) -> Iterator[Uploader]:
     uploader.close(0.1)
 
 
-def test_every_message_arrives_with_the_reward_of_its_call(world: World, uploader: Uploader) -> None:
+def test_every_message_arrives_with_the_reward_of_its_call(
+    world: World, uploader: Uploader
+) -> None:
     world.proxy.inject("/v1/rollouts", ACCEPTED, times=99)
     uploader.put(a_record())
     assert uploader.close(250) == (1, 0)
     (exchange,) = world.proxy.requests("/v1/rollouts")
     rollout, *messages = json.loads(exchange.body)["events"]
     assert exchange.headers["x-api-key"] == "k"
-    assert (rollout["runName"], rollout["environment"], rollout["metadata"]["reward"]) == ("run-1", "Org/Fake", 1.5)
+    assert (rollout["runName"], rollout["environment"], rollout["metadata"]["reward"]) == (
+        "run-1",
+        "Org/Fake",
+        1.5,
+    )
     assert "task_spec" not in rollout
     assert [message["index"] for message in messages] == list(range(7))
-    assert [message.get("reward") for message in messages] == [None, None, 0.5, None, None, None, 1.0]
+    assert [message.get("reward") for message in messages] == [
+        None,
+        None,
+        0.5,
+        None,
+        None,
+        None,
+        1.0,
+    ]
     assert messages[-1]["isFinished"]
 
 
@@ -73,13 +87,18 @@ def test_uploads_without_a_key_or_in_the_clear_are_refused(environ: dict[str, st
         api_target(environ)
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9999", "http://localhost:9999", "http://[::1]:9999"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9999", "http://localhost:9999", "http://[::1]:9999"]
+)
 def test_a_port_of_this_machine_gets_a_key_only_if_listed(url: str) -> None:
     environ = {"OPENREWARD_API_KEY": "k", "OPENREWARD_API_URL": url}
     for allowed in ([], ["http://127.0.0.1:9998"], ["https://127.0.0.1:9999"]):
         with pytest.raises(XpError) as caught:
             api_target(environ, allowed)
-        assert f"upload_rollouts: OPENREWARD_API_KEY would go to {url}, which is not allowed" in str(caught.value)
+        assert (
+            f"upload_rollouts: OPENREWARD_API_KEY would go to {url}, which is not allowed"
+            in str(caught.value)
+        )
         assert "Add it to allowed_origins" in str(caught.value)
     assert api_target(environ, [f"{url}/"]).headers == {"X-API-Key": "k"}
 

@@ -41,17 +41,25 @@ TOKEN = {"HF_TOKEN": "XPCANARY"}
 def test_a_token_of_an_openenv_server_goes_to_listed_origins_in_secret(
     target: str, allowed: tuple[str, ...], is_sent: bool
 ) -> None:
-    config = rules(provider="openenv", target=target, allowed_origins=allowed, secrets={"HF_TOKEN": None})
+    config = rules(
+        provider="openenv", target=target, allowed_origins=allowed, secrets={"HF_TOKEN": None}
+    )
     if is_sent:
         to = targets.openenv_target(config, TOKEN)
-        assert (to.url, to.headers, to.secrets) == (target.rstrip("/"), {"Authorization": "Bearer XPCANARY"}, {})
+        assert (to.url, to.headers, to.secrets) == (
+            target.rstrip("/"),
+            {"Authorization": "Bearer XPCANARY"},
+            {},
+        )
         assert "XPCANARY" not in repr(to)
     else:
         with pytest.raises(XpError, match=r"HF_TOKEN would go to .*, which is not allowed"):
             targets.openenv_target(config, TOKEN)
     assert targets.openenv_target(replace(config, secrets={}), TOKEN).headers == {}
     with pytest.raises(XpError, match="accepts no secrets except HF_TOKEN, not"):
-        targets.openenv_target(replace(config, secrets={"HF_TOKEN": None, "OTHER": None}), {**TOKEN, "OTHER": "x"})
+        targets.openenv_target(
+            replace(config, secrets={"HF_TOKEN": None, "OTHER": None}), {**TOKEN, "OTHER": "x"}
+        )
     with pytest.raises(XpError, match="needs the secret HF_TOKEN, and HF_TOKEN is not set"):
         targets.openenv_target(config, {})
 
@@ -61,20 +69,29 @@ def test_the_catalog_gets_the_key_and_the_environments_name() -> None:
     to = targets.remote_target(config, KEY)
     assert (to.url, to.deployment) == ("https://sessions.openreward.ai", "Org/Name")
     assert to.headers == {"X-Deployment": "Org/Name", "X-API-Key": KEY["OPENREWARD_API_KEY"]}
-    with pytest.raises(XpError, match="in the OpenReward catalog and needs OPENREWARD_API_KEY") as caught:
+    with pytest.raises(
+        XpError, match="in the OpenReward catalog and needs OPENREWARD_API_KEY"
+    ) as caught:
         targets.remote_target(config, {})
     assert caught.value.code is ExitCode.SECRET
     elsewhere = {**KEY, "OPENREWARD_SESSION_URL": "http://other.example"}
-    with pytest.raises(XpError, match=r"OPENREWARD_API_KEY would go to http://other.example:80, which is not allowed"):
+    with pytest.raises(
+        XpError,
+        match=r"OPENREWARD_API_KEY would go to http://other.example:80, which is not allowed",
+    ):
         targets.remote_target(config, elsewhere)
     own = rules(target="https://own.example/", allowed_origins=(), secrets={"MY_SECRET": None})
-    with pytest.raises(XpError, match=r"its secrets would go to https://own.example:443, which is not allowed"):
+    with pytest.raises(
+        XpError, match=r"its secrets would go to https://own.example:443, which is not allowed"
+    ):
         targets.remote_target(own, {**KEY, "MY_SECRET": "x"})
     to = targets.remote_target(
         replace(own, allowed_origins=("https://own.example",)), {"my_secret": "", "MY_SECRET": "x"}
     )
     assert (to.url, to.deployment, to.headers) == ("https://own.example", None, {})
-    assert to.secrets["X-Secrets"] not in repr(replace(to, overrides={"A": to.secrets["X-Secrets"]}))
+    assert to.secrets["X-Secrets"] not in repr(
+        replace(to, overrides={"A": to.secrets["X-Secrets"]})
+    )
     payload = json.loads(base64.b64decode(to.secrets["X-Secrets"]))
     assert payload == {"MY_SECRET": {"value": "x", "allowed_domains": []}}
 
@@ -94,7 +111,9 @@ def test_an_origin_has_scheme_host_and_port(url: str, expected: str, is_loopback
     assert (targets.origin(url), targets.is_loopback(url)) == (expected, is_loopback)
 
 
-@pytest.mark.parametrize("variable", ["OPENREWARD_API_URL", "OPENREWARD_SESSION_URL", "OPENREWARD_URL"])
+@pytest.mark.parametrize(
+    "variable", ["OPENREWARD_API_URL", "OPENREWARD_SESSION_URL", "OPENREWARD_URL"]
+)
 def test_an_address_of_the_catalog_without_its_scheme_is_not_repeated(variable: str) -> None:
     (config,) = episode_config(compose(["env=openreward", "env.target=a/b"])).members.values()
     with pytest.raises(XpError, match="is not an http") as caught:
@@ -104,7 +123,14 @@ def test_an_address_of_the_catalog_without_its_scheme_is_not_repeated(variable: 
 
 @pytest.mark.parametrize(
     "target",
-    ["Org/Name", "kanishk/EndlessTerminals", "GeneralReasoning/Open-RL", "name", "o.r_g/n-a.m_e", "Org/Zahlenrätsel"],
+    [
+        "Org/Name",
+        "kanishk/EndlessTerminals",
+        "GeneralReasoning/Open-RL",
+        "name",
+        "o.r_g/n-a.m_e",
+        "Org/Zahlenrätsel",
+    ],
 )
 def test_the_names_of_the_catalog_are_taken(target: str) -> None:
     (member,) = compose(["env=openreward", f"env.target='{target}'"]).env.members.values()
@@ -120,7 +146,16 @@ def test_a_url_that_cannot_be_read_is_one_message(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "goal", ["//elsewhere.example/x", "ftp://h/x", "http://h:99999/", "http://[bad", "//", "http://", "javascript:1"]
+    "goal",
+    [
+        "//elsewhere.example/x",
+        "ftp://h/x",
+        "http://h:99999/",
+        "http://[bad",
+        "//",
+        "http://",
+        "javascript:1",
+    ],
 )
 def test_a_redirect_to_anywhere_is_the_environments_fault(world: World, goal: str) -> None:
     world.proxy.inject("/create", faults.status(307, {"Location": goal}), times=99)
@@ -140,8 +175,12 @@ def test_a_redirect_is_told_without_what_may_be_a_token(world: World) -> None:
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\0b", "a\x1b[2J"])
-def test_control_characters_in_an_id_or_a_key_never_reach_a_header(world: World, value: str) -> None:
-    world.proxy.inject("/create_session", faults.replied(json.dumps({"sid": value}).encode()), times=99)
+def test_control_characters_in_an_id_or_a_key_never_reach_a_header(
+    world: World, value: str
+) -> None:
+    world.proxy.inject(
+        "/create_session", faults.replied(json.dumps({"sid": value}).encode()), times=99
+    )
     with pytest.raises(EnvFault):
         world.provider().open(TASK)
     with pytest.raises(XpError, match="control character") as caught:

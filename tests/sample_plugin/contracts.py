@@ -13,7 +13,13 @@ from xp.testing.backend import BackendSuite
 from xp.testing.launcher import LauncherSuite
 from xp.testing.provider import ProviderSuite, lent, provider_of
 
-WORDS = ("backend=sample", "env=sample_sums", "model=hf", "model.path=a/model", "model.dialect=sample")
+WORDS = (
+    "backend=sample",
+    "env=sample_sums",
+    "model=hf",
+    "model.path=a/model",
+    "model.dialect=sample",
+)
 
 
 class TestBackend(BackendSuite):

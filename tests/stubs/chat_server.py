@@ -30,7 +30,9 @@ def rule(body: Mapping[str, Any]) -> dict[str, Any]:
     if not tools:
         is_told = "<tools>" in text
         call = {"name": "echo", "arguments": {"text": words[-1] if words else ""}}
-        return {"content": f"<tool_call>{json.dumps(call)}</tool_call>" if is_told else "\\boxed{7}"}
+        return {
+            "content": f"<tool_call>{json.dumps(call)}</tool_call>" if is_told else "\\boxed{7}"
+        }
     function = tools[0]["function"]
     required = function["parameters"].get("required", [])
     arguments = dict.fromkeys(required, words[-1] if words else "x")
@@ -70,10 +72,19 @@ class ChatServer:
             if (instead := self.before(number)) is not None:
                 return instead
             num_read = 10 * len(body["messages"])
-            usage = {"prompt_tokens": num_read, "completion_tokens": 5, "total_tokens": num_read + 5}
+            usage = {
+                "prompt_tokens": num_read,
+                "completion_tokens": 5,
+                "total_tokens": num_read + 5,
+            }
             message = {"role": "assistant", **self.write(body)}
             choices = [{"index": 0, "message": message, "finish_reason": self.finish_reason}]
-            about = {"id": "stub", "object": "chat.completion", "created": 1, "model": body.get("model", "stub")}
+            about = {
+                "id": "stub",
+                "object": "chat.completion",
+                "created": 1,
+                "model": body.get("model", "stub"),
+            }
             return 200, {}, {**about, "choices": choices, "usage": usage}
         finally:
             with self.lock:

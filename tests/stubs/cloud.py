@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 
-def start_worker(directory: Path, program: str, *arguments: object, passes: Collection[str] = ()) -> None:
+def start_worker(
+    directory: Path, program: str, *arguments: object, passes: Collection[str] = ()
+) -> None:
     """Starts `PROGRAM STATE work ...` with a container's environment, which has nothing of the user's shell."""
     names = ("PATH", "HOME", "LANG", *passes)
     with (directory / "log").open("wb") as log:

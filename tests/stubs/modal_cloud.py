@@ -29,7 +29,9 @@ def main(state: Path, argv: list[str]) -> int:
     apps.mkdir(parents=True, exist_ok=True)
     (state / "volume").mkdir(exist_ok=True)
     match argv:
-        case ["volume", *_] if (state / "FAIL").exists() and (state / "FAIL").read_text() == "silent":
+        case ["volume", *_] if (state / "FAIL").exists() and (
+            state / "FAIL"
+        ).read_text() == "silent":
             print("Could not connect to the Modal server.", file=sys.stderr)
             return 1
         case ["run", "--detach", "--quiet", file]:
@@ -37,9 +39,16 @@ def main(state: Path, argv: list[str]) -> int:
         case ["work", app, file]:
             return work(state, Path(app), Path(file))
         case ["app", "list", "--json"]:
-            print(json.dumps([json.loads((app / "app.json").read_text()) for app in sorted(apps.iterdir())]))
+            print(
+                json.dumps(
+                    [json.loads((app / "app.json").read_text()) for app in sorted(apps.iterdir())]
+                )
+            )
         case ["app", "logs", app, "--follow"]:
-            tail(apps / app, lambda: json.loads((apps / app / "app.json").read_text())["state"] == "stopped")
+            tail(
+                apps / app,
+                lambda: json.loads((apps / app / "app.json").read_text())["state"] == "stopped",
+            )
         case ["app", "stop", "--yes", app]:
             os.killpg(int((apps / app / "pid").read_text()), signal.SIGTERM)
         case ["volume", "get", _, name, "-"] if (state / "volume" / name).is_file():
@@ -48,7 +57,10 @@ def main(state: Path, argv: list[str]) -> int:
             shutil.copytree(state / "volume" / name, Path(place, Path(name).name))
         case ["volume", "ls", "--json", _, name] if (state / "volume" / name).is_dir():
             entries = (state / "volume" / name).iterdir()
-            rows = [{"filename": f"{name}/{one.name}", "type": "dir" if one.is_dir() else "file"} for one in entries]
+            rows = [
+                {"filename": f"{name}/{one.name}", "type": "dir" if one.is_dir() else "file"}
+                for one in entries
+            ]
             print(json.dumps(rows))
         case _:
             print(f"no such thing: {argv}", file=sys.stderr)
@@ -89,10 +101,16 @@ def work(state: Path, app: Path, file: Path) -> int:
             (app / Path(ast.literal_eval(remote)).name).write_text(json.dumps(order))
         else:
             text = text.replace("'/xp/code'", repr(place))
-    text = text.replace("/xp/jobs", str(app)).replace('["python", "-m"', f'["{sys.executable}", "-m"')
+    text = text.replace("/xp/jobs", str(app)).replace(
+        '["python", "-m"', f'["{sys.executable}", "-m"'
+    )
     warnings.simplefilter("ignore")  # .local() sees no volume
     space: dict[str, object] = {"__name__": "modal_app"}
-    os.environ.update(json.loads((state / "secrets.json").read_text()) if (state / "secrets.json").exists() else {})
+    os.environ.update(
+        json.loads((state / "secrets.json").read_text())
+        if (state / "secrets.json").exists()
+        else {}
+    )
     exec(compile(text, str(file), "exec"), space)
     for key in [key for key in space if key.startswith("stage_")]:
         if space[key].local() or stopped:  # type: ignore[attr-defined]
@@ -102,7 +120,9 @@ def work(state: Path, app: Path, file: Path) -> int:
 
 
 def tell(app: Path, name: str, state: str) -> None:
-    replace_text(app / "app.json", json.dumps({"app_id": app.name, "description": name, "state": state}))
+    replace_text(
+        app / "app.json", json.dumps({"app_id": app.name, "description": name, "state": state})
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ from contextlib import contextmanager, suppress
 
 def whole(body: bytes, status: str = "200 OK") -> list[bytes]:
     """A complete answer."""
-    return [f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body]
+    return [
+        f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    ]
 
 
 @contextmanager
@@ -26,7 +29,11 @@ def raw_server(pieces: Callable[[], Iterable[bytes]]) -> Iterator[str]:
         with suppress(OSError), connection:
             with connection.makefile("rb") as request:
                 lines = list(iter(request.readline, b"\r\n"))
-                sizes = [int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length:")]
+                sizes = [
+                    int(line.split(b":")[1])
+                    for line in lines
+                    if line.lower().startswith(b"content-length:")
+                ]
                 request.read(sum(sizes))
             for piece in pieces():
                 connection.sendall(piece)

@@ -30,9 +30,20 @@ def main(state: Path, argv: list[str]) -> int:
         case ["work", job, file]:
             return work(state, Path(job), Path(file))
         case ["jobs", "queue", "--refresh", "--all", "--output", "json"]:
-            print(json.dumps([row for job in sorted(jobs.iterdir()) for row in json.loads((job / "rows").read_text())]))
+            print(
+                json.dumps(
+                    [
+                        row
+                        for job in sorted(jobs.iterdir())
+                        for row in json.loads((job / "rows").read_text())
+                    ]
+                )
+            )
         case ["jobs", "logs", "--name", name, how]:
-            tail(jobs / name, lambda: how != "--follow" or state_of(jobs / name) not in ("PENDING", "RUNNING"))
+            tail(
+                jobs / name,
+                lambda: how != "--follow" or state_of(jobs / name) not in ("PENDING", "RUNNING"),
+            )
             return LOG_CODES[state_of(jobs / name)]
         case ["jobs", "cancel", "--yes", *_, "--name", name]:
             os.killpg(int((jobs / name / "pid").read_text()), signal.SIGTERM)
@@ -69,7 +80,8 @@ def tasks(file: Path) -> list[dict[str, Any]]:
 def tell(job: Path, names: list[str], states: list[str]) -> None:
     states = [*states, *["PENDING"] * (len(names) - len(states))]
     rows = [
-        {"job_name": job.name, "task_name": name, "status": status} for name, status in zip(names, states, strict=True)
+        {"job_name": job.name, "task_name": name, "status": status}
+        for name, status in zip(names, states, strict=True)
     ]
     replace_text(job / "rows", json.dumps(rows))
 
@@ -89,7 +101,11 @@ def work(state: Path, job: Path, file: Path) -> int:
             elif isinstance(local, str):
                 script = script.replace(place, local)
         script = script.replace("~/xp-python/bin/python", sys.executable)
-        environ = {**os.environ, **one.get("envs", {}), "SKYPILOT_TASK_ID": f"sky-managed-{job.name}-{at}"}
+        environ = {
+            **os.environ,
+            **one.get("envs", {}),
+            "SKYPILOT_TASK_ID": f"sky-managed-{job.name}-{at}",
+        }
         code = subprocess.run(["bash", "-c", script], env=environ, check=False).returncode
         states.append("CANCELLED" if stopped else "FAILED" if code else "SUCCEEDED")
         if states[-1] != "SUCCEEDED":

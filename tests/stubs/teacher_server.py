@@ -48,7 +48,11 @@ def serving(network: Any, tokenizer: Any) -> Iterator[TeacherServer]:
             logprobs = torch.log_softmax(network(torch.tensor([ids])).logits[0].double(), -1)
         entries: list[Any] = [None]
         for at, number in enumerate(ids[1:]):
-            token = {"logprob": float(logprobs[at, number]), "rank": 1, "decoded_token": tokenizer.decode([number])}
+            token = {
+                "logprob": float(logprobs[at, number]),
+                "rank": 1,
+                "decoded_token": tokenizer.decode([number]),
+            }
             entries.append({str(number): token})
         return Reply({"choices": [{"index": 0, "text": "x", "prompt_logprobs": entries}]})
 

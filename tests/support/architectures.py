@@ -10,20 +10,39 @@ VOCABULARY: Final = 160
 SIZES: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY),
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "out_hidden_size"), 32),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "ffn_hidden_size", "intermediate_size_mlp", "n_inner"), 48),
+    **dict.fromkeys(
+        ("intermediate_size", "ffn_dim", "ffn_hidden_size", "intermediate_size_mlp", "n_inner"), 48
+    ),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth"), 4),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "linear_num_value_heads"), 4),
+    **dict.fromkeys(
+        ("num_attention_heads", "n_head", "n_heads", "num_heads", "linear_num_value_heads"), 4
+    ),
     **dict.fromkeys(("num_key_value_heads", "num_experts_per_tok", "linear_num_key_heads"), 2),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len"), 40),
-    **dict.fromkeys(("head_dim", "v_head_dim", "kv_lora_rank", "linear_key_head_dim", "linear_value_head_dim"), 8),
-    **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state", "hidden_size_per_layer_input"), 8),
-    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "q_lora_rank", "image_size"), 16),
+    **dict.fromkeys(
+        ("head_dim", "v_head_dim", "kv_lora_rank", "linear_key_head_dim", "linear_value_head_dim"),
+        8,
+    ),
+    **dict.fromkeys(
+        ("state_size", "ssm_state_size", "mamba_d_state", "hidden_size_per_layer_input"), 8
+    ),
+    **dict.fromkeys(
+        ("moe_intermediate_size", "shared_expert_intermediate_size", "q_lora_rank", "image_size"),
+        16,
+    ),
     **dict.fromkeys(("mamba_d_head", "mamba_head_dim"), 16),
-    **dict.fromkeys(("mamba_n_heads", "mamba_num_heads", "qk_rope_head_dim", "qk_nope_head_dim"), 4),
-    **dict.fromkeys(("n_shared_experts", "n_group", "topk_group", "mamba_n_groups", "n_groups", "bos_token_id"), 1),
+    **dict.fromkeys(
+        ("mamba_n_heads", "mamba_num_heads", "qk_rope_head_dim", "qk_nope_head_dim"), 4
+    ),
+    **dict.fromkeys(
+        ("n_shared_experts", "n_group", "topk_group", "mamba_n_groups", "n_groups", "bos_token_id"),
+        1,
+    ),
     # The conversations of the tests: longer than a window or a chunk, but not than the longest sequence.
-    **dict.fromkeys(("sliding_window", "attention_chunk_size", "attention_window_size", "window_size"), 20),
+    **dict.fromkeys(
+        ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size"), 20
+    ),
     "pad_token_id": 0,
     "eos_token_id": 2,
     "patch_size": 8,
@@ -39,7 +58,10 @@ OWN: Final[Mapping[str, Mapping[str, Any]]] = {
         "layer_types": ["sliding_attention", "full_attention"] * 2,
         "activation_sparsity_pattern": [0.0] * 4,
     },
-    "gemma4_text": {"num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "gemma4_text": {
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "gptj": {"rotary_dim": 4},
     "granite": {"logits_scaling": 8.0},
@@ -71,7 +93,11 @@ def tiny_model(family: str, **given: Any) -> Any:
 def _tiny_config(kind: Any, own: Mapping[str, Any]) -> Any:
     synonyms = getattr(kind, "attribute_map", {})
     names = {*synonyms, *(name for one in kind.__mro__ for name in inspect.get_annotations(one))}
-    sizes = {name: value for name, value in SIZES.items() if name in names and synonyms.get(name, "") not in SIZES}
+    sizes = {
+        name: value
+        for name, value in SIZES.items()
+        if name in names and synonyms.get(name, "") not in SIZES
+    }
     if "kv_lora_rank" in names:
         sizes["num_key_value_heads"] = sizes["num_attention_heads"]
     parts = {

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None or find_spec("playwright") is None,
     reason="no Chromium on this machine: make chromium installs it (Debian, as root), make setup Playwright",
@@ -38,7 +40,9 @@ class Watched:
         self.page.set_default_timeout(PATIENCE_MS)
         self.problems: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
+        self.page.on(
+            "console", lambda message: self.problems.append(f"{message.type}: {message.text}")
+        )
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("dialog", lambda dialog: self.problems.append(f"dialog: {dialog.message}"))

@@ -40,7 +40,12 @@ class Published:
 
 IM_END, END_OF_TEXT, EOT, EOM = "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>"
 SENTENCE, RETURN, CALL = "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>"
-COHERE, RESPONSE, TURN, TOOL = "<|END_OF_TURN_TOKEN|>", "<|END_RESPONSE|>", "<turn|>", "<|tool_response>"
+COHERE, RESPONSE, TURN, TOOL = (
+    "<|END_OF_TURN_TOKEN|>",
+    "<|END_RESPONSE|>",
+    "<turn|>",
+    "<|tool_response>",
+)
 PHI = ("<|end|>", "<|assistant|>", END_OF_TEXT)
 
 
@@ -50,27 +55,49 @@ def qwen(shows: Shows, source: str) -> Published:
 
 def gemma_4(shows: Shows = Shows.RESULTS) -> Published:
     return Published(
-        "<eos>", ("<eos>", TURN, TOOL), ("<eos>", TURN, TOOL), shows, "google/gemma-4-E2B-it: [1, 106, 50]"
+        "<eos>",
+        ("<eos>", TURN, TOOL),
+        ("<eos>", TURN, TOOL),
+        shows,
+        "google/gemma-4-E2B-it: [1, 106, 50]",
     )
 
 
 def llama(shows: Shows, *further: str, source: str) -> Published:
-    return Published(EOT, (EOT, "<|end_of_text|>", *further), (EOT, "<|end_of_text|>", *further), shows, source)
+    return Published(
+        EOT, (EOT, "<|end_of_text|>", *further), (EOT, "<|end_of_text|>", *further), shows, source
+    )
 
 
-NEMOTRON = Published(IM_END, ("</s>", IM_END), ("</s>", IM_END), Shows.CALLS, "nvidia/NVIDIA-Nemotron-3-*: [2, 11]")
+NEMOTRON = Published(
+    IM_END, ("</s>", IM_END), ("</s>", IM_END), Shows.CALLS, "nvidia/NVIDIA-Nemotron-3-*: [2, 11]"
+)
 LFM = Published(IM_END, (IM_END,), (IM_END,), Shows.CALLS, "LiquidAI/LFM2-*: 7")
 PICTURES = Published("<end_of_utterance>", (), (), Shows.NO_TEXT, "its messages are lists of parts")
 
 MODELS = {
-    "cohere": Published(COHERE, (COHERE,), (COHERE,), Shows.NO_TOOLS, "CohereLabs/aya-expanse-8b: 255001"),
-    "cohere2": Published(COHERE, (COHERE,), (RESPONSE, COHERE), Shows.NO_TOOLS, "CohereLabs/tiny-aya-earth: 255001"),
-    "deepseek_r1_distill": Published(SENTENCE, (SENTENCE,), (SENTENCE,), Shows.NO_TOOLS, "DeepSeek-R1-Distill: 151643"),
-    "deepseekv3": Published(SENTENCE, (SENTENCE,), (SENTENCE,), Shows.NO_TOOLS, "deepseek-ai/DeepSeek-V3: 1"),
+    "cohere": Published(
+        COHERE, (COHERE,), (COHERE,), Shows.NO_TOOLS, "CohereLabs/aya-expanse-8b: 255001"
+    ),
+    "cohere2": Published(
+        COHERE, (COHERE,), (RESPONSE, COHERE), Shows.NO_TOOLS, "CohereLabs/tiny-aya-earth: 255001"
+    ),
+    "deepseek_r1_distill": Published(
+        SENTENCE, (SENTENCE,), (SENTENCE,), Shows.NO_TOOLS, "DeepSeek-R1-Distill: 151643"
+    ),
+    "deepseekv3": Published(
+        SENTENCE, (SENTENCE,), (SENTENCE,), Shows.NO_TOOLS, "deepseek-ai/DeepSeek-V3: 1"
+    ),
     "diffusion_gemma": gemma_4(),
-    "gemma": Published("<eos>", ("<eos>",), ("<eos>", "<end_of_turn>"), Shows.NO_SYSTEM, "google/gemma-1.1-*-it: 1"),
+    "gemma": Published(
+        "<eos>", ("<eos>",), ("<eos>", "<end_of_turn>"), Shows.NO_SYSTEM, "google/gemma-1.1-*-it: 1"
+    ),
     "gemma3": Published(
-        "<eos>", ("<eos>", "<end_of_turn>"), ("<eos>", "<end_of_turn>"), Shows.NO_TOOLS, "google/gemma-3-*-it: [1, 106]"
+        "<eos>",
+        ("<eos>", "<end_of_turn>"),
+        ("<eos>", "<end_of_turn>"),
+        Shows.NO_TOOLS,
+        "google/gemma-3-*-it: [1, 106]",
     ),
     "gemma4": gemma_4(),
     "gemma4_v2": gemma_4(Shows.CALLS),
@@ -98,16 +125,28 @@ MODELS = {
     "lfm2_2_5_vl": LFM,
     "lfm2_v2": LFM,
     "llama3": llama(Shows.NO_TOOLS, source="meta-llama/Meta-Llama-3-8B-Instruct: [128001, 128009]"),
-    "llama3_1": llama(Shows.CALLS, EOM, source="meta-llama/Llama-3.1-8B-Instruct: [128001, 128008, 128009]"),
-    "llama3_2": llama(Shows.CALLS, EOM, source="meta-llama/Llama-3.2-3B-Instruct: [128001, 128008, 128009]"),
-    "llava_next": Published("</s>", ("</s>",), (), Shows.NO_TEXT, "its messages are lists of parts"),
-    "muse_glimmer": Published("<|eot|>", (), ("<|eot|>",), Shows.RESULTS, "not seen; <|eom|> ends a part of a turn"),
+    "llama3_1": llama(
+        Shows.CALLS, EOM, source="meta-llama/Llama-3.1-8B-Instruct: [128001, 128008, 128009]"
+    ),
+    "llama3_2": llama(
+        Shows.CALLS, EOM, source="meta-llama/Llama-3.2-3B-Instruct: [128001, 128008, 128009]"
+    ),
+    "llava_next": Published(
+        "</s>", ("</s>",), (), Shows.NO_TEXT, "its messages are lists of parts"
+    ),
+    "muse_glimmer": Published(
+        "<|eot|>", (), ("<|eot|>",), Shows.RESULTS, "not seen; <|eom|> ends a part of a turn"
+    ),
     "nemotron_3_5_lightning": NEMOTRON,
     "nemotron_3_nano": NEMOTRON,
     "nemotron_3_super": NEMOTRON,
     "nemotron_3_ultra": NEMOTRON,
-    "phi3": Published(END_OF_TEXT, PHI, PHI, Shows.NO_TOOLS, "microsoft/Phi-3-mini-4k: [32000, 32001, 32007]"),
-    "phi3_5": Published(END_OF_TEXT, PHI, PHI, Shows.NO_TOOLS, "microsoft/Phi-3.5-mini: [32007, 32001, 32000]"),
+    "phi3": Published(
+        END_OF_TEXT, PHI, PHI, Shows.NO_TOOLS, "microsoft/Phi-3-mini-4k: [32000, 32001, 32007]"
+    ),
+    "phi3_5": Published(
+        END_OF_TEXT, PHI, PHI, Shows.NO_TOOLS, "microsoft/Phi-3.5-mini: [32007, 32001, 32000]"
+    ),
     "qwen2_5": qwen(Shows.CALLS, "Qwen/Qwen2.5-*-Instruct: [151645, 151643]"),
     "qwen2_5_vl": qwen(Shows.NO_TOOLS, "Qwen/Qwen2.5-VL-*: [151645, 151643]"),
     "qwen3": qwen(Shows.CALLS, "Qwen/Qwen3-*: [151645, 151643]"),
@@ -119,7 +158,9 @@ MODELS = {
     "qwen3_vl": qwen(Shows.CALLS, "Qwen/Qwen3-VL-*: [151645, 151643]"),
     "smolvlm": PICTURES,
 }
-_SPECIAL = re.compile(r"<\|[^<>|\s]+\|?>|<[a-z_]+\|>|<｜[^｜]+｜>|\[/?[A-Z_]+\]|</?(?:s|eos|bos)>|<[a-z_]+_of_turn>")
+_SPECIAL = re.compile(
+    r"<\|[^<>|\s]+\|?>|<[a-z_]+\|>|<｜[^｜]+｜>|\[/?[A-Z_]+\]|</?(?:s|eos|bos)>|<[a-z_]+_of_turn>"
+)
 
 
 @cache
@@ -151,7 +192,9 @@ def tokenizer_of(name: str, place: Path | None = None, *, eos: str | None = None
 def named_by(tokenizer: Any, place: Path, tokens: tuple[str, ...]) -> None:
     """Puts the tokens into a generation_config.json beside the tokenizer."""
     ids = tokenizer.convert_tokens_to_ids(list(tokens))
-    (place / "generation_config.json").write_text(json.dumps({"eos_token_id": ids if len(ids) > 1 else ids[0]}))
+    (place / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": ids if len(ids) > 1 else ids[0]})
+    )
     tokenizer.name_or_path = str(place)
 
 
@@ -160,9 +203,14 @@ def small_tokenizer(template: str, eos: str, further: tuple[str, ...] = ()) -> A
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    letters = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    letters = {
+        letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
+    }
     inner = Tokenizer(models.BPE(vocab=letters, merges=[]))
-    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    inner.pre_tokenizer, inner.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     special = sorted({*_SPECIAL.findall(template), *further, eos, "<s>"})
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=inner, eos_token=eos, bos_token="<s>", additional_special_tokens=special

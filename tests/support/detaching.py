@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from tests.support.launching import DEADLINE_S, ROOT, FakePlan, eventually, launcher_spec, plan, stage, statuses
+from tests.support.launching import (
+    DEADLINE_S,
+    ROOT,
+    FakePlan,
+    eventually,
+    launcher_spec,
+    plan,
+    stage,
+    statuses,
+)
 from xp.cli import runs
 from xp.errors import ExitCode, XpError
 from xp.launchers import secrets_files, service
@@ -30,7 +39,9 @@ def stub(program: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     state.mkdir()
     programs.mkdir()
     command = programs / program
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{ROOT / "tests/stubs" / script}" "{state}" "$@"\n')
+    command.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" "{ROOT / "tests/stubs" / script}" "{state}" "$@"\n'
+    )
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(service.ServiceLauncher, "ask_s", 0.2)
@@ -81,7 +92,9 @@ class DetachingContract:
     def provide(self, secrets: dict[str, str]) -> None:
         """Do what a user does beforehand, where a launcher does not hand over the values itself."""
 
-    def leave(self, one: FakePlan, launcher: Launcher, outputs: Path, options: dict[str, Any]) -> Path:
+    def leave(
+        self, one: FakePlan, launcher: Launcher, outputs: Path, options: dict[str, Any]
+    ) -> Path:
         """Submit and come back; returns the run's directory."""
         spec = launcher_spec(self.name, detach=True, grace_s=1.0, **options)
         record = dispatch(one.by(spec), launcher, outputs, echo=lambda _: None)  # type: ignore[arg-type]
@@ -93,7 +106,11 @@ class DetachingContract:
         return read_record(run).status
 
     def test_stages_follow_each_other_without_a_supervisor(
-        self, outputs: Path, launcher: Launcher, options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+        self,
+        outputs: Path,
+        launcher: Launcher,
+        options: dict[str, Any],
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         first = stage("a", WAITS + "\nopen('x', 'w').write('from a')", outputs=("x",))
         second = stage("b", "open('y', 'w').write(open('x').read() + ' and b')", outputs=("y",))
@@ -142,15 +159,24 @@ class DetachingContract:
         (self.root(outputs) / "go").touch()
         dispatch(one.at(2).by(spec), launcher, outputs, echo=lambda _: None)  # type: ignore[arg-type]
         assert self.end(run) is RunStatus.SUCCEEDED
-        assert [attempt.status for attempt in read_record(run).attempts] == [RunStatus.INTERRUPTED, RunStatus.SUCCEEDED]
+        assert [attempt.status for attempt in read_record(run).attempts] == [
+            RunStatus.INTERRUPTED,
+            RunStatus.SUCCEEDED,
+        ]
 
     def test_a_secret_lives_as_long_as_its_stage_may_run(
-        self, outputs: Path, launcher: Launcher, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+        self,
+        outputs: Path,
+        launcher: Launcher,
+        options: dict[str, Any],
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setenv("MY_KEY", 'XPCANARY/"1" $(touch pwned)\nline')
         self.provide({"KEY": os.environ["MY_KEY"]})
         code = "import os\nassert len(os.environ['KEY']) == 32, len(os.environ['KEY'])\n" + WAITS
-        run = self.leave(plan(stage("a", code, secrets={"KEY": "MY_KEY"})), launcher, outputs, options)
+        run = self.leave(
+            plan(stage("a", code, secrets={"KEY": "MY_KEY"})), launcher, outputs, options
+        )
         eventually(lambda: "first" in _text(self.root(outputs) / "runs/run/attempt_1/a/log.txt"))
         files = list(secrets_files.directory().rglob("*.json"))
         assert [file.stat().st_mode & 0o777 for file in files] == [0o600] * self.num_files

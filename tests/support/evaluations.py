@@ -25,17 +25,30 @@ def record_of(
 ) -> dict[str, Any]:
     """The record of a model: task -> rewards of its episodes (None: void); `more` replaces keys of the record."""
     played = [
-        EpisodeFacts(task.split("/")[0], task, _result(one), 3) for task, several in rewards.items() for one in several
+        EpisodeFacts(task.split("/")[0], task, _result(one), 3)
+        for task, several in rewards.items()
+        for one in several
     ]
     hashes = hashes or {task: f"digest of {task}" for task in rewards}
     scoring = scoring or {env: {} for env in dict.fromkeys(one.env for one in played)}
-    about = {"id": name, "env": "+".join(scoring), "model": {"name": name}, "run": "r", "task_set": "t"}
+    about = {
+        "id": name,
+        "env": "+".join(scoring),
+        "model": {"name": name},
+        "run": "r",
+        "task_set": "t",
+    }
     about["playing"] = {"pass_threshold": threshold}
     return evaluation_record(about, played, hashes, scoring, len(played)) | more
 
 
 def leave_evaluation(
-    run: Path, attempt: int = 1, *, before: Rewards | None = None, after: Rewards | None = None, **more: Any
+    run: Path,
+    attempt: int = 1,
+    *,
+    before: Rewards | None = None,
+    after: Rewards | None = None,
+    **more: Any,
 ) -> None:
     """Writes the records of a run's attempt."""
     for name, rewards in (("before", before), ("after", after)):
@@ -61,5 +74,7 @@ def evaluated(stage: Path) -> dict[str, dict[str, Any]]:
         value = json.loads(file.read_text())
         for figures in (value["summary"], *value["environments"].values()):
             del figures["seconds_mean"]
-        found[file.parent.name] = {key: one for key, one in value.items() if key not in ("started", "ended")}
+        found[file.parent.name] = {
+            key: one for key, one in value.items() if key not in ("started", "ended")
+        }
     return found

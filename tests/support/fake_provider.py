@@ -11,13 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.fake_session import RULES
-from tests.support.sections import changed_member, held_out_rule, member_of, prepare_of, replace, selection
+from tests.support.sections import (
+    changed_member,
+    held_out_rule,
+    member_of,
+    prepare_of,
+    replace,
+    selection,
+)
 from xp.envs.base import EnvUnavailable, Message, ProtocolError, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
 from xp.lib.atomic import write_atomically
 from xp.tasks.config import MemberConfig, PrepareConfig
 
-TOOL = ToolSpec("submit", "Hand in.", {"type": "object", "properties": {"answer": {"type": "string"}}})
+TOOL = ToolSpec(
+    "submit", "Hand in.", {"type": "object", "properties": {"answer": {"type": "string"}}}
+)
 
 
 class FakeProvider:
@@ -116,11 +125,23 @@ class FakeWorld:
         write_atomically(path, json.dumps({**known, **behaviour}))  # a process may be reading it
 
     def member(self, system_prompt: str = "Think.", **changes: Any) -> MemberConfig:
-        provider, target = "tests.support.fake_provider:FakeProvider", str(self.root / "behaviour.json")
-        env = replace(RULES, name="fake", provider=provider, target=target, serve=None, system_prompt=system_prompt)
+        provider, target = (
+            "tests.support.fake_provider:FakeProvider",
+            str(self.root / "behaviour.json"),
+        )
+        env = replace(
+            RULES,
+            name="fake",
+            provider=provider,
+            target=target,
+            serve=None,
+            system_prompt=system_prompt,
+        )
         return changed_member(member_of(env, selection(), held_out_rule("test")), **changes)
 
-    def config(self, allow_missing_fraction: float = 0.0, concurrency: int = 16, **changes: Any) -> PrepareConfig:
+    def config(
+        self, allow_missing_fraction: float = 0.0, concurrency: int = 16, **changes: Any
+    ) -> PrepareConfig:
         return prepare_of({"fake": self.member(**changes)}, allow_missing_fraction, concurrency)
 
     def opened(self) -> Counter[str]:

@@ -42,7 +42,9 @@ class FakeSession:
     """Answers by a function of the tool's name and the calls before it; raises what the function returns to raise."""
 
     def __init__(
-        self, respond: Callable[[str, int], ToolResult | Exception], grade: Callable[[str], ToolResult] | None = None
+        self,
+        respond: Callable[[str, int], ToolResult | Exception],
+        grade: Callable[[str], ToolResult] | None = None,
     ) -> None:
         self._respond = respond
         self._grade = grade
@@ -83,9 +85,16 @@ class TakingSession(FakeSession):
 
     def take(self, message: ModelMessage) -> ToolResult:
         called = message.message.get("tool_calls", [])
-        results = [self.call(one["function"]["name"], one["function"]["arguments"]) for one in called]
+        results = [
+            self.call(one["function"]["name"], one["function"]["arguments"]) for one in called
+        ]
         read: list[Message] = [
-            Message(role="tool", content=result.text, name=one["function"]["name"], tool_call_id=one["id"])
+            Message(
+                role="tool",
+                content=result.text,
+                name=one["function"]["name"],
+                tool_call_id=one["id"],
+            )
             for one, result in zip(called, results, strict=True)
         ]
         if not called or message.message["content"]:

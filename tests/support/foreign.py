@@ -15,7 +15,9 @@ PROGRAMS = ("scancel", "scontrol", "squeue", "sbatch", "modal", "ray", "docker",
 TIME = "2026-01-01T00:00:00.000+00:00"
 
 
-def record(run_id: str, *, status: str = "running", attempt: dict[str, Any] | None = None, **stage: Any) -> str:
+def record(
+    run_id: str, *, status: str = "running", attempt: dict[str, Any] | None = None, **stage: Any
+) -> str:
     """A `run.json` of one attempt with one stage, any field of which may be another."""
     begun = {
         "name": "train",
@@ -40,7 +42,9 @@ def record(run_id: str, *, status: str = "running", attempt: dict[str, Any] | No
     }
     attempts = [whole | (attempt or {})]
     whole = {"format": 1, "run_id": run_id, "status": status, "secrets": [], "attempts": attempts}
-    return json.dumps(whole | {"user": "somebody", "directory": f"/home/somebody/outputs/runs/{run_id}"})
+    return json.dumps(
+        whole | {"user": "somebody", "directory": f"/home/somebody/outputs/runs/{run_id}"}
+    )
 
 
 def leave_run(outputs: Path, name: str, text: str, spec: RunSpec | None = None) -> Path:
@@ -76,6 +80,8 @@ def leave_programs(directory: Path) -> Path:
 def contents(root: Path) -> dict[str, Any]:
     """Everything below a directory: name -> bytes, or where a link points."""
     return {
-        str(path.relative_to(root)): path.readlink() if path.is_symlink() else path.is_file() and path.read_bytes()
+        str(path.relative_to(root)): path.readlink()
+        if path.is_symlink()
+        else path.is_file() and path.read_bytes()
         for path in root.rglob("*")
     }

@@ -36,7 +36,9 @@ class GroupedProvider:
         own = OWN[number % len(OWN)]
         if number == 2 * len(OWN) - 1:
             ALL_OPEN.set()
-        result = EnvUnavailable("gone") if own is None else ToolResult(f"won {own}", own, finished=True)
+        result = (
+            EnvUnavailable("gone") if own is None else ToolResult(f"won {own}", own, finished=True)
+        )
         return FakeSession(lambda *_: result)
 
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
@@ -53,7 +55,9 @@ class GroupedProvider:
 async def ranked(episodes: list[GroupEpisode], task: Any) -> list[dict[str, float]]:
     """Index-aligned, although it works in another order."""
     assert task["metadata"] == {"level": 3}
-    assert [one.tool_calls[0]["result"].reward for one in episodes] == [one.outcome.ungrouped for one in episodes]
+    assert [one.tool_calls[0]["result"].reward for one in episodes] == [
+        one.outcome.ungrouped for one in episodes
+    ]
     order = sorted(range(len(episodes)), key=lambda at: episodes[at].outcome.reward or 0.0)
     return [{"reward": order.index(at) + (one.outcome.reward or 0) / 10, "rank": order.index(at)}
             for at, one in enumerate(episodes)]  # fmt: skip
@@ -89,7 +93,9 @@ def mixture(function: str | None = "ranked", **changes: Any) -> Iterator[Environ
 
 def check_group(outcomes: Sequence[EpisodeResult], rewards: Sequence[float | None]) -> None:
     """Checks a group of OWN: its results, and the rewards that a trainer gets of them (None: void)."""
-    assert sorted(one.ungrouped for one in outcomes if one.ungrouped is not None) == sorted(EXPECTED)
+    assert sorted(one.ungrouped for one in outcomes if one.ungrouped is not None) == sorted(
+        EXPECTED
+    )
     assert sum(one.status is EpisodeStatus.VOID for one in outcomes) == 1
     assert list(rewards) == [one.reward for one in outcomes]
     for one in outcomes:
@@ -108,4 +114,6 @@ def check_void_group(outcomes: Sequence[EpisodeResult]) -> None:
     assert reasons == ["EnvUnavailable: gone"] + 3 * [
         "group_reward_fn tests.support.grouped:broken: ZeroDivisionError: 3 episodes"
     ]
-    assert sorted(one.ungrouped for one in outcomes if one.ungrouped is not None) == sorted(EXPECTED)
+    assert sorted(one.ungrouped for one in outcomes if one.ungrouped is not None) == sorted(
+        EXPECTED
+    )

@@ -33,7 +33,9 @@ def write_task(folder: Path, test: str = HELLO, config: str = CONFIG, **files: s
     for name in ("environment", "tests", "solution"):
         (folder / name).mkdir(parents=True)
     (folder / "task.toml").write_text(config)
-    (folder / "instruction.md").write_text("<!-- canary GUID 1 -->\n\nWrite the word hello to the file hello.txt.\n")
+    (folder / "instruction.md").write_text(
+        "<!-- canary GUID 1 -->\n\nWrite the word hello to the file hello.txt.\n"
+    )
     (folder / "environment/Dockerfile").write_text("FROM ubuntu:24.04\nWORKDIR /app\nCOPY . /app\n")
     (folder / "tests/test.sh").write_text(test)
     (folder / "solution/solve.sh").write_text("echo hello > hello.txt\n")
@@ -54,7 +56,10 @@ def left_over(place: Path) -> list[str]:
     found = [path.name for path in place.iterdir()]
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if str(place).encode() in (process / "cmdline").read_bytes() + (process / "environ").read_bytes():
+            if (
+                str(place).encode()
+                in (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+            ):
                 found.append(f"process {process.name}")
         except OSError:
             pass

@@ -49,7 +49,9 @@ def _empty(_: Request) -> Reply:
 
 
 @contextmanager
-def http_server(answer: Callable[[Request], Reply] = _empty, host: str = "127.0.0.1") -> Iterator[HttpServer]:
+def http_server(
+    answer: Callable[[Request], Reply] = _empty, host: str = "127.0.0.1"
+) -> Iterator[HttpServer]:
     """Serves on a free port until the block ends; without a function every request gets an empty answer.
 
     Args:

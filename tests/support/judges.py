@@ -38,7 +38,9 @@ def by(quality: Callable[[Any], float]) -> Callable[[Mapping[str, Any]], dict[st
         if "answer" in data:
             return verdict(body, score=quality(data["answer"]))
         first, second = quality(data["first"]), quality(data["second"])
-        return verdict(body, better="tie" if first == second else "first" if first > second else "second")
+        return verdict(
+            body, better="tie" if first == second else "first" if first > second else "second"
+        )
 
     return write
 

@@ -85,9 +85,17 @@ class FakeSpec:
 
     def model_dump(self, *, mode: str) -> dict[str, Any]:
         assert mode == "json"
-        whole = {"tracking": list(self.tracking), "project": self.project, "backend": asdict(self.backend)}
+        whole = {
+            "tracking": list(self.tracking),
+            "project": self.project,
+            "backend": asdict(self.backend),
+        }
         section = self.launcher
-        return whole | {"launcher": asdict(section) if isinstance(section, Limits) else section.model_dump(mode="json")}
+        return whole | {
+            "launcher": asdict(section)
+            if isinstance(section, Limits)
+            else section.model_dump(mode="json")
+        }
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,9 @@ class FakePlan:
 
     def to_json(self) -> str:
         stages = [asdict(stage) for stage in self.stages]
-        return json.dumps({"run_id": self.run_id, "spec": self.spec.model_dump(mode="json"), "stages": stages})
+        return json.dumps(
+            {"run_id": self.run_id, "spec": self.spec.model_dump(mode="json"), "stages": stages}
+        )
 
     def at(self, attempt: int) -> FakePlan:
         return replace(self, attempt=attempt)
@@ -110,11 +120,15 @@ class FakePlan:
         return replace(self, spec=replace(self.spec, launcher=launcher))
 
 
-def plan(*stages: Stage, run_id: str = "run", max_restarts: int = 0, tracking: tuple[str, ...] = ()) -> FakePlan:
+def plan(
+    *stages: Stage, run_id: str = "run", max_restarts: int = 0, tracking: tuple[str, ...] = ()
+) -> FakePlan:
     return FakePlan(run_id, stages, spec=FakeSpec(launcher=Limits(max_restarts), tracking=tracking))
 
 
-def run(one: FakePlan, outputs: Path, screen: list[str] | None = None, grace_s: float = 2.0) -> RunRecord:
+def run(
+    one: FakePlan, outputs: Path, screen: list[str] | None = None, grace_s: float = 2.0
+) -> RunRecord:
     """Dispatch here, without waiting between restarts."""
     texts = [] if screen is None else screen
     launcher = LocalLauncher(grace_s, on_screen=False)
@@ -125,7 +139,10 @@ def launcher_spec(name: str, **changes: Any) -> LauncherSpec:
     """A launcher's section as conf/launcher has it, changed."""
     from xp.composition import compose  # half of a supervisor's start-up, which needs none
 
-    overrides = [f"launcher={name}", *(f"launcher.{key}={_written(value)}" for key, value in changes.items())]
+    overrides = [
+        f"launcher={name}",
+        *(f"launcher.{key}={_written(value)}" for key, value in changes.items()),
+    ]
     return compose(overrides, ()).launcher
 
 
@@ -138,7 +155,10 @@ def _written(value: Any) -> str:
 
 def statuses(outputs: Path, run_id: str = "run") -> dict[str, str]:
     """Statuses of the last attempt's stages, as they are on disk."""
-    return {item.name: str(item.status) for item in read_record(outputs / "runs" / run_id).attempts[-1].stages}
+    return {
+        item.name: str(item.status)
+        for item in read_record(outputs / "runs" / run_id).attempts[-1].stages
+    }
 
 
 class Supervisor:
@@ -154,7 +174,12 @@ class Supervisor:
         debounce_s: float = signals.DEBOUNCE_S,
         **options: Any,
     ) -> None:
-        request = {"outputs": str(outputs), "codes": list(codes), "grace_s": grace_s, "attempt": attempt}
+        request = {
+            "outputs": str(outputs),
+            "codes": list(codes),
+            "grace_s": grace_s,
+            "attempt": attempt,
+        }
         request["debounce_s"] = debounce_s
         self.outputs = outputs
         self.process = subprocess.Popen(
@@ -188,7 +213,11 @@ class Supervisor:
 def forms(secret: str) -> set[str]:
     """Forms that a secret with the word XPCANARY in it may take in a log, a file or an argument."""
     whole = {secret, *secret.splitlines()}
-    encoded = {base64.b64encode(secret.encode()).decode()[:24], quote(secret), json.dumps(secret)[1:-1]}
+    encoded = {
+        base64.b64encode(secret.encode()).decode()[:24],
+        quote(secret),
+        json.dumps(secret)[1:-1],
+    }
     return whole | encoded | {"XPCANARY"}
 
 

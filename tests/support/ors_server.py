@@ -50,10 +50,17 @@ class Effects:
     def still_open(self) -> set[str]:
         """Instances that were not torn down."""
         events = self.events()
-        return {who for name, who in events if name == "init"} - {who for name, who in events if name == "teardown"}
+        return {who for name, who in events if name == "init"} - {
+            who for name, who in events if name == "teardown"
+        }
 
     def _lines(self) -> list[tuple[str, str]]:
-        return [(event, who) for event, _, who in (line.partition(" ") for line in self._log.read_text().splitlines())]
+        return [
+            (event, who)
+            for event, _, who in (
+                line.partition(" ") for line in self._log.read_text().splitlines()
+            )
+        ]
 
     def most(self, event: str) -> int:
         """The largest number of times that one and the same environment instance did it."""
@@ -72,4 +79,6 @@ def running(serve: str) -> Running:
 def rules(**changes: Any) -> EnvConfig:
     """Rules of an episode against a real server; a test about a deadline sets one that it can wait for."""
     limits = {name: changes.pop(name) for name in list(changes) if name in EnvLimits.model_fields}
-    return replace(RULES, **{"provider": "openreward", **changes}, limits=replace(RULES.limits, **limits))
+    return replace(
+        RULES, **{"provider": "openreward", **changes}, limits=replace(RULES.limits, **limits)
+    )

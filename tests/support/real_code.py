@@ -21,12 +21,21 @@ CHECKOUTS = "SLIME_PATH=... MEGATRON_PATH=..."
 PARTS: Mapping[str, Part] = {
     "TRL": Part("trl", ("tests/trainers/test_trl", "tests/engines/test_trl"), "make test"),
     "SkyRL": Part(
-        "skyrl", ("tests/trainers/test_skyrl", "tests/engines/test_skyrl"), "make test-skyrl, a part of make test"
+        "skyrl",
+        ("tests/trainers/test_skyrl", "tests/engines/test_skyrl"),
+        "make test-skyrl, a part of make test",
     ),
-    "Slime": Part("slime", ("tests/trainers/test_slime", "tests/engines/test_slime"), f"make test-slime {CHECKOUTS}"),
+    "Slime": Part(
+        "slime",
+        ("tests/trainers/test_slime", "tests/engines/test_slime"),
+        f"make test-slime {CHECKOUTS}",
+    ),
     "vLLM": Part(
         "vllm",
-        tuple(f"tests/engines/test_{name}" for name in ("trl", "skyrl", "server", "seeds", "tool_calls")),
+        tuple(
+            f"tests/engines/test_{name}"
+            for name in ("trl", "skyrl", "server", "seeds", "tool_calls")
+        ),
         "make test-vllm",
     ),
     "SGLang": Part("sglang", ("tests/engines/test_slime",), f"make test-sglang {CHECKOUTS}"),
@@ -53,4 +62,6 @@ def real_code(passed: Sequence[str], is_here: Callable[[str], bool] = is_install
             ran.append(f"{name} ({count} test{'s' if count > 1 else ''})")
         else:
             left.append(f"{name} ({part.command})")
-    return f"Real code that ran: {', '.join(ran) or 'none'}. Not run: {', '.join(left) or 'nothing'}."
+    return (
+        f"Real code that ran: {', '.join(ran) or 'none'}. Not run: {', '.join(left) or 'nothing'}."
+    )

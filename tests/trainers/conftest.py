@@ -14,4 +14,6 @@ if find_spec("skyrl") is not None:
 def pytest_sessionstart() -> None:
     """Stops where a checkout is at another commit than its pin: its tests would fail one by one, without the reason."""
     if wrong := wrong_checkouts():
-        pytest.exit("\n".join([*wrong, "XP_TEST_ANY_COMMIT=1 runs the tests all the same"]), returncode=4)
+        pytest.exit(
+            "\n".join([*wrong, "XP_TEST_ANY_COMMIT=1 runs the tests all the same"]), returncode=4
+        )

@@ -22,7 +22,9 @@ Says = Callable[[list[int]], list[int] | None]
 class Policy(Protocol):
     """The policy that generates the answers."""
 
-    def write(self, ids: list[int], params: Any, is_aborted: Callable[[], bool]) -> tuple[list[int], list[float], str]:
+    def write(
+        self, ids: list[int], params: Any, is_aborted: Callable[[], bool]
+    ) -> tuple[list[int], list[float], str]:
         """Ids, their log-probabilities, and the finish reason (`stop`, `length`, `abort`)."""
 
 
@@ -39,14 +41,22 @@ class TinyPolicy:
         self._model, self._end_id, self._says = model, end_id, says
         self._lock = threading.Lock()
 
-    def write(self, ids: list[int], params: Any, is_aborted: Callable[[], bool]) -> tuple[list[int], list[float], str]:
+    def write(
+        self, ids: list[int], params: Any, is_aborted: Callable[[], bool]
+    ) -> tuple[list[int], list[float], str]:
         said = self._says(ids) if self._says else None
         if said is not None:
             cut = said[: params.max_new_tokens]
-            return cut, self.logprobs(ids, cut, params.temperature), "stop" if cut == said else "length"
+            return (
+                cut,
+                self.logprobs(ids, cut, params.temperature),
+                "stop" if cut == said else "length",
+            )
         return self._sample(ids, params, is_aborted)
 
-    def logprobs(self, ids: Sequence[int], written: Sequence[int], temperature: float) -> list[float]:
+    def logprobs(
+        self, ids: Sequence[int], written: Sequence[int], temperature: float
+    ) -> list[float]:
         """Log-probability of each generated token, given all tokens before it."""
         import torch
 
@@ -67,7 +77,9 @@ class TinyPolicy:
             if is_aborted():
                 return written, logprobs, "abort"
             with self._lock, torch.inference_mode():
-                logits = self._model(input_ids=torch.tensor([[*ids, *written]])).logits[0, -1].float()
+                logits = (
+                    self._model(input_ids=torch.tensor([[*ids, *written]])).logits[0, -1].float()
+                )
             row = torch.log_softmax(logits / params.temperature, -1)
             token = int(torch.multinomial(row.exp(), 1))
             written.append(token)
@@ -80,7 +92,9 @@ class TinyPolicy:
 class FakeSglang:
     """Serves one policy on an address of this machine; use it as a context manager."""
 
-    def __init__(self, policy: Policy, decode: Callable[[list[int]], str], host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, policy: Policy, decode: Callable[[list[int]], str], host: str = "127.0.0.1"
+    ) -> None:
         self.policy, self.decode = policy, decode
         self.requests: list[dict[str, Any]] = []
         """Bodies of all /generate requests."""
@@ -148,8 +162,18 @@ class FakeSglang:
             self.aborted.set()
             return {}
         return {
-            "/server_info": {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_memory_saver": False},
-            "/get_server_info": {"tp_size": 1, "pp_size": 1, "dp_size": 1, "enable_memory_saver": False},
+            "/server_info": {
+                "tp_size": 1,
+                "pp_size": 1,
+                "dp_size": 1,
+                "enable_memory_saver": False,
+            },
+            "/get_server_info": {
+                "tp_size": 1,
+                "pp_size": 1,
+                "dp_size": 1,
+                "enable_memory_saver": False,
+            },
             "/v1/loads": {"loads": []},
             "/workers": {"workers": [{"url": f"http://{self.address}"}]},
         }.get(path, {})

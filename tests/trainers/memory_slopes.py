@@ -31,7 +31,9 @@ def measured(backend: str) -> dict[str, Slopes]:
         (small, large), (few, many) = VOCABULARIES, TOKENS
         growth = {tokens: peaks[large, tokens] - peaks[small, tokens] for tokens in TOKENS}
         words = large - small
-        found[path] = Slopes((growth[many] - growth[few]) / (many - few) / words, growth[many] / words)
+        found[path] = Slopes(
+            (growth[many] - growth[few]) / (many - few) / words, growth[many] / words
+        )
     print(found)
     return found
 

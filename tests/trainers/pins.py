@@ -16,7 +16,11 @@ OPTIONS = Path(__file__).resolve().parents[2] / "conf" / "backend"
 def pinned() -> dict[str, str]:
     """Variable -> commit, of all backends; read without Hydra, which a trainer's Python lacks."""
     texts = (file.read_text(encoding="utf-8") for file in sorted(OPTIONS.glob("*.yaml")))
-    return {name: commit for text in texts for name, commit in (yaml.safe_load(text).get("commits") or {}).items()}
+    return {
+        name: commit
+        for text in texts
+        for name, commit in (yaml.safe_load(text).get("commits") or {}).items()
+    }
 
 
 def wrong_checkouts(environ: Mapping[str, str] = os.environ) -> list[str]:

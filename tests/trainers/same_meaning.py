@@ -46,7 +46,9 @@ def meant(spec: RunSpec) -> Meant:
     return Meant(
         prompts_per_step=training.prompts_per_step,
         group_size=training.group_size,
-        episodes_per_update=training.prompts_per_step * training.group_size // training.updates_per_step,
+        episodes_per_update=training.prompts_per_step
+        * training.group_size
+        // training.updates_per_step,
         updates_per_step=training.updates_per_step * training.passes_per_step,
         num_steps=training.num_steps,
         learning_rate=training.learning_rate,
@@ -78,7 +80,10 @@ def nothing_of_its_own(_: random.Random) -> dict[str, Any]:
 
 
 def random_specs(
-    backend: str, count: int, seed: int = 0, own: Callable[[random.Random], dict[str, Any]] = nothing_of_its_own
+    backend: str,
+    count: int,
+    seed: int = 0,
+    own: Callable[[random.Random], dict[str, Any]] = nothing_of_its_own,
 ) -> Iterator[RunSpec]:
     """Specs that the backend takes: four in ten of what is drawn, or so.
 
@@ -99,7 +104,11 @@ def random_specs(
 
 
 def _values(draw: random.Random) -> dict[str, Any]:
-    micro, updates, group = draw.choice([1, 2, 4]), draw.choice([1, 1, 2, 4]), draw.choice([2, 4, 8])
+    micro, updates, group = (
+        draw.choice([1, 2, 4]),
+        draw.choice([1, 1, 2, 4]),
+        draw.choice([2, 4, 8]),
+    )
     return {
         "seed": draw.randrange(2**31),
         "training.num_steps": draw.randint(1, 500),

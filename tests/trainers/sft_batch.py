@@ -12,7 +12,12 @@ import numpy as np
 from xp.worker.demonstrations import Example
 
 CALL = {"type": "function", "function": {"name": "multiply", "arguments": {"a": 6, "b": 7}}}
-TOOLS = [{"type": "function", "function": {"name": "multiply", "description": "", "parameters": {"type": "object"}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "multiply", "description": "", "parameters": {"type": "object"}},
+    }
+]
 
 
 def samples() -> list[Example]:
@@ -20,7 +25,10 @@ def samples() -> list[Example]:
     rng = np.random.default_rng(0)
     lengths = [5, 9, 12, 6, 20, 7, 3, 15]
     made = [
-        Example(rng.integers(5, 200, n).tolist(), [0, *(rng.random(n - 2) < 0.5).astype(int).tolist(), 1])
+        Example(
+            rng.integers(5, 200, n).tolist(),
+            [0, *(rng.random(n - 2) < 0.5).astype(int).tolist(), 1],
+        )
         for n in lengths
     ]
     made[1] = Example(made[1].ids, [0] + [1] * (lengths[1] - 1))

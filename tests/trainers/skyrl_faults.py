@@ -43,13 +43,17 @@ def tools_are_steps() -> None:
     from xp.backends.skyrl.worker import trainer
 
     native = trainer.gae
-    trainer.gae = lambda rewards, values, trained, *more: native(rewards, values, trained * 0 + 1, *more)
+    trainer.gae = lambda rewards, values, trained, *more: native(
+        rewards, values, trained * 0 + 1, *more
+    )
 
 
 def diluted_critic() -> None:
     from xp.backends.skyrl.worker import trainer
 
-    trainer.critic_weights = lambda trained, *_: trained / trained.sum(-1, keepdim=True).clamp(min=1.0)
+    trainer.critic_weights = lambda trained, *_: (
+        trained / trained.sum(-1, keepdim=True).clamp(min=1.0)
+    )
 
 
 def not_whitened() -> None:
@@ -84,7 +88,9 @@ def gradients_of_one_rank() -> None:
     from skyrl.backends.skyrl_train.distributed.dispatch import MeshDispatch
 
     native = MeshDispatch.stage_chunks
-    MeshDispatch.stage_chunks = lambda *args: [[chunks[0]] * len(chunks) for chunks in native(*args)]
+    MeshDispatch.stage_chunks = lambda *args: [
+        [chunks[0]] * len(chunks) for chunks in native(*args)
+    ]
 
 
 FAULTS = (
@@ -134,7 +140,9 @@ def _case(fault: Fault) -> ParityCase:
 
 
 def _planted(fault: Fault) -> Any:
-    def trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Any:
+    def trainer(
+        case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path
+    ) -> Any:
         updates = parity._updates
 
         def planted(*args: Any) -> Any:

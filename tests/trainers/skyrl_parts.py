@@ -25,7 +25,11 @@ prepare_process()
 REHEARSAL = ("backend=skyrl", "hardware=cpu")
 AHEAD = (
     *("algorithm.importance_correction=token_truncate", "backend.engine.placement=separate"),
-    *("backend.engine.accelerators=1", "hardware.accelerators_per_node=2", "backend.parallel.offload_optimizer=false"),
+    *(
+        "backend.engine.accelerators=1",
+        "hardware.accelerators_per_node=2",
+        "backend.parallel.offload_optimizer=false",
+    ),
 )
 """Words of a training beside sampling."""
 
@@ -43,7 +47,9 @@ def native(config: SkyRLTrainStageConfig, root: Path = Path("/outputs")) -> Any:
     from xp.backends.skyrl.worker.advantages import register_estimator
 
     register_estimator()
-    cfg = SkyRLTrainConfig.from_cli_overrides(config.native(config.start_model, root, config.reference))
+    cfg = SkyRLTrainConfig.from_cli_overrides(
+        config.native(config.start_model, root, config.reference)
+    )
     validate_cfg(cfg)
     return cfg
 
@@ -81,13 +87,18 @@ class ScriptedClient:
         text = self._texts[self._turns[session]]
         self._turns[session] += 1
         parameters = input_batch["sampling_params"]
-        is_stopped = text.endswith(tuple(parameters.get("stop") or ())) and parameters["include_stop_str_in_output"]
+        is_stopped = (
+            text.endswith(tuple(parameters.get("stop") or ()))
+            and parameters["include_stop_str_in_output"]
+        )
         ids = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
         ids = (ids[:-1] if is_stopped else ids)[: parameters["max_tokens"]]
         return {
             "responses": [tokenizer.decode(ids, skip_special_tokens=True)],
             "response_ids": [ids],
-            "stop_reasons": ["stop" if is_stopped or ids[-1] == tokenizer.eos_token_id else "length"],
+            "stop_reasons": [
+                "stop" if is_stopped or ids[-1] == tokenizer.eos_token_id else "length"
+            ],
             "response_logprobs": [[-0.5] * len(ids)],
         }
 
@@ -132,9 +143,13 @@ def generator(client: Any, mix: Any, config: SkyRLTrainStageConfig, **changes: A
     return XpGenerator(parts, chat, mix, config.spec)
 
 
-def request(rows: Sequence[TaskRow], group_size: int, config: SkyRLTrainStageConfig, phase: str = "train") -> Any:
+def request(
+    rows: Sequence[TaskRow], group_size: int, config: SkyRLTrainStageConfig, phase: str = "train"
+) -> Any:
     """SkyRL's own input of a generation, from rows of the view."""
-    from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
+    from skyrl.backends.skyrl_train.inference_servers.engine_utils import (
+        get_sampling_params_for_backend,
+    )
     from skyrl.train.generators.utils import prepare_generator_input
 
     views = [skyrl_row(row) for row in rows]

@@ -46,8 +46,16 @@ def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Fo
             values["before"] = self.start_loss = held_out_loss
             values["first"] = update
 
-        def end(self, update: int, loss: float, grad_norm: float, learning_rate: float, *, is_last: bool) -> None:
-            values.update(update=update, loss=loss, grad_norm=grad_norm, learning_rate=learning_rate, is_last=is_last)
+        def end(
+            self, update: int, loss: float, grad_norm: float, learning_rate: float, *, is_last: bool
+        ) -> None:
+            values.update(
+                update=update,
+                loss=loss,
+                grad_norm=grad_norm,
+                learning_rate=learning_rate,
+                is_last=is_last,
+            )
 
         def finish(self, update: int, held_out_loss: float | None) -> None:
             values.update(last=update, after=held_out_loss)
@@ -55,9 +63,13 @@ def _train(path: Path, num_ranks: int, target: Path, rank: int, port: int) -> Fo
     class Alone(XpSftTrainer):
         def _init_workers(self) -> None:
             with in_precision("float64"):
-                self.dispatch = InProcess(cfg, Path(config.model), 1, port, rank=rank, num_ranks=num_ranks)
+                self.dispatch = InProcess(
+                    cfg, Path(config.model), 1, port, rank=rank, num_ranks=num_ranks
+                )
 
-    values: dict[str, Any] = {"own": [sft_cfg.async_batch_collation, sft_cfg.fsdp_config.reshard_after_forward]}
+    values: dict[str, Any] = {
+        "own": [sft_cfg.async_batch_collation, sft_cfg.fsdp_config.reshard_after_forward]
+    }
     log: Any = SftLog(RecordedRun(), 1)  # type: ignore[arg-type]
     trainer = Alone(sft_cfg, cfg, log)
     trainer.setup()

@@ -19,7 +19,9 @@ from xp.errors import ExitCode, XpError
 from xp.testing.jobs import DEADLINE_S
 
 
-def look_around(cfg: Any, names: list[str], canaries: list[list[str]]) -> tuple[dict[str, str | None], list[str]]:
+def look_around(
+    cfg: Any, names: list[str], canaries: list[list[str]]
+) -> tuple[dict[str, str | None], list[str]]:
     """The variables of these names here, and where in Ray's records each canary is found.
 
     Args:
@@ -27,7 +29,9 @@ def look_around(cfg: Any, names: list[str], canaries: list[list[str]]) -> tuple[
     """
     del cfg
     whole = ["".join(pieces) for pieces in canaries]
-    found = [f"{canary} in {place}" for place, text in _records() for canary in whole if canary in text]
+    found = [
+        f"{canary} in {place}" for place, text in _records() for canary in whole if canary in text
+    ]
     return {name: os.environ.get(name) for name in names}, found
 
 
@@ -113,9 +117,13 @@ def listen(cfg: Any) -> tuple[list[str], set[Listener]]:
 
     del cfg
     address = ray.get_runtime_context().gcs_address
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": "/"}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {
+        "HOME": "/"
+    }
     stranger = [sys.executable, "-c", STRANGER.format(address=address, timeout_s=DEADLINE_S)]
-    said = subprocess.run(stranger, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    said = subprocess.run(
+        stranger, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
     raylet = psutil.Process().parent()
     assert raylet is not None
     driver = raylet.parent()
@@ -139,7 +147,9 @@ def serve(cfg: Any) -> tuple[list[int], list[str], set[Listener]]:
     from xp.engines.key_check import EngineKeyCheck
 
     del cfg
-    server = uvicorn.Server(uvicorn.Config(EngineKeyCheck(_nothing), host="0.0.0.0", port=0, log_level="error"))
+    server = uvicorn.Server(
+        uvicorn.Config(EngineKeyCheck(_nothing), host="0.0.0.0", port=0, log_level="error")
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -148,7 +158,9 @@ def serve(cfg: Any) -> tuple[list[int], list[str], set[Listener]]:
     found = listeners(os.getpid())
 
     async def ask() -> list[int]:
-        client = EngineClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)
+        client = EngineClient(
+            proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1
+        )
         own = await client._call_all_servers("/collective_rpc", {"method": "x"})
         assert await client._post(f"{url}/inference/v1/generate", {}) == {}
         await client.teardown()
@@ -164,10 +176,20 @@ def serve(cfg: Any) -> tuple[list[int], list[str], set[Listener]]:
 
     refusals = [send_weights()]
     # As a worker gets it.
-    pickle.loads(pickle.dumps(EngineClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)))
+    pickle.loads(
+        pickle.dumps(
+            EngineClient(proxy_url=url, server_urls=[url], model_name="tiny", data_parallel_size=1)
+        )
+    )
     refusals.append(send_weights())
 
-    paths = ("/health", "/v1/models", "/collective_rpc", "/update_weights", "/inference/v1/generate")
+    paths = (
+        "/health",
+        "/v1/models",
+        "/collective_rpc",
+        "/update_weights",
+        "/inference/v1/generate",
+    )
     asked = [
         httpx.post(url + path, headers=said, timeout=DEADLINE_S, trust_env=False)
         for path in paths
@@ -179,13 +201,23 @@ def serve(cfg: Any) -> tuple[list[int], list[str], set[Listener]]:
     return statuses, refusals, found
 
 
-STRANGERS: tuple[dict[str, str], ...] = ({}, {"Authorization": "Bearer no"}, {"Origin": "http://evil.example"})
+STRANGERS: tuple[dict[str, str], ...] = (
+    {},
+    {"Authorization": "Bearer no"},
+    {"Origin": "http://evil.example"},
+)
 
 
 async def _nothing(scope: Any, receive: Any, send: Any) -> None:
     if scope["type"] == "http":
         await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-type", b"application/json")],
+            }
+        )
         await send({"type": "http.response.body", "body": b"{}"})
 
 

@@ -35,7 +35,12 @@ SMALL = {
     "tie_word_embeddings": False,
     "pad_token_id": 0,
 }
-ROUTED = {"n_routed_experts": 8, "moe_intermediate_size": 32, "n_shared_experts": 1, "first_k_dense_replace": 1}
+ROUTED = {
+    "n_routed_experts": 8,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}
 LATENT = {
     "q_lora_rank": 24,
     "kv_lora_rank": 16,
@@ -111,9 +116,19 @@ def spec_of(model: Path) -> RunSpec:
     """One update of the model, whose network is read from its config.json."""
     return compose(
         [
-            *("backend=slime", "env=whodunit_mini", "hardware=a100x2", "model=hf", f"model.path={model}"),
+            *(
+                "backend=slime",
+                "env=whodunit_mini",
+                "hardware=a100x2",
+                "model=hf",
+                f"model.path={model}",
+            ),
             *("model.dialect=hermes", "model.max_context_tokens=1024", "backend.parallel.tensor=1"),
-            *("training.max_prompt_tokens=700", "training.max_tokens_per_turn=60", "training.max_response_tokens=300"),
+            *(
+                "training.max_prompt_tokens=700",
+                "training.max_tokens_per_turn=60",
+                "training.max_response_tokens=300",
+            ),
             *("training.num_steps=1", "training.prompts_per_step=2", "training.group_size=4"),
             *("training.micro_batch_size=1", "training.kl_coef=0", "env.train.num_tasks=16"),
         ]
@@ -135,7 +150,9 @@ def export(args: Any, family: str, model: Any, source: Path, directory: Path) ->
     from slime.backends.megatron_utils.megatron_to_hf import convert_to_hf
 
     weights = {}
-    buffers = [(name, value) for name, value in model[0].named_buffers() if name.endswith("expert_bias")]
+    buffers = [
+        (name, value) for name, value in model[0].named_buffers() if name.endswith("expert_bias")
+    ]
     for name, value in (*model[0].named_parameters(), *buffers):
         theirs = of_engine(name, is_latent=args.multi_latent_attention).split("module.")[-1]
         for key, one in convert_to_hf(args, family, f"module.module.{theirs}", value):
@@ -151,7 +168,13 @@ def latent_attention() -> None:
 
     init = DotProductAttention.__init__
 
-    def wider(self: Any, *args: Any, k_channels: int | None = None, v_channels: int | None = None, **more: Any) -> None:
+    def wider(
+        self: Any,
+        *args: Any,
+        k_channels: int | None = None,
+        v_channels: int | None = None,
+        **more: Any,
+    ) -> None:
         del k_channels, v_channels
         init(self, *args, **more)
 
@@ -191,12 +214,19 @@ def main(family: str, root: Path) -> None:
     hf_to_megatron.load_hf_weights(args, model, directory)
     optimizer.reload_model_params()
     batch = batch_of(drawn())
-    data = {**batch, "tokens": batch["unconcat_tokens"], "micro_batch_indices": [[*range(len(batch["rewards"]))]]}
+    data = {
+        **batch,
+        "tokens": batch["unconcat_tokens"],
+        "micro_batch_indices": [[*range(len(batch["rewards"]))]],
+    }
     norm = 0.0
     for number in range(2):
         data["log_probs"] = log_probs(args, model, data)
         export(args, family, model, directory, root / f"export-{number}")
-        torch.save({"tokens": data["tokens"], "log_probs": data["log_probs"]}, root / f"export-{number}" / SAID)
+        torch.save(
+            {"tokens": data["tokens"], "log_probs": data["log_probs"]},
+            root / f"export-{number}" / SAID,
+        )
         if number == 0:
             episodes = len(batch["rewards"])
             step = get_data_iterator(data)

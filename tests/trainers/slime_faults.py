@@ -104,19 +104,36 @@ FAULTS = (
     Fault(f"{NOTHING}, a narrow clip", NARROW),
     Fault("void episodes dilute the token mean", code=diluted),
     Fault("void episodes dilute the sequence mean", SEQUENCE, code=diluted),
-    Fault("truncated episodes dilute the sequence mean", (*SEQUENCE, "algorithm.mask_truncated=true"), code=diluted),
+    Fault(
+        "truncated episodes dilute the sequence mean",
+        (*SEQUENCE, "algorithm.mask_truncated=true"),
+        code=diluted,
+    ),
     Fault("left out episodes are taken off twice", SEQUENCE, code=scaled_twice),
-    Fault("left out episodes of another update are taken off", SEQUENCE, code=counted_over_the_step),
+    Fault(
+        "left out episodes of another update are taken off", SEQUENCE, code=counted_over_the_step
+    ),
     Fault("mask is off by one", episode=lambda one: replace(one, mask=(0, *one.mask[:-1]))),
-    Fault("a tool's tokens are trained on", episode=lambda one: replace(one, mask=(1,) * len(one.mask))),
-    Fault("void episode has an advantage", episode=lambda one: replace(one, reward=one.reward or 0.0)),
+    Fault(
+        "a tool's tokens are trained on",
+        episode=lambda one: replace(one, mask=(1,) * len(one.mask)),
+    ),
+    Fault(
+        "void episode has an advantage", episode=lambda one: replace(one, reward=one.reward or 0.0)
+    ),
     Fault("divisor of another aggregation", arguments=setting(calculate_per_token_loss=False)),
     Fault("clip's ends are swapped", NARROW, setting(eps_clip=0.03, eps_clip_high=0.01)),
     Fault("sign of the KL penalty", arguments=setting(kl_loss_coef=-0.05)),
-    Fault("temperature is forgotten", ("training.temperature=0.7",), setting(rollout_temperature=1.0)),
+    Fault(
+        "temperature is forgotten", ("training.temperature=0.7",), setting(rollout_temperature=1.0)
+    ),
     Fault("old log-probabilities are stale", code=stale),
     Fault("advantages are not scaled", arguments=setting(grpo_std_normalization=False)),
-    Fault("bonus of the entropy has the other sign", ("training.entropy_coef=0.01",), setting(entropy_coef=-0.01)),
+    Fault(
+        "bonus of the entropy has the other sign",
+        ("training.entropy_coef=0.01",),
+        setting(entropy_coef=-0.01),
+    ),
     Fault("ratio of a whole episode", NARROW, setting(advantage_estimator="gspo")),
     Fault("gradient is cut", arguments=setting(clip_grad=0.01)),
     Fault(f"{NOTHING}, two ranks", RANKS),
@@ -140,7 +157,9 @@ def main(file: Path) -> None:
         for number, fault in enumerate(FAULTS):
             place = Path(scratch, str(number))
             place.mkdir()
-            cell = measured(cases[fault.name], batch(), Path(scratch, "model"), place, _planted(fault))
+            cell = measured(
+                cases[fault.name], batch(), Path(scratch, "model"), place, _planted(fault)
+            )
             found[fault.name] = max(value for value in cell.values() if isinstance(value, float))
     file.write_text(json.dumps(found))
 
@@ -151,7 +170,9 @@ def _case(fault: Fault) -> ParityCase:
 
 
 def _planted(fault: Fault) -> Any:
-    def trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Any:
+    def trainer(
+        case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path
+    ) -> Any:
         arguments, updates = parity.arguments, parity.updates
 
         def changed(*args: Any) -> Any:

@@ -39,7 +39,12 @@ OWN = {
 """For random weights, over what xp renders."""
 
 
-FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+FP8 = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "activation_scheme": "dynamic",
+    "weight_block_size": [128, 128],
+}
 SAID = "said.pt"
 """What Megatron's model says of the tokens, beside each export."""
 
@@ -50,7 +55,9 @@ def log_probs(args: Any, model: Any, data: dict[str, Any]) -> list[torch.Tensor]
     from slime.backends.megatron_utils.loss import get_log_probs_and_entropy
     from slime.backends.megatron_utils.model import forward_only
 
-    found = forward_only(get_log_probs_and_entropy, args, model, get_data_iterator(data), [1])["log_probs"]
+    found = forward_only(get_log_probs_and_entropy, args, model, get_data_iterator(data), [1])[
+        "log_probs"
+    ]
     return [one.float() for one in found]
 
 
@@ -72,7 +79,9 @@ def export_beside_twin(args: Any, spec: RunSpec, model: Any, root: Path) -> None
     (twin / "config.json").write_text(json.dumps({**config, "quantization_config": FP8}))
     assert spec.model.architecture is not None
     check_quantized(twin, spec.model.architecture.model_dump(mode="json"))
-    engine = spec.backend.engine.model_copy(update={"quantization": "fp8", "quantized_model": str(twin)})
+    engine = spec.backend.engine.model_copy(
+        update={"quantization": "fp8", "quantized_model": str(twin)}
+    )
     spec = spec.model_copy(update={"backend": spec.backend.model_copy(update={"engine": engine})})
     own = WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=1)
     with_twin = Namespace(**{**vars(args), "hf_checkpoint": str(twin), "model_name": "qwen3"})
@@ -113,16 +122,30 @@ def main(root: Path) -> None:
 
     model, optimizer, scheduler = setup_model_and_optimizer(args, "actor")
     batch = batch_of(drawn())
-    data = {**batch, "tokens": batch["unconcat_tokens"], "micro_batch_indices": [[*range(len(batch["rewards"]))]]}
+    data = {
+        **batch,
+        "tokens": batch["unconcat_tokens"],
+        "micro_batch_indices": [[*range(len(batch["rewards"]))]],
+    }
     export(args, model, data, root / "export-0")
     export_beside_twin(args, spec, model, root)
     reported = []
     for step in (1, 2):
         data["log_probs"] = log_probs(args, model, data)
         losses, norm = train_one_step(
-            args, step, 0, get_data_iterator(data), model, optimizer, scheduler, 1, len(batch["rewards"])
+            args,
+            step,
+            0,
+            get_data_iterator(data),
+            model,
+            optimizer,
+            scheduler,
+            1,
+            len(batch["rewards"]),
         )
-        reported.append({**{name: float(value) for name, value in losses.items()}, "grad_norm": float(norm)})
+        reported.append(
+            {**{name: float(value) for name, value in losses.items()}, "grad_norm": float(norm)}
+        )
         export(args, model, data, root / f"export-{step}")
     print("RESULT", json.dumps(reported))
 

@@ -59,9 +59,13 @@ def export(args: Any, model: Any, directory: Path) -> None:
     weights = {}
     for name, parameter in model[0].named_parameters():
         # Local layers have other names than TransformerEngine's.
-        theirs = name.replace(".input_layernorm.weight", ".self_attention.linear_qkv.layer_norm_weight")
+        theirs = name.replace(
+            ".input_layernorm.weight", ".self_attention.linear_qkv.layer_norm_weight"
+        )
         theirs = re.sub(r"local_experts\.(\d+)\.(linear_fc\d)\.weight", r"\2.weight\1", theirs)
-        for key, value in convert_to_hf(args, "qwen3moe", f"module.module.{theirs.split('module.')[-1]}", parameter):
+        for key, value in convert_to_hf(
+            args, "qwen3moe", f"module.module.{theirs.split('module.')[-1]}", parameter
+        ):
             weights[key] = value.detach().clone().contiguous()
     Qwen3MoeConfig(
         vocab_size=args.vocab_size,
@@ -83,7 +87,9 @@ def export(args: Any, model: Any, directory: Path) -> None:
 
 
 @torch.inference_mode()
-def sampled(engine: Any, tokens: torch.Tensor, num_response: int, flip: int | None) -> tuple[Any, torch.Tensor]:
+def sampled(
+    engine: Any, tokens: torch.Tensor, num_response: int, flip: int | None
+) -> tuple[Any, torch.Tensor]:
     """The engine's log-probabilities of a response, and the experts of each token but the last.
 
     Args:
@@ -119,7 +125,9 @@ def play(root: Path) -> None:
         [
             [
                 sampled(engine, tokens, length, flip if at == EPISODE else None)
-                for at, (tokens, length) in enumerate(zip(batch["tokens"], batch["response_lengths"], strict=True))
+                for at, (tokens, length) in enumerate(
+                    zip(batch["tokens"], batch["response_lengths"], strict=True)
+                )
             ]
             for flip in places
         ],
@@ -133,8 +141,15 @@ def main(root: Path) -> None:
     network = tiny_directory(root) / "config.json"
     config = json.loads(network.read_text()) | EXPERTS
     network.write_text(json.dumps(config))
-    words = [f"model.architecture.{ours}={EXPERTS[theirs[0]]}" for ours, theirs in KEYS.items() if theirs[0] in EXPERTS]
-    router = ",".join(f"{name}:{json.dumps(value)}" for name, value in (network_of(config) or {})["router"].items())
+    words = [
+        f"model.architecture.{ours}={EXPERTS[theirs[0]]}"
+        for ours, theirs in KEYS.items()
+        if theirs[0] in EXPERTS
+    ]
+    router = ",".join(
+        f"{name}:{json.dumps(value)}"
+        for name, value in (network_of(config) or {})["router"].items()
+    )
     words += [f"model.architecture.router={{{router}}}", "model.router_replay=true"]
     args = parse(spec_of(network.parent, *words), root)
     assert args.use_rollout_routing_replay
@@ -159,14 +174,23 @@ def main(root: Path) -> None:
         if ".experts." in name:
             parameter.data.mul_(5)  # untrained experts hardly differ
     batch = batch_of(drawn())
-    data = {**batch, "tokens": batch["unconcat_tokens"], "micro_batch_indices": [[*range(len(batch["rewards"]))]]}
+    data = {
+        **batch,
+        "tokens": batch["unconcat_tokens"],
+        "micro_batch_indices": [[*range(len(batch["rewards"]))]],
+    }
     export(args, model, root / ENGINE)
     torch.save({name: data[name] for name in ("tokens", "response_lengths")}, root / BATCH)
-    subprocess.run([sys.executable, "-m", "tests.trainers.slime_routing", "engine", str(root)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "tests.trainers.slime_routing", "engine", str(root)], check=True
+    )
     plain, flipped = (list(zip(*one, strict=True)) for one in torch.load(root / SAMPLED))
     samples = [
         SimpleNamespace(
-            tokens=tokens.tolist(), response_length=length, loss_mask=mask.tolist(), rollout_routed_experts=experts
+            tokens=tokens.tolist(),
+            response_length=length,
+            loss_mask=mask.tolist(),
+            rollout_routed_experts=experts,
         )
         for tokens, length, mask, experts in zip(
             data["tokens"], data["response_lengths"], data["loss_masks"], flipped[1], strict=True

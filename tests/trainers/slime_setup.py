@@ -45,10 +45,19 @@ SECTIONS = {"algorithm": Algorithm, "training": Training, "evaluation": Evaluati
 
 
 def worker_config(
-    root: Path, limits: Sampling = LIMITS, evaluation_limits: Sampling = LIMITS, steps: int = 2, **changes: Any
+    root: Path,
+    limits: Sampling = LIMITS,
+    evaluation_limits: Sampling = LIMITS,
+    steps: int = 2,
+    **changes: Any,
 ) -> WorkerConfig:
     """A stage's, for groups of four; changes are of keys of the algorithm, the training or the evaluation."""
-    keys = {"max_void_fraction": 0.5, "max_logprob_gap": None, "group_size": 4, "prompts_per_step": 2} | changes
+    keys = {
+        "max_void_fraction": 0.5,
+        "max_logprob_gap": None,
+        "group_size": 4,
+        "prompts_per_step": 2,
+    } | changes
     named = {
         f"{next(section for section, kind in SECTIONS.items() if name in kind.model_fields)}__{name}": value
         for name, value in keys.items()
@@ -73,10 +82,28 @@ def slime_arguments(model: Path, *more: str) -> Any:
     flags = [
         *("--hf-checkpoint", str(model), "--debug-rollout-only", "--rollout-num-gpus", "1"),
         *("--rollout-num-gpus-per-engine", "1", "--num-rollout", "2", "--rollout-batch-size", "2"),
-        *("--n-samples-per-prompt", "4", "--global-batch-size", "8", "--rollout-temperature", "1.0"),
-        *("--rollout-max-response-len", "60", "--input-key", INPUT_KEY, "--metadata-key", METADATA_KEY),
+        *(
+            "--n-samples-per-prompt",
+            "4",
+            "--global-batch-size",
+            "8",
+            "--rollout-temperature",
+            "1.0",
+        ),
+        *(
+            "--rollout-max-response-len",
+            "60",
+            "--input-key",
+            INPUT_KEY,
+            "--metadata-key",
+            METADATA_KEY,
+        ),
         *("--tool-key", TOOL_KEY, "--custom-generate-function-path", hooks.GENERATE),
-        *("--custom-reward-post-process-path", hooks.ADVANTAGES, "--custom-rollout-log-function-path"),
+        *(
+            "--custom-reward-post-process-path",
+            hooks.ADVANTAGES,
+            "--custom-rollout-log-function-path",
+        ),
         *(hooks.LOG_ROLLOUT, "--advantage-estimator", "grpo", *more),
     ]
     return parsed(flags, parse_args)
@@ -131,7 +158,9 @@ def group_of(row: TaskRow, size: int, group_index: int = 0) -> list[Any]:
         line = slime_line(row)
         metadata = {**line[METADATA_KEY], "tools": line[TOOL_KEY]}
         index = group_index * size + number
-        samples.append(Sample(prompt=line[INPUT_KEY], metadata=metadata, index=index, group_index=group_index))
+        samples.append(
+            Sample(prompt=line[INPUT_KEY], metadata=metadata, index=index, group_index=group_index)
+        )
     return samples
 
 

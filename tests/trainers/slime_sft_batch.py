@@ -27,7 +27,9 @@ def main(path: Path, num_ranks: int) -> None:
     open_sources(config.command)
     prepare()
     port = free_port()
-    in_processes(lambda rank: _update(config, Rank(rank, num_ranks, port, POLICY)), num_ranks, Path.cwd())
+    in_processes(
+        lambda rank: _update(config, Rank(rank, num_ranks, port, POLICY)), num_ranks, Path.cwd()
+    )
 
 
 def _update(config: SlimeSftConfig, rank: Rank) -> Found:
@@ -48,9 +50,19 @@ def _arguments(config: SlimeSftConfig, rank: Rank) -> Any:
 
     settings = write_worker(WorkerConfig.of(config, Path.cwd(), 1))
     command = replace(config.command, flags=(*config.command.flags, STEPS_FLAG, "1"))
-    sys.argv = ["train.py", *absolute_flags(command, Path.cwd()), "--custom-config-path", str(settings)]
+    sys.argv = [
+        "train.py",
+        *absolute_flags(command, Path.cwd()),
+        "--custom-config-path",
+        str(settings),
+    ]
     args = parse_args()
-    own = {"rank": rank.number, "world_size": rank.of, "data_parallel_size": rank.of, "params_dtype": torch.float32}
+    own = {
+        "rank": rank.number,
+        "world_size": rank.of,
+        "data_parallel_size": rank.of,
+        "params_dtype": torch.float32,
+    }
     for name, value in {**LOCAL, **own}.items():
         setattr(args, name, value)
     # Megatron's dummy tokens are part of its softmax.
@@ -64,12 +76,17 @@ def _shares(args: Any, actor: Any) -> Any:
     from slime.utils import data
     from slime.utils.misc import load_function
 
-    rollout.ray, data.ray = SimpleNamespace(put=lambda one: one), SimpleNamespace(get=lambda one: one)
+    rollout.ray, data.ray = (
+        SimpleNamespace(put=lambda one: one),
+        SimpleNamespace(get=lambda one: one),
+    )
     manager = object.__new__(rollout.RolloutManager.__ray_metadata__.modified_class)
     manager.args, manager.train_parallel_config = args, actor.train_parallel_config
     manager.data_source = load_function(args.data_source_path)(args)
     manager.generate_rollout = load_function(args.rollout_function_path)
-    manager.custom_reward_post_process_func = manager.custom_convert_samples_to_train_data_func = None
+    manager.custom_reward_post_process_func = manager.custom_convert_samples_to_train_data_func = (
+        None
+    )
     manager._health_monitors = []
     return manager.generate(0)
 

@@ -17,7 +17,13 @@ from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, WorkerConfig
 from xp.composition import compose
 
 VOCABULARY = 11
-SPEC = ("env=whodunit", "backend=slime", "hardware=h100x8", "model=qwen3-4b", "training.kl_coef=0.0")
+SPEC = (
+    "env=whodunit",
+    "backend=slime",
+    "hardware=h100x8",
+    "model=qwen3-4b",
+    "training.kl_coef=0.0",
+)
 PROMPTS = (9, 14, 8, 11, 10)
 MASKS = (
     np.array([1, 1, 0, 0, 0, 1, 1, 1, 1]),
@@ -62,7 +68,9 @@ class Step:
         found = []
         for at, gradient in enumerate(of_log_probs):
             whole = np.zeros_like(self.logits[at])
-            whole[PROMPTS[at] - 1 : -1] = gradient[:, None] * (np.eye(VOCABULARY)[self.response(at)] - self.chances(at))
+            whole[PROMPTS[at] - 1 : -1] = gradient[:, None] * (
+                np.eye(VOCABULARY)[self.response(at)] - self.chances(at)
+            )
             found.append(whole)
         return found
 
@@ -74,7 +82,13 @@ def drawn(seed: int = 0, far: float = 0.4) -> Step:
     tokens = [draw.integers(0, VOCABULARY, length) for length in lengths]
     logits = [draw.normal(size=(length, VOCABULARY)) for length in lengths]
     made = Step(
-        logits, tokens, [], [], [], [draw.normal(size=len(mask)) for mask in MASKS], [0.9, -0.4, 0.0, -1.2, 0.6]
+        logits,
+        tokens,
+        [],
+        [],
+        [],
+        [draw.normal(size=len(mask)) for mask in MASKS],
+        [0.9, -0.4, 0.0, -1.2, 0.6],
     )
     for at, mask in enumerate(MASKS):
         made.old.append(made.log_probs(at) + draw.normal(scale=far, size=len(mask)))
@@ -87,7 +101,9 @@ def arguments(root: Path, *overrides: str) -> Any:
     """Slime's own, from its real parser, of what xp renders."""
     spec, file = compose([*SPEC, *overrides]), root / "worker.json"
     root.mkdir(exist_ok=True)
-    file.write_text(WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=1).to_json())
+    file.write_text(
+        WorkerConfig(root=str(root), spec=spec, places=PLACES, stage="train", steps=1).to_json()
+    )
     return SimpleNamespace(**{**vars(parse(spec, root)), WORKER_ATTRIBUTE: str(file)})
 
 
@@ -106,7 +122,9 @@ def batch_of(step: Step) -> dict[str, Any]:
         "response_lengths": [len(mask) for mask in MASKS],
         "loss_masks": masks,
         "rollout_mask_sums": torch.stack([mask.sum() for mask in masks]).float(),
-        "advantages": floats([np.full(len(mask), own) for mask, own in zip(MASKS, step.advantages, strict=True)]),
+        "advantages": floats(
+            [np.full(len(mask), own) for mask, own in zip(MASKS, step.advantages, strict=True)]
+        ),
         "log_probs": floats(step.old),
         "rollout_log_probs": floats(step.of_engine),
         "ref_log_probs": floats(step.of_reference),

@@ -38,7 +38,15 @@ def settings(seed: int) -> list[BatchShape]:
         if draw.random() < 0.5:
             prompts = updates * math.lcm(ranks * micro, group) // group * draw.randint(1, 2)
         found.append(
-            replace(default, prompts=prompts, group=group, updates=updates, micro=micro, per_node=ranks, num_nodes=1)
+            replace(
+                default,
+                prompts=prompts,
+                group=group,
+                updates=updates,
+                micro=micro,
+                per_node=ranks,
+                num_nodes=1,
+            )
         )
     return found
 
@@ -55,7 +63,9 @@ def verdict(batch: BatchShape, constraints: Sequence[Constraint]) -> str:
     return "silent" if all(constraint.silent for constraint in broken) else "refused"
 
 
-def check(found: Sequence[BatchShape], constraints: Sequence[Constraint], answers: Sequence[str | None]) -> None:
+def check(
+    found: Sequence[BatchShape], constraints: Sequence[Constraint], answers: Sequence[str | None]
+) -> None:
     """Each batch's verdict against the trainer's answer: None, or the message of its refusal."""
     verdicts = [verdict(batch, constraints) for batch in found]
     assert {"legal", "refused", "silent"} <= set(verdicts)
@@ -147,7 +157,9 @@ print(json.dumps(answers))
 """
 
 
-def ask(python: Path, program: str, found: Sequence[BatchShape], **environ: str) -> list[str | None]:
+def ask(
+    python: Path, program: str, found: Sequence[BatchShape], **environ: str
+) -> list[str | None]:
     done = subprocess.run(
         [str(python), "-c", program],
         input=json.dumps([asdict(batch) for batch in found]),
@@ -164,7 +176,9 @@ def ask(python: Path, program: str, found: Sequence[BatchShape], **environ: str)
 def test_skyrl_agrees() -> None:
     python = Path(os.environ.get("SKYRL_PYTHON", ROOT / ".venv-skyrl/bin/python"))
     if not python.exists():
-        pytest.skip("SkyRL is not here: give SKYRL_PYTHON, the interpreter of a virtual environment with skyrl==0.4.0")
+        pytest.skip(
+            "SkyRL is not here: give SKYRL_PYTHON, the interpreter of a virtual environment with skyrl==0.4.0"
+        )
     found = settings(seed=2)
     check(found, SKYRL, ask(python, SKYRL_PROGRAM, found))
 
@@ -177,5 +191,11 @@ def test_slime_agrees() -> None:
         pytest.skip(
             "Slime is not here: give SLIME_PATH and MEGATRON_PATH, checkouts of THUDM/slime and its Megatron-LM"
         )
-    found = [replace(batch, is_packed=number % 3 == 0) for number, batch in enumerate(settings(seed=3))]
-    check(found, SLIME, ask(Path(sys.executable), SLIME_PROGRAM, found, PYTHONPATH=f"{slime}:{megatron}"))
+    found = [
+        replace(batch, is_packed=number % 3 == 0) for number, batch in enumerate(settings(seed=3))
+    ]
+    check(
+        found,
+        SLIME,
+        ask(Path(sys.executable), SLIME_PROGRAM, found, PYTHONPATH=f"{slime}:{megatron}"),
+    )

@@ -28,7 +28,9 @@ Episodes = Sequence[RecordedEpisode]
 @cache
 def case_and_reference(overrides: tuple[str, ...]) -> tuple[ParityCase, Found]:
     """Two updates of the option, as they should be; every episode is in both."""
-    option = Option("planted", ("training.passes_per_step=2", "training.micro_batch_size=8", *overrides))
+    option = Option(
+        "planted", ("training.passes_per_step=2", "training.micro_batch_size=8", *overrides)
+    )
     case = case_of(option, spec_of(option, "trl", ()))
     everybody = [list(range(len(batch())))] * case.num_updates
     return case, reference(case.rule, batch(), ExactPolicy(model_directory()), everybody)
@@ -56,27 +58,44 @@ def each(change: Callable[[RecordedEpisode], RecordedEpisode]) -> Callable[[Epis
     return lambda episodes: [change(one) for one in episodes]
 
 
-def around(name: str, before: Callable[[Any, dict[str, Any]], dict[str, Any]]) -> Callable[[pytest.MonkeyPatch], None]:
+def around(
+    name: str, before: Callable[[Any, dict[str, Any]], dict[str, Any]]
+) -> Callable[[pytest.MonkeyPatch], None]:
     """Changes what the loss is given: `before` takes the trainer and the inputs of a micro-batch."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         theirs = getattr(guard.GuardedTrainer, name)
-        patch.setattr(guard.GuardedTrainer, name, lambda own, model, inputs: theirs(own, model, before(own, inputs)))
+        patch.setattr(
+            guard.GuardedTrainer,
+            name,
+            lambda own, model, inputs: theirs(own, model, before(own, inputs)),
+        )
 
     return plant
 
 
-def loss_with(**change: Callable[[Any, dict[str, Any]], Any]) -> Callable[[pytest.MonkeyPatch], None]:
-    return around("_compute_loss", lambda own, given: {**given, **{k: f(own, given) for k, f in change.items()}})
+def loss_with(
+    **change: Callable[[Any, dict[str, Any]], Any],
+) -> Callable[[pytest.MonkeyPatch], None]:
+    return around(
+        "_compute_loss",
+        lambda own, given: {**given, **{k: f(own, given) for k, f in change.items()}},
+    )
 
 
 def scaled_advantages(factor: Callable[[Any], Any]) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(guard, "rescaled", lambda advantages, *_: advantages * factor(advantages))
+    return lambda patch: patch.setattr(
+        guard, "rescaled", lambda advantages, *_: advantages * factor(advantages)
+    )
 
 
 def scaled_loss(patch: pytest.MonkeyPatch) -> None:
     theirs = guard.GuardedTrainer._compute_loss
-    patch.setattr(guard.GuardedTrainer, "_compute_loss", lambda own, model, given: theirs(own, model, given) * 2)
+    patch.setattr(
+        guard.GuardedTrainer,
+        "_compute_loss",
+        lambda own, model, given: theirs(own, model, given) * 2,
+    )
 
 
 def counted_by_micro_batch(patch: pytest.MonkeyPatch) -> None:
@@ -89,7 +108,9 @@ def counted_by_micro_batch(patch: pytest.MonkeyPatch) -> None:
 
 def counted_with_void(patch: pytest.MonkeyPatch) -> None:
     theirs = means.update_counts
-    patch.setattr(guard, "update_counts", lambda own: replace(theirs(own), episodes=float(len(batch()))))
+    patch.setattr(
+        guard, "update_counts", lambda own: replace(theirs(own), episodes=float(len(batch())))
+    )
 
 
 def positions_from_the_response(patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +147,10 @@ FAST = (
     Fault("divisor of another aggregation", grpo={"loss_type": "grpo"}),
 )
 SLOW = (
-    Fault("void episode has an advantage", episodes=each(lambda one: replace(one, reward=one.reward or 0.0))),
+    Fault(
+        "void episode has an advantage",
+        episodes=each(lambda one: replace(one, reward=one.reward or 0.0)),
+    ),
     Fault("clip's ends are swapped", NARROW, grpo={"epsilon": 0.03, "epsilon_high": 0.01}),
     Fault("sign of the KL penalty", grpo={"beta": -0.05}),
     Fault("temperature is forgotten", TEMPERATURE, grpo={"temperature": 1.0}),
@@ -136,9 +160,17 @@ SLOW = (
         "old log-probabilities are stale",
         code=loss_with(old_per_token_logps=lambda _, g: g["old_per_token_logps"] - 0.01),
     ),
-    Fault("a tool's tokens are trained on", episodes=each(lambda one: replace(one, mask=(1,) * len(one.mask)))),
-    Fault("padding is attended to", code=loss_with(prompt_mask=lambda _, g: g["prompt_mask"] * 0 + 1)),
-    Fault("truncated episodes are left out", episodes=each(lambda one: replace(one, mask=one.trained(True)))),
+    Fault(
+        "a tool's tokens are trained on",
+        episodes=each(lambda one: replace(one, mask=(1,) * len(one.mask))),
+    ),
+    Fault(
+        "padding is attended to", code=loss_with(prompt_mask=lambda _, g: g["prompt_mask"] * 0 + 1)
+    ),
+    Fault(
+        "truncated episodes are left out",
+        episodes=each(lambda one: replace(one, mask=one.trained(True))),
+    ),
     Fault("advantages are not scaled", grpo={"scale_rewards": "none"}),
     Fault("advantages are scaled by the batch", grpo={"scale_rewards": "batch"}),
     Fault("deviation of n, not n - 1", code=scaled_advantages(lambda _: (4 / 3) ** 0.5)),
@@ -152,7 +184,11 @@ SLOW = (
     Fault("betas of Adam are swapped", grpo={"adam_beta1": 0.999, "adam_beta2": 0.9}),
     Fault("first update has rate 0", grpo={"warmup_steps": 2}),
     Fault("reference speaks at temperature 1", TEMPERATURE, code=reference_at_temperature_one),
-    Fault("bonus of the entropy has the other sign", ("training.entropy_coef=0.01",), grpo={"entropy_coef": -0.01}),
+    Fault(
+        "bonus of the entropy has the other sign",
+        ("training.entropy_coef=0.01",),
+        grpo={"entropy_coef": -0.01},
+    ),
     Fault("ratio of a whole episode", NARROW, grpo={"importance_sampling_level": "sequence"}),
     Fault("gain of another loss", NARROW, grpo={"loss_type": "cispo"}),
 )
@@ -168,9 +204,13 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("overrides", [(), TEMPERATURE, SEQUENCE, NARROW, ("training.entropy_coef=0.01",)], ids=str)
+@pytest.mark.parametrize(
+    "overrides", [(), TEMPERATURE, SEQUENCE, NARROW, ("training.entropy_coef=0.01",)], ids=str
+)
 @pytest.mark.slow
-def test_nothing_is_seen_where_nothing_is_planted(overrides: tuple[str, ...], tmp_path: Path) -> None:
+def test_nothing_is_seen_where_nothing_is_planted(
+    overrides: tuple[str, ...], tmp_path: Path
+) -> None:
     assert seen(*case_and_reference(overrides), batch(), tmp_path) < BAR
 
 
@@ -184,7 +224,9 @@ def test_the_measure_sees_a_fault_and_nothing_without_one(tmp_path: Path) -> Non
     [*FAST, *(pytest.param(one, marks=pytest.mark.slow) for one in SLOW)],
     ids=lambda fault: fault.name,
 )
-def test_a_planted_fault_is_seen(fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_seen(
+    fault: Fault, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case, wanted = case_and_reference(fault.overrides)
     if fault.grpo is not None:
         config = json.loads(case.config)

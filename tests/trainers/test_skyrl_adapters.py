@@ -8,7 +8,9 @@ import pytest
 
 from tests.support.tiny import leave_model
 
-pytest.importorskip("peft", reason="SkyRL's peft is in a virtual environment of its own: make test-skyrl")
+pytest.importorskip(
+    "peft", reason="SkyRL's peft is in a virtual environment of its own: make test-skyrl"
+)
 
 from tests.support.tiny import tokenizer_and_model
 from xp.backends.skyrl.worker.checkpoints import prune_exports
@@ -23,7 +25,9 @@ def test_an_adapter_becomes_whole_weights_that_compute_the_same(tmp_path: Path) 
     _, model = tokenizer_and_model()
     leave_model(tmp_path / "base")
     whole = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    adapted = get_peft_model(whole, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)).eval()
+    adapted = get_peft_model(
+        whole, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    ).eval()
     saved = tmp_path / "model"
     # The two calls of SkyRL's save_hf_model (fsdp_strategy.py).
     adapted.save_pretrained(saved, state_dict=adapted.state_dict(), safe_serialization=True)
@@ -41,7 +45,11 @@ def test_an_adapter_becomes_whole_weights_that_compute_the_same(tmp_path: Path) 
 
 
 def test_models_of_checkpoints_that_are_gone_go_too(tmp_path: Path) -> None:
-    for name in ("checkpoints/global_step_4", "exports/global_step_2/policy", "exports/global_step_4/policy"):
+    for name in (
+        "checkpoints/global_step_4",
+        "exports/global_step_2/policy",
+        "exports/global_step_4/policy",
+    ):
         (tmp_path / name).mkdir(parents=True)
     prune_exports(tmp_path / "exports", tmp_path / "checkpoints")
     assert [export.name for export in (tmp_path / "exports").iterdir()] == ["global_step_4"]

@@ -29,7 +29,9 @@ class EpisodeFacts:
 
 SINGLE_TURN = [
     EpisodeFacts((1,) * length, reward)
-    for length, reward in zip((1, 2, 6, 3, 2, 5, 3, 2), (1.0, 0.25, 0.0, 0.5, 0.25, 0.75, 0.125, 0.25), strict=True)
+    for length, reward in zip(
+        (1, 2, 6, 3, 2, 5, 3, 2), (1.0, 0.25, 0.0, 0.5, 0.25, 0.75, 0.125, 0.25), strict=True
+    )
 ]
 WITH_TOOLS = [
     EpisodeFacts((1, 0, 0, 1), 1.0),
@@ -50,7 +52,9 @@ def batch(made: Any, episodes: Sequence[EpisodeFacts]) -> Any:
         "prompt_token_ids": [PROMPT] * len(episodes),
         "response_ids": [list(range(20, 20 + len(one.mask))) for one in episodes],
         "rewards": [[0.0] * (len(one.mask) - 1) + [one.reward or 0.0] for one in episodes],
-        "loss_masks": [[0] * len(one.mask) if one.reward is None else list(one.mask) for one in episodes],
+        "loss_masks": [
+            [0] * len(one.mask) if one.reward is None else list(one.mask) for one in episodes
+        ],
         "stop_reasons": ["void" if one.reward is None else "stop" for one in episodes],
         "rollout_logprobs": None,
     }
@@ -92,7 +96,9 @@ def whitened(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def test_reinforce_pp_whitens_the_trained_tokens_of_valid_episodes(tmp_path: Path) -> None:
-    from skyrl.backends.skyrl_train.utils.ppo_utils import compute_reinforce_plus_plus_outcome_advantage
+    from skyrl.backends.skyrl_train.utils.ppo_utils import (
+        compute_reinforce_plus_plus_outcome_advantage,
+    )
 
     made = made_trainer(tmp_path, "algorithm=reinforce_pp")
     found, _ = computed(made, WITH_TOOLS)
@@ -100,8 +106,12 @@ def test_reinforce_pp_whitens_the_trained_tokens_of_valid_episodes(tmp_path: Pat
     mask = trained_mask(WITH_TOOLS)
     assert found == pytest.approx(whitened(rewards[:, None] * np.ones_like(mask), mask), abs=1e-5)
     data = batch(made, WITH_TOOLS)
-    skyrls, _ = compute_reinforce_plus_plus_outcome_advantage(data["rewards"], data["response_mask"], gamma=1.0)
-    assert np.abs(found - skyrls.numpy())[mask > 0].max() > 0.05, "SkyRL's own no longer takes void episodes in"
+    skyrls, _ = compute_reinforce_plus_plus_outcome_advantage(
+        data["rewards"], data["response_mask"], gamma=1.0
+    )
+    assert np.abs(found - skyrls.numpy())[mask > 0].max() > 0.05, (
+        "SkyRL's own no longer takes void episodes in"
+    )
 
 
 def test_a_users_advantages_reach_the_trained_tokens_of_valid_episodes(
@@ -111,10 +121,14 @@ def test_a_users_advantages_reach_the_trained_tokens_of_valid_episodes(
         "def first_come(episodes):\n    return [one.reward * 2 - place for place, one in enumerate(episodes)]\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    made = made_trainer(tmp_path, "algorithm=custom", "algorithm.advantage_fn=of_skyrls_user:first_come")
+    made = made_trainer(
+        tmp_path, "algorithm=custom", "algorithm.advantage_fn=of_skyrls_user:first_come"
+    )
     found, _ = computed(made, WITH_TOOLS)
     expected = np.zeros(len(WITH_TOOLS))
-    for place, row in enumerate(row for row, one in enumerate(WITH_TOOLS) if one.reward is not None):
+    for place, row in enumerate(
+        row for row, one in enumerate(WITH_TOOLS) if one.reward is not None
+    ):
         expected[row] = (WITH_TOOLS[row].reward or 0.0) * 2 - place
     assert found == pytest.approx(expected[:, None] * trained_mask(WITH_TOOLS))
 
@@ -125,13 +139,19 @@ def papers_gae(
     """Equations 11 and 16 of arXiv:1506.02438 over an episode's own tokens, one after the other."""
     advantages, returns = np.zeros_like(values), np.zeros_like(values)
     for row, one in enumerate(episodes):
-        places = [LONGEST - len(one.mask) + at for at, wrote in enumerate(one.mask) if wrote and one.reward is not None]
+        places = [
+            LONGEST - len(one.mask) + at
+            for at, wrote in enumerate(one.mask)
+            if wrote and one.reward is not None
+        ]
         for at, place in enumerate(places):
             future = 0.0
             for steps, later in enumerate(places[at:]):
                 is_last = later == places[-1]
                 following = 0.0 if is_last else values[row, places[at + steps + 1]]
-                delta = (one.reward or 0.0 if is_last else 0.0) + gamma * following - values[row, later]
+                delta = (
+                    (one.reward or 0.0 if is_last else 0.0) + gamma * following - values[row, later]
+                )
                 future += (gamma * lam) ** steps * delta
             advantages[row, place] = future
             returns[row, place] = future + values[row, place]
@@ -139,7 +159,9 @@ def papers_gae(
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 0.95), (0.9, 0.8), (1.0, 1.0), (0.97, 0.0)])
-@pytest.mark.parametrize("episodes", [SINGLE_TURN, WITH_TOOLS], ids=["single turn", "tools and void"])
+@pytest.mark.parametrize(
+    "episodes", [SINGLE_TURN, WITH_TOOLS], ids=["single turn", "tools and void"]
+)
 def test_gae_is_the_recursion_over_what_the_policy_wrote(
     tmp_path: Path, episodes: list[EpisodeFacts], gamma: float, lam: float
 ) -> None:
@@ -156,7 +178,9 @@ def test_padding_tools_and_void_episodes_touch_no_advantage(tmp_path: Path) -> N
     made = made_trainer(tmp_path, "algorithm=ppo")
     values = np.random.default_rng(2).normal(0.3, 0.5, (len(WITH_TOOLS), LONGEST))
     wild = np.where(trained_mask(WITH_TOOLS) > 0, values, 1e6)
-    assert np.array_equal(np.stack(computed(made, WITH_TOOLS, values)), np.stack(computed(made, WITH_TOOLS, wild)))
+    assert np.array_equal(
+        np.stack(computed(made, WITH_TOOLS, values)), np.stack(computed(made, WITH_TOOLS, wild))
+    )
 
 
 class Dispatched:
@@ -174,7 +198,9 @@ class Dispatched:
         return []
 
 
-def critics_batches(path: Path, episodes: Sequence[EpisodeFacts], values: np.ndarray, *overrides: str) -> list[Any]:
+def critics_batches(
+    path: Path, episodes: Sequence[EpisodeFacts], values: np.ndarray, *overrides: str
+) -> list[Any]:
     import torch
 
     made = made_trainer(path, "algorithm=ppo", "training.updates_per_step=2", *overrides)
@@ -190,7 +216,9 @@ def critics_batches(path: Path, episodes: Sequence[EpisodeFacts], values: np.nda
 
 @pytest.mark.parametrize("micro", [1, 2, 4])
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant"])
-def test_the_critics_loss_is_the_clipped_one_over_what_teaches_it(tmp_path: Path, micro: int, aggregation: str) -> None:
+def test_the_critics_loss_is_the_clipped_one_over_what_teaches_it(
+    tmp_path: Path, micro: int, aggregation: str
+) -> None:
     """PPO's 0.5 x max of the clipped and the plain square, per update aggregated as the policy's loss, the same however
     an update is cut into micro-batches, which SkyRL averages."""
     import torch
@@ -219,7 +247,11 @@ def test_the_critics_loss_is_the_clipped_one_over_what_teaches_it(tmp_path: Path
         values = torch.tensor(new[rows])
         losses = [
             critic_loss(
-                values[cut], data["values"][cut].double(), data["returns"][cut], settings, data["loss_mask"][cut]
+                values[cut],
+                data["values"][cut].double(),
+                data["returns"][cut],
+                settings,
+                data["loss_mask"][cut],
             )[0]
             for cut in (slice(begin, begin + micro) for begin in range(0, 4, micro))
         ]
@@ -237,7 +269,10 @@ def test_the_policys_mean_over_episodes_is_without_void_ones(tmp_path: Path) -> 
     data = batch(made, WITH_TOOLS)
     data["advantages"], data.metadata[SHARES] = torch.ones(len(WITH_TOOLS), LONGEST), _shares(data)
     made._execute_training_step("policy", data)
-    shares = [(update["advantages"] * update["loss_mask"]).sum(-1).tolist() for update in made.dispatch.updates]
+    shares = [
+        (update["advantages"] * update["loss_mask"]).sum(-1).tolist()
+        for update in made.dispatch.updates
+    ]
     assert shares[0] == pytest.approx([1 / 3, 0.0, 1 / 3, 1 / 3])
     assert shares[1] == pytest.approx([1 / 4] * 4)
 
@@ -252,7 +287,9 @@ def test_skyrls_own_trainer_fails_on_what_xp_computes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["k1", "k2"])
 @pytest.mark.parametrize("algorithm", ["grpo", "ppo"])
-def test_a_penalty_in_the_reward_is_of_the_trained_tokens(tmp_path: Path, algorithm: str, kind: str) -> None:
+def test_a_penalty_in_the_reward_is_of_the_trained_tokens(
+    tmp_path: Path, algorithm: str, kind: str
+) -> None:
     """Of planted log-probabilities: an episode's reward minus coefficient x KL, tools' and void tokens left out."""
     import torch
 
@@ -262,17 +299,25 @@ def test_a_penalty_in_the_reward_is_of_the_trained_tokens(tmp_path: Path, algori
     draw = np.random.default_rng(1)
     own, reference, values = (draw.normal(-1.0, 0.5, (len(WITH_TOOLS), LONGEST)) for _ in range(3))
     data = batch(made, WITH_TOOLS)
-    for name, planted in (("action_log_probs", own), ("base_action_log_probs", reference), ("values", values)):
+    for name, planted in (
+        ("action_log_probs", own),
+        ("base_action_log_probs", reference),
+        ("values", values),
+    ):
         data[name] = torch.tensor(planted)
     data["rewards"] = data["rewards"].double()
-    found = made.compute_advantages_and_returns(made.apply_reward_kl_penalty(data))["advantages"].numpy()
+    found = made.compute_advantages_and_returns(made.apply_reward_kl_penalty(data))[
+        "advantages"
+    ].numpy()
     mask, gap = trained_mask(WITH_TOOLS), own - reference
     penalty = 0.3 * (gap if kind == "k1" else gap**2 / 2) * mask
     if algorithm == "grpo":
         totals = np.array([one.reward or 0.0 for one in WITH_TOOLS]) - penalty.sum(-1)
         expected = np.zeros(len(WITH_TOOLS))
         for rows in ([0, 2, 3], [4, 5, 6, 7]):
-            expected[rows] = (totals[rows] - totals[rows].mean()) / (totals[rows].std(ddof=1) + 1e-6)
+            expected[rows] = (totals[rows] - totals[rows].mean()) / (
+                totals[rows].std(ddof=1) + 1e-6
+            )
         for row, one in enumerate(WITH_TOOLS):
             assert found[row][mask[row] > 0] == pytest.approx(
                 [expected[row]] * sum(one.mask) * bool(one.reward is not None), abs=1e-5

@@ -39,7 +39,9 @@ DUAL_CLIP = 1.25
 BOUNDS = {"dapo": (0.8, 1.28), "gspo": (1 - 3e-4, 1 + 4e-4), "cispo": (0.0, 5.0)}
 
 
-def papers_loss(algorithm: str, new: np.ndarray, old: np.ndarray, advantages: np.ndarray) -> tuple[float, np.ndarray]:
+def papers_loss(
+    algorithm: str, new: np.ndarray, old: np.ndarray, advantages: np.ndarray
+) -> tuple[float, np.ndarray]:
     """And its gradient by the log-probabilities `new`, both of shape (episodes, tokens).
 
     GSPO (2507.18071, equations 5, 7 and 10): the ratio is exp of an episode's mean log-ratio, and the loss the mean
@@ -67,7 +69,9 @@ def papers_loss(algorithm: str, new: np.ndarray, old: np.ndarray, advantages: np
         return float((-np.maximum(np.minimum(plain, clipped), least) * share).sum()), gradient
     # A clipped ratio is a constant. GSPO's is of all its episode's log-probabilities, each of which has 1 / tokens of
     # it, and all of the episode's tokens have it: so that a token's gradient is that of its own ratio.
-    return float((-np.minimum(plain, clipped) * share).sum()), np.where(plain <= clipped, -plain * share, 0.0)
+    return float((-np.minimum(plain, clipped) * share).sum()), np.where(
+        plain <= clipped, -plain * share, 0.0
+    )
 
 
 @pytest.fixture(params=["grpo", "dapo", "dr_grpo", "rloo", "gspo", "cispo", "dual"])
@@ -78,7 +82,10 @@ def algorithm(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def made(algorithm: str, tmp_path: Path) -> Any:
     dual = ("algorithm=grpo", f"algorithm.dual_clip={DUAL_CLIP}")
-    return trainer(tmp_path, train_config(*SMALL, *(dual if algorithm == "dual" else (f"algorithm={algorithm}",))))
+    return trainer(
+        tmp_path,
+        train_config(*SMALL, *(dual if algorithm == "dual" else (f"algorithm={algorithm}",))),
+    )
 
 
 def test_advantages_are_the_papers(made: Any, algorithm: str) -> None:
@@ -121,16 +128,22 @@ def test_the_policy_loss_and_its_gradient_are_the_papers(made: Any, algorithm: s
     assert trained.grad.numpy() == pytest.approx(gradient, rel=1e-6, abs=1e-12)
     assert 0 < metrics["clip_ratio"] < 1
     if algorithm == "dual":
-        assert papers_loss("grpo", new, old, advantages)[0] > expected + 1e-3, "the bound is at work"
+        assert papers_loss("grpo", new, old, advantages)[0] > expected + 1e-3, (
+            "the bound is at work"
+        )
     # What is clipped teaches nothing, but under CISPO.
     is_silent = (trained.grad.numpy() == 0) & (MASK > 0)
     assert is_silent.any() == (algorithm != "cispo")
 
 
 @pytest.mark.parametrize(("weight", "left_out_by"), PAIRS)
-def test_skyrls_own_weights_are_xps_at_and_beyond_the_bounds(weight: str, left_out_by: str, tmp_path: Path) -> None:
+def test_skyrls_own_weights_are_xps_at_and_beyond_the_bounds(
+    weight: str, left_out_by: str, tmp_path: Path
+) -> None:
     import torch
-    from skyrl.backends.skyrl_train.utils.off_policy_correction_utils import compute_off_policy_correction
+    from skyrl.backends.skyrl_train.utils.off_policy_correction_utils import (
+        compute_off_policy_correction,
+    )
 
     own = (f"algorithm.importance_correction={weight}", f"algorithm.importance_mask={left_out_by}")
     config = train_config(*SMALL, *own, "algorithm.importance_upper=2", "algorithm.mask_lower=0.5")

@@ -15,9 +15,42 @@ from xp.backends.skyrl.worker.process import prepare_process
 prepare_process()
 
 FAMILIES = (
-    *("bamba", "bloom", "cohere", "cohere2", "deepseek_v3", "deepseek_v4", "falcon", "gemma2", "gemma3_text", "glm4"),
-    *("gpt2", "gpt_neox", "gpt_oss", "granite", "granitemoe", "llama", "llama4_text", "mamba", "mistral", "mixtral"),
-    *("mpt", "nemotron_h", "olmo2", "opt", "phi3", "qwen2", "qwen3", "qwen3_moe", "qwen3_next", "recurrent_gemma"),
+    *(
+        "bamba",
+        "bloom",
+        "cohere",
+        "cohere2",
+        "deepseek_v3",
+        "deepseek_v4",
+        "falcon",
+        "gemma2",
+        "gemma3_text",
+        "glm4",
+    ),
+    *(
+        "gpt2",
+        "gpt_neox",
+        "gpt_oss",
+        "granite",
+        "granitemoe",
+        "llama",
+        "llama4_text",
+        "mamba",
+        "mistral",
+        "mixtral",
+    ),
+    *(
+        "mpt",
+        "nemotron_h",
+        "olmo2",
+        "opt",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "qwen3_next",
+        "recurrent_gemma",
+    ),
     *("rwkv", "smollm3"),
 )
 TEMPERATURE, NUM_SCORED = 0.7, 12
@@ -33,8 +66,13 @@ def test_the_wrapper_is_the_model(family: str) -> None:
     with torch.no_grad():
         own = []
         for row, length in zip(ids, lengths, strict=True):
-            logits = model(input_ids=row[None, -length:], use_cache=False).logits[0, :-1].float() / TEMPERATURE
+            logits = (
+                model(input_ids=row[None, -length:], use_cache=False).logits[0, :-1].float()
+                / TEMPERATURE
+            )
             own.append(logits.log_softmax(-1).gather(1, row[-length + 1 :, None])[-NUM_SCORED:, 0])
-        found = HFModelWrapper(model, bf16=False)(ids * mask, NUM_SCORED, mask, temperature=TEMPERATURE)
+        found = HFModelWrapper(model, bf16=False)(
+            ids * mask, NUM_SCORED, mask, temperature=TEMPERATURE
+        )
     is_same = torch.allclose(found, torch.stack(own), atol=1e-4, rtol=0)
     assert is_same is (family not in READ_PADDING)

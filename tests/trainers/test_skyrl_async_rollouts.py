@@ -41,7 +41,9 @@ class SlowGroups:
 def trainer(path: Path, staleness: int) -> Any:
     from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
-    config = train_config(*SMALL, *AHEAD, f"training.max_staleness={staleness}", "training.num_steps=6")
+    config = train_config(
+        *SMALL, *AHEAD, f"training.max_staleness={staleness}", "training.num_steps=6"
+    )
     made = AsyncTrainer(
         config,
         advantage_rule(config.spec.algorithm),
@@ -65,14 +67,19 @@ def test_a_step_has_xps_groups_within_the_age_limit(tmp_path: Path, staleness: i
         buffer: asyncio.Queue[Any] = asyncio.Queue(PROMPTS * (staleness + 1))
         made.global_step = 1
         workers = [
-            asyncio.create_task(made._run_generate_for_a_group_loop(buffer)) for _ in range(PROMPTS * (staleness + 1))
+            asyncio.create_task(made._run_generate_for_a_group_loop(buffer))
+            for _ in range(PROMPTS * (staleness + 1))
         ]
         steps, ages = [], []
         for _ in range(6):
-            groups, dropped, is_exhausted = await made._collect_generation_mini_batch(buffer, asyncio.Event())
+            groups, dropped, is_exhausted = await made._collect_generation_mini_batch(
+                buffer, asyncio.Event()
+            )
             assert (dropped, is_exhausted) == ([], False)
             steps.append([group.uid for group in groups])
-            ages.append(max(made.global_step - group.global_step_when_scheduled for group in groups))
+            ages.append(
+                max(made.global_step - group.global_step_when_scheduled for group in groups)
+            )
             await asyncio.sleep(0.01)  # an update
             await made.async_train_dataloader.mark_consumed_uids(steps[-1])
             made.global_step += 1
@@ -110,10 +117,15 @@ def test_the_last_step_is_saved_once_under_its_own_number(
 
     made = trainer(tmp_path, 1)
     settings = made.cfg.trainer
-    settings.ckpt_path, settings.export_path = str(tmp_path / "checkpoints"), str(tmp_path / "exports")
+    settings.ckpt_path, settings.export_path = (
+        str(tmp_path / "checkpoints"),
+        str(tmp_path / "exports"),
+    )
     settings.max_ckpts_to_keep = 2
     made.dispatch, made.epoch = Writing(), 0
-    monkeypatch.setattr(made, "_cleanup_old_checkpoints", lambda: cleanup_old_checkpoints(settings.ckpt_path, 2))
+    monkeypatch.setattr(
+        made, "_cleanup_old_checkpoints", lambda: cleanup_old_checkpoints(settings.ckpt_path, 2)
+    )
     for step in range(1, 1 + (stopped_after or settings.max_training_steps)):
         made.global_step = step
         # A training that stops early does so at any step, without a checkpoint of it.

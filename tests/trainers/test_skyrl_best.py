@@ -35,7 +35,9 @@ def test_an_untrained_model_is_kept_once_and_patience_ends(outputs: Path) -> Non
     assert best["reward"] == max(rewards.values())
     assert best["step"] == min(step for step, reward in rewards.items() if reward == best["reward"])
     assert last == best["step"] + 1 < 4
-    assert [line["step"] for line in read_metrics(place / "metrics.jsonl", "train")] == list(range(1, last + 1))
+    assert [line["step"] for line in read_metrics(place / "metrics.jsonl", "train")] == list(
+        range(1, last + 1)
+    )
     assert (place / "checkpoints/best/model.safetensors").is_file()
     assert (place / "model/config.json").is_file()
     assert (place / f"checkpoints/global_step_{last}").is_dir()
@@ -55,7 +57,9 @@ def test_shared_accelerators_have_room_while_the_best_model_is_kept(tmp_path: Pa
 
     places = RunPaths("runs/r", 1, "tasks/t")
     (tmp_path / places.run).mkdir(parents=True)
-    keeper = BestKeeper(run_spec(evaluation__keep_best=True, evaluation__patience=1).evaluation, places, tmp_path)
+    keeper = BestKeeper(
+        run_spec(evaluation__keep_best=True, evaluation__patience=1).evaluation, places, tmp_path
+    )
     fake = SimpleNamespace(
         global_step=3,
         colocate_all=True,

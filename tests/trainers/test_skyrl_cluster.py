@@ -64,7 +64,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = tmp_path_factory.mktemp("ray")
     handler = signal.getsignal(signal.SIGTERM)
     with running_ray(native(train_config(), path), num_workers=1):
-        assert signal.getsignal(signal.SIGTERM) == handler, "Ray's own handler would kill its processes at once"
+        assert signal.getsignal(signal.SIGTERM) == handler, (
+            "Ray's own handler would kill its processes at once"
+        )
         yield path
 
 
@@ -72,7 +74,9 @@ def run(place: Path, task: Callable[..., Any], *arguments: Any) -> Any:
     return run_task(native(train_config(), place), task, arguments)
 
 
-def test_term_lets_the_task_close_its_sessions(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_term_lets_the_task_close_its_sessions(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cluster, "CANCEL_DEADLINE_S", DEADLINE_S)
     diary = tmp_path / "diary"
 
@@ -110,7 +114,9 @@ def test_a_fault_of_skyrls_is_told_with_its_traceback(place: Path) -> None:
 
 
 def test_a_lost_process_is_a_lost_engine_for_the_exit_code(place: Path) -> None:
-    with pytest.raises(XpError, match=r"a process of SkyRL's has ended: .*the end of .*workers-.*log: ") as caught:
+    with pytest.raises(
+        XpError, match=r"a process of SkyRL's has ended: .*the end of .*workers-.*log: "
+    ) as caught:
         run(place, kill_itself)
     assert caught.value.code is ExitCode.ENGINE
 
@@ -118,8 +124,12 @@ def test_a_lost_process_is_a_lost_engine_for_the_exit_code(place: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "code"), [(0, ExitCode.ENGINE), (500, ExitCode.ENGINE), (422, ExitCode.STAGE_FAILED)]
 )
-def test_an_engine_that_does_not_answer_skyrls_client_ends_the_stage(status: int, code: ExitCode, place: Path) -> None:
-    with pytest.raises(XpError, match="an engine did not answer" if code is ExitCode.ENGINE else "failed") as caught:
+def test_an_engine_that_does_not_answer_skyrls_client_ends_the_stage(
+    status: int, code: ExitCode, place: Path
+) -> None:
+    with pytest.raises(
+        XpError, match="an engine did not answer" if code is ExitCode.ENGINE else "failed"
+    ) as caught:
         run(place, ask_engine, free_port(), status)
     assert caught.value.code is code
 
@@ -132,7 +142,9 @@ def test_a_silent_engine_ends_the_stage_and_sessions_are_closed(
     diary = tmp_path / "diary"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(XpError, match=f"the engine at {url} did not answer for 1 s; the end of ") as caught:
+        with pytest.raises(
+            XpError, match=f"the engine at {url} did not answer for 1 s; the end of "
+        ) as caught:
             run(place, linger_with_engine, url, diary)
     assert caught.value.code is ExitCode.ENGINE
     assert diary.read_text() == "closed"
@@ -147,7 +159,9 @@ def test_nobody_else_reaches_the_cluster(place: Path) -> None:
     token = private_ray.token_file(Path(os.environ[private_ray.DIRECTORY]))
     assert (token.stat().st_mode & 0o777, token.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     value = token.read_text()
-    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    lines = [
+        " ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])
+    ]
     assert not [line for line in lines if value in line]
 
 

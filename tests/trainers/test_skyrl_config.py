@@ -52,28 +52,43 @@ def test_skyrl_takes_it_and_counts_as_the_spec_meant(overrides: list[str]) -> No
     training, trainer, generator = spec.training, cfg.trainer, cfg.generator
     assert trainer.max_training_steps == steps_of(training, NUM_TASKS)
     assert clip_of(trainer.algorithm) == (spec.algorithm.clip_low, spec.algorithm.clip_high)
-    assert (trainer.algorithm.policy_loss_type == "cispo") == (spec.algorithm.policy_loss == "cispo")
+    assert (trainer.algorithm.policy_loss_type == "cispo") == (
+        spec.algorithm.policy_loss == "cispo"
+    )
     assert trainer.algorithm.temperature == training.temperature
     assert generator.sampling_params.max_generate_length == training.max_tokens_per_turn
-    assert generator.sampling_params.stop == generator.eval_sampling_params.stop == (list(training.stop) or None)
+    assert (
+        generator.sampling_params.stop
+        == generator.eval_sampling_params.stop
+        == (list(training.stop) or None)
+    )
     assert generator.eval_sampling_params.max_generate_length == training.max_tokens_per_turn
     assert generator.eval_sampling_params.temperature == spec.evaluation.temperature
     assert generator.max_input_length == training.max_prompt_tokens + training.max_response_tokens
-    assert generator.inference_engine.engine_init_kwargs["max_model_len"] == generator.max_input_length
+    assert (
+        generator.inference_engine.engine_init_kwargs["max_model_len"] == generator.max_input_length
+    )
     assert trainer.logger == "console"
 
 
 def test_nested_and_listed_values_arrive_as_what_they_are() -> None:
     cfg = read(VARIANTS["lora"])
     lora = cfg.trainer.policy.model.lora
-    assert (lora.rank, lora.alpha, lora.dropout, lora.target_modules) == (32, 64, 0.05, ["q_proj", "v_proj"])
+    assert (lora.rank, lora.alpha, lora.dropout, lora.target_modules) == (
+        32,
+        64,
+        0.05,
+        ["q_proj", "v_proj"],
+    )
     assert lora.lora_sync_path == "/outputs/runs/r/attempt_1/train/adapters"
     assert cfg.data.train_data == ["/outputs/runs/r/attempt_1/train/train.parquet"]
     assert cfg.trainer.policy.fsdp_config.mixed_precision.param_dtype == "bf16"
 
 
 def test_cheaper_sampling_reaches_the_engine() -> None:
-    from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
+    from skyrl.backends.skyrl_train.inference_servers.engine_utils import (
+        get_sampling_params_for_backend,
+    )
 
     heads = read(VARIANTS["guesses of the model's own heads"])
     engine = heads.generator.inference_engine
@@ -90,7 +105,10 @@ def test_cheaper_sampling_reaches_the_engine() -> None:
 
 def test_a_checkpoint_starts_policy_and_critic_and_the_model_is_the_reference() -> None:
     plain = train_config(SkyRLTrainStageConfig, compose(VARIANTS["ppo"]))
-    config = with_keys(plain.with_steps(steps_of(plain.spec.training, NUM_TASKS)), training__initial_checkpoint="/sft")
+    config = with_keys(
+        plain.with_steps(steps_of(plain.spec.training, NUM_TASKS)),
+        training__initial_checkpoint="/sft",
+    )
     trainer = native(config, ROOT).trainer
     assert (trainer.policy.model.path, trainer.critic.model.path) == ("/sft", "/sft")
     assert trainer.ref.model.path == config.reference == compose(VARIANTS["ppo"]).model.path
@@ -111,9 +129,15 @@ def test_the_critic_is_the_policys_model_without_own_fields(name: str) -> None:
         placement.policy_num_gpus_per_node,
     )
     rate = spec.training.critic_learning_rate or spec.training.learning_rate
-    assert replace(critic.optimizer_config, lr=policy.optimizer_config.lr) == policy.optimizer_config
+    assert (
+        replace(critic.optimizer_config, lr=policy.optimizer_config.lr) == policy.optimizer_config
+    )
     assert critic.optimizer_config.lr == rate
-    assert (trainer.algorithm.gamma, trainer.algorithm.lambd, trainer.algorithm.value_clip) == (1.0, 0.95, 0.2)
+    assert (trainer.algorithm.gamma, trainer.algorithm.lambd, trainer.algorithm.value_clip) == (
+        1.0,
+        0.95,
+        0.2,
+    )
 
 
 def test_the_catalogs_are_the_installed_skyrls() -> None:
@@ -129,7 +153,10 @@ def test_adam_on_the_host_and_uneven_stages_reach_megatron() -> None:
     megatron = [*SKYRL, "backend.parallel.strategy=megatron", "backend.attention=flash"]
     plain, uneven = (
         read([*megatron, "backend.parallel.pipeline=2", *more]).trainer
-        for more in ((), ("backend.parallel.last_stage_layers=16", "backend.parallel.cpu_optimizer=true"))
+        for more in (
+            (),
+            ("backend.parallel.last_stage_layers=16", "backend.parallel.cpu_optimizer=true"),
+        )
     )
     assert plain.policy.megatron_config.optimizer_config_kwargs["optimizer_offload_fraction"] == 0.0
     assert uneven.policy.megatron_config.optimizer_config_kwargs == {
@@ -140,6 +167,8 @@ def test_adam_on_the_host_and_uneven_stages_reach_megatron() -> None:
         "use_precision_aware_optimizer": True,
     }
     for role in ("policy", "ref"):
-        before, after = (getattr(one, role).megatron_config.transformer_config_kwargs for one in (plain, uneven))
+        before, after = (
+            getattr(one, role).megatron_config.transformer_config_kwargs for one in (plain, uneven)
+        )
         assert after == {**before, "num_layers_in_last_pipeline_stage": 16}
         assert before["recompute_granularity"] == "full"

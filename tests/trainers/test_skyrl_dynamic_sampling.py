@@ -39,7 +39,12 @@ Rewards = Callable[[int], list[float | None]]
 def uneven(number: int) -> list[float | None]:
     """About every fourth group has variance; others are equal but for rounding, or void but for one."""
     draw = random.Random(number)
-    flat: list[list[float | None]] = [[0.1] * SIZE, [1.0, None, 1.0], [None, 0.7, None], [None] * SIZE]
+    flat: list[list[float | None]] = [
+        [0.1] * SIZE,
+        [1.0, None, 1.0],
+        [None, 0.7, None],
+        [None] * SIZE,
+    ]
     return [0.0, 1.0, draw.choice([0.5, None])] if draw.random() < 0.25 else draw.choice(flat)
 
 
@@ -96,7 +101,9 @@ def without_models(kind: Any, run: Run) -> Any:
 
     class Trainer(kind):  # type: ignore[misc]
         def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
-            assert [uids.count(uid) for uid in uids] == [SIZE] * SIZE * PROMPTS, "each group has its own baseline"
+            assert [uids.count(uid) for uid in uids] == [SIZE] * SIZE * PROMPTS, (
+                "each group has its own baseline"
+            )
             tasks = [ROWS[first].task_id for (first,) in generator_output["prompt_token_ids"]]
             run.kept[self.global_step - 1] += tasks[::SIZE]
             return super().convert_to_training_input(generator_output, uids)
@@ -144,10 +151,16 @@ class Dispatch:
         await asyncio.sleep(0)
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: {"get_lcm_dp_size": 4, "get_timing_metrics": {}, "get_node_ids": []}.get(name)
+        return lambda *_, **__: {
+            "get_lcm_dp_size": 4,
+            "get_timing_metrics": {},
+            "get_node_ids": [],
+        }.get(name)
 
 
-def made_trainer(root: Path, config: SkyRLTrainStageConfig, run: Run, kind: Any, generator: Any = None) -> Any:
+def made_trainer(
+    root: Path, config: SkyRLTrainStageConfig, run: Run, kind: Any, generator: Any = None
+) -> Any:
     """A trainer without models, with a dataset that xp's experiment makes of the view."""
     from skyrl.train.trainer import RayPPOTrainer
 
@@ -164,9 +177,15 @@ def made_trainer(root: Path, config: SkyRLTrainStageConfig, run: Run, kind: Any,
         "train_dataset": experiment.get_train_dataset(),
         "inference_engine_client": SimpleNamespace(sleep=lambda: asyncio.sleep(0)),
     }
-    made = without_models(kind, run)(config, None, None, cfg=cfg, tracker=Log(run), generator=generator, **parts)
+    made = without_models(kind, run)(
+        config, None, None, cfg=cfg, tracker=Log(run), generator=generator, **parts
+    )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RayPPOTrainer, "build_models", lambda self, *_: setattr(self, "dispatch", Dispatch(generator)))
+        patch.setattr(
+            RayPPOTrainer,
+            "build_models",
+            lambda self, *_: setattr(self, "dispatch", Dispatch(generator)),
+        )
         made.build_models(None, None, None)
     return made
 
@@ -228,12 +247,23 @@ class AnyOrder:
 
 
 def trained_ahead(
-    root: Path, rewards: Rewards, num_steps: int, staleness: int, *more: str, held: Collection[int] = ()
+    root: Path,
+    rewards: Rewards,
+    num_steps: int,
+    staleness: int,
+    *more: str,
+    held: Collection[int] = (),
 ) -> tuple[Run, list[int]]:
     """The same with SkyRL's fully asynchronous loop, and the groups that each transfer of weights has found."""
     from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
 
-    words = (*WORDS, *AHEAD, f"training.max_staleness={staleness}", f"training.num_steps={num_steps}", *more)
+    words = (
+        *WORDS,
+        *AHEAD,
+        f"training.max_staleness={staleness}",
+        f"training.num_steps={num_steps}",
+        *more,
+    )
     run = Run([[] for _ in range(num_steps)], [[] for _ in range(num_steps)])
     generator = AnyOrder(rewards, held)
     asyncio.run(made_trainer(root, train_config(*words), run, AsyncTrainer, generator).train())
@@ -268,7 +298,9 @@ def test_a_training_beside_sampling_ends_where_a_step_cannot_be_filled(tmp_path:
 
 def test_a_training_has_the_tasks_and_groups_of_a_plain_simulation(tmp_path: Path) -> None:
     expected = simulated(uneven, STEPS)
-    assert sum(map(len, expected.seen)) > 3 * STEPS * PROMPTS, "many batches a step, several epochs of the tasks"
+    assert sum(map(len, expected.seen)) > 3 * STEPS * PROMPTS, (
+        "many batches a step, several epochs of the tasks"
+    )
     assert trained(tmp_path, uneven, STEPS) == expected
 
 

@@ -45,7 +45,9 @@ def mix() -> Iterator[EnvironmentMixture]:
         yield opened
 
 
-def test_a_diligent_detective_is_paid_in_full_on_the_last_token(rows: list[TaskRow], mix: EnvironmentMixture) -> None:
+def test_a_diligent_detective_is_paid_in_full_on_the_last_token(
+    rows: list[TaskRow], mix: EnvironmentMixture
+) -> None:
     row = rows[0]
     steps = detect(generate_case(row.split, row.index), Player.DILIGENT, random.Random(0))
     client = ScriptedClient([call(step.tool, **step.arguments) for step in steps])
@@ -55,10 +57,18 @@ def test_a_diligent_detective_is_paid_in_full_on_the_last_token(rows: list[TaskR
     for number, one in enumerate(made.played(wanted)):
         outcome = one.episode.settle()
         ids, mask = output["response_ids"][number], output["loss_masks"][number]
-        assert (outcome.status, outcome.reward, outcome.num_turns) == (EpisodeStatus.FINISHED, 1.0, len(steps))
+        assert (outcome.status, outcome.reward, outcome.num_turns) == (
+            EpisodeStatus.FINISHED,
+            1.0,
+            len(steps),
+        )
         assert output["rewards"][number] == [0.0] * (len(ids) - 1) + [1.0]
-        assert trained_text(ids, mask) == "".join(f"{turn.text}<|im_end|>" for turn in one.episode.turns)
-        assert [step.reply in tokenizer_and_model()[0].decode(ids) for step in steps[:-1]] == [True] * (len(steps) - 1)
+        assert trained_text(ids, mask) == "".join(
+            f"{turn.text}<|im_end|>" for turn in one.episode.turns
+        )
+        assert [step.reply in tokenizer_and_model()[0].decode(ids) for step in steps[:-1]] == [
+            True
+        ] * (len(steps) - 1)
         assert sum(mask) == one.tokens.generated
 
 
@@ -78,17 +88,26 @@ def test_a_real_model_writes_what_the_trainer_finds_as_probable(
     plays = made.played(wanted)
     assert len(plays) == 12
     for number, one in enumerate(plays):
-        prompt, ids, mask = (output[key][number] for key in ("prompt_token_ids", "response_ids", "loss_masks"))
+        prompt, ids, mask = (
+            output[key][number] for key in ("prompt_token_ids", "response_ids", "loss_masks")
+        )
         outcome = one.episode.settle()
         assert sum(output["rewards"][number]) == outcome.reward
         assert sum(mask) == one.tokens.generated > 0
-        assert len(output["rollout_logprobs"][number]) == len(ids) <= CONFIG.spec.training.max_response_tokens
+        assert (
+            len(output["rollout_logprobs"][number])
+            == len(ids)
+            <= CONFIG.spec.training.max_response_tokens
+        )
         with torch.inference_mode():
             logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].float()
         expected = logits.log_softmax(-1)[range(len(ids)), ids]
         trained = torch.tensor(mask, dtype=torch.bool)
         torch.testing.assert_close(
-            torch.tensor(output["rollout_logprobs"][number])[trained], expected[trained], atol=1e-3, rtol=1e-3
+            torch.tensor(output["rollout_logprobs"][number])[trained],
+            expected[trained],
+            atol=1e-3,
+            rtol=1e-3,
         )
 
 
@@ -103,9 +122,18 @@ def test_the_engine_writes_with_the_weights_that_skyrls_workers_left_last(tmp_pa
     engine = CpuEngine(str(tmp_path / "model"), tmp_path / "weights.safetensors", num_threads=1)
 
     async def first_token() -> int:
-        sampling = {"max_tokens": 1, "temperature": 0.0, "top_p": 1.0, "top_k": -1, "logprobs": 1, "seed": 1}
+        sampling = {
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "top_p": 1.0,
+            "top_k": -1,
+            "logprobs": 1,
+            "seed": 1,
+        }
         sampling["stop_token_ids"] = [tokenizer.eos_token_id]
-        output = await engine.generate({"prompt_token_ids": [[20, 21, 22]], "sampling_params": sampling})
+        output = await engine.generate(
+            {"prompt_token_ids": [[20, 21, 22]], "sampling_params": sampling}
+        )
         return int(output["response_ids"][0][0])
 
     before = asyncio.run(first_token())

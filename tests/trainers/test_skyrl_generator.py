@@ -12,7 +12,16 @@ import pytest
 
 pytest.importorskip("skyrl", reason="SkyRL is in a virtual environment of its own: make test-skyrl")
 
-from tests.contracts.test_agreement import DRAWN, ROW, SCRIPTS, DrawnMix, FakeMix, check_drawn, check_penalty, grade
+from tests.contracts.test_agreement import (
+    DRAWN,
+    ROW,
+    SCRIPTS,
+    DrawnMix,
+    FakeMix,
+    check_drawn,
+    check_penalty,
+    grade,
+)
 from tests.support.fake_session import RULES, FakeSession, OneAtATime, call
 from tests.support.sections import replace
 from tests.support.tiny import tokenizer_and_model
@@ -38,7 +47,11 @@ CALLED = replace(
         chat_messages(
             [
                 {"role": "user", "content": "play"},
-                {"role": "assistant", "content": None, "tool_calls": [{"name": "look", "arguments": {"room": "hall"}}]},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [{"name": "look", "arguments": {"room": "hall"}}],
+                },
                 {"role": "tool", "content": "a wall"},
             ]
         )
@@ -50,7 +63,9 @@ CALLED = replace(
 class CountedMix:
     """Fake sessions, of which no more may be open at the same time than the mix allows."""
 
-    def __init__(self, rules: EnvConfig, max_sessions: int = 64, respond: Callable[..., Any] = grade) -> None:
+    def __init__(
+        self, rules: EnvConfig, max_sessions: int = 64, respond: Callable[..., Any] = grade
+    ) -> None:
         self._rules, self._max_sessions, self._respond = rules, max_sessions, respond
         self.sessions: list[FakeSession] = []
         self.most_open = 0
@@ -77,7 +92,9 @@ def test_the_reward_is_whole_when_skyrl_stops_early() -> None:
     """SkyRL breaks on length before `env.step`: a reward that waits for the last step would be lost."""
     mix: Any = CountedMix(RULES)
     prompt = len(ChatTokens(tokenizer_and_model()[0]).prompt(ROW.messages, ROW.tools))
-    batch = play(ScriptedClient([call("move")] * 9), mix, [ROW], ROOMY, max_input_length=prompt + 60)
+    batch = play(
+        ScriptedClient([call("move")] * 9), mix, [ROW], ROOMY, max_input_length=prompt + 60
+    )
     outcome = batch.plays[0].episode.settle()
     assert batch.output["stop_reasons"] == ["length"]
     assert 0 < outcome.num_turns < 5
@@ -129,7 +146,9 @@ def test_more_episodes_than_sessions_wait_for_their_turn() -> None:
     assert len(mix.sessions) == 16
 
 
-def test_episodes_that_wait_for_a_servers_only_session_leave_a_thread_to_the_one_that_has_it() -> None:
+def test_episodes_that_wait_for_a_servers_only_session_leave_a_thread_to_the_one_that_has_it() -> (
+    None
+):
     mix: Any = CountedMix(RULES)
     mix._open = OneAtATime(mix._open)
     config = train_config(*ROOMY_LIMITS, "env.limits.max_sessions=8")  # as many threads as episodes
@@ -139,7 +158,9 @@ def test_episodes_that_wait_for_a_servers_only_session_leave_a_thread_to_the_one
 
 
 def test_the_prompt_is_the_one_that_other_trainers_read_tools_included() -> None:
-    tools = '[{"type": "function", "function": {"name": "move", "description": "", "parameters": {}}}]'
+    tools = (
+        '[{"type": "function", "function": {"name": "move", "description": "", "parameters": {}}}]'
+    )
     row, client = replace(ROW, tools=tools), ScriptedClient([call("win")])
     batch = play(client, FakeMix(RULES), [row], ROOMY)
     expected = ChatTokens(tokenizer_and_model()[0]).prompt(row.messages, tools)
@@ -198,7 +219,9 @@ def test_a_response_stays_within_its_limit_with_a_shorter_last_turn() -> None:
     batch = play(client, FakeMix(RULES), [ROW], config)
     outcome = batch.plays[0].episode.settle()
     (prompt,), (ids,) = batch.output["prompt_token_ids"], batch.output["response_ids"]
-    assert [one["max_tokens"] for one in client.asked] == [90 - (len(one["ids"]) - len(prompt)) for one in client.asked]
+    assert [one["max_tokens"] for one in client.asked] == [
+        90 - (len(one["ids"]) - len(prompt)) for one in client.asked
+    ]
     assert len(ids) <= 90
     assert outcome.status is EpisodeStatus.TRUNCATED
 
@@ -212,11 +235,21 @@ def test_a_held_out_episode_has_a_limit_of_its_own(phase: str, limit: int) -> No
 
 
 @pytest.mark.parametrize("phase", ["train", "eval"])
-def test_only_a_trained_episode_has_the_penalty_and_skyrls_filter_does_not_see_it(phase: str) -> None:
+def test_only_a_trained_episode_has_the_penalty_and_skyrls_filter_does_not_see_it(
+    phase: str,
+) -> None:
     (script,) = [script for script in SCRIPTS if script.name == "scores on the way"]
-    config = train_config("training.max_response_tokens=2000", "algorithm.overlong={buffer_tokens: 1990, factor: 0.5}")
-    batch = play(ScriptedClient(list(script.texts)), FakeMix(script.rules), [ROW], config, phase=phase)
-    outcome, (ids,), (rewards,) = batch.plays[0].episode.settle(), batch.output["response_ids"], batch.output["rewards"]
+    config = train_config(
+        "training.max_response_tokens=2000", "algorithm.overlong={buffer_tokens: 1990, factor: 0.5}"
+    )
+    batch = play(
+        ScriptedClient(list(script.texts)), FakeMix(script.rules), [ROW], config, phase=phase
+    )
+    outcome, (ids,), (rewards,) = (
+        batch.plays[0].episode.settle(),
+        batch.output["response_ids"],
+        batch.output["rewards"],
+    )
     assert rewards[-1] == outcome.task_reward
     if phase == "train":
         check_penalty(outcome, len(ids), script)
@@ -227,7 +260,9 @@ def test_only_a_trained_episode_has_the_penalty_and_skyrls_filter_does_not_see_i
 @pytest.mark.parametrize("is_masked", [False, True])
 def test_truncated_episodes_leave_the_loss_but_keep_their_reward(is_masked: bool) -> None:
     config = train_config(
-        "training.max_tokens_per_turn=200", f"algorithm.mask_truncated={is_masked}", "training.max_response_tokens=600"
+        "training.max_tokens_per_turn=200",
+        f"algorithm.mask_truncated={is_masked}",
+        "training.max_response_tokens=600",
     )
     batch = play(ScriptedClient([call("move")] * 9), FakeMix(RULES), [ROW], config)
     assert any(batch.output["loss_masks"][0]) is not is_masked
@@ -243,12 +278,16 @@ def test_truncated_episodes_leave_the_loss_but_keep_their_reward(is_masked: bool
     ],
     ids=["cut", "cut after a complete call", "a text ends the turn at its limit"],
 )
-def test_a_cut_last_turn_truncates_unless_its_call_ended_it(text: str, status: EpisodeStatus) -> None:
+def test_a_cut_last_turn_truncates_unless_its_call_ended_it(
+    text: str, status: EpisodeStatus
+) -> None:
     tokenizer, _ = tokenizer_and_model()
     whole = text.removesuffix(" I am sure.").removesuffix("tler, I am sure.")
     limit = len(tokenizer(whole, add_special_tokens=False)["input_ids"])
     config = train_config(
-        f"training.max_tokens_per_turn={limit}", "training.stop=[bu]", "algorithm.mask_truncated=true"
+        f"training.max_tokens_per_turn={limit}",
+        "training.stop=[bu]",
+        "algorithm.mask_truncated=true",
     )
     batch = play(ScriptedClient([text]), FakeMix(RULES), [ROW], config)
     assert len(batch.output["response_ids"][0]) == limit
@@ -293,8 +332,12 @@ def test_skyrls_engine_batch_and_record_have_the_live_prompt() -> None:
     client = ScriptedClient([call("win")])
     batch = play(client, mix, [ROW], config, len(DRAWN))
     output, episodes = batch.output, [one.episode for one in batch.plays]
-    check_drawn(episodes, chat, output["prompt_token_ids"], [any(mask) for mask in output["loss_masks"]])
-    asked = [chat.prompt(one.opening, ROW.tools) for one in episodes if one.settle().reward is not None]
+    check_drawn(
+        episodes, chat, output["prompt_token_ids"], [any(mask) for mask in output["loss_masks"]]
+    )
+    asked = [
+        chat.prompt(one.opening, ROW.tools) for one in episodes if one.settle().reward is not None
+    ]
     assert sorted(one["ids"] for one in client.asked) == sorted(asked)
     is_void = [one.settle().reward is None for one in episodes]
     assert [reason == "void" for reason in output["stop_reasons"]] == is_void

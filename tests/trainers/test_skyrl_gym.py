@@ -76,11 +76,17 @@ print(json.dumps([found, [outcome.status, outcome.reward]]))
 """
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason="SkyRL's Python is not here: make .venv-skyrl/.done or SKYRL_PYTHON")
+@pytest.mark.skipif(
+    not PYTHON.exists(), reason="SkyRL's Python is not here: make .venv-skyrl/.done or SKYRL_PYTHON"
+)
 def test_rewards_ends_and_messages_are_those_that_skyrls_generator_gets() -> None:
-    done = subprocess.run([PYTHON, "-c", PLAY], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
+    done = subprocess.run(
+        [PYTHON, "-c", PLAY], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S
+    )
     assert done.returncode == 0, done.stderr
     found, (status, reward) = json.loads(done.stdout)
-    assert {name: xps for name, (xps, _) in found.items()} == {name: own for name, (_, own) in found.items()}
+    assert {name: xps for name, (xps, _) in found.items()} == {
+        name: own for name, (_, own) in found.items()
+    }
     assert found["gsm8k 1 ['so #### 18']"][0] == [[1.0, True, ""]]
     assert (status, reward) == ("finished", pytest.approx(0.2))

@@ -24,14 +24,20 @@ SCHEDULE = {"constant_with_warmup": "constant"}
 
 def read(spec: RunSpec) -> Meant:
     cfg = native(train_config(SkyRLTrainStageConfig, spec))
-    trainer, algorithm, optimizer = cfg.trainer, cfg.trainer.algorithm, cfg.trainer.policy.optimizer_config
+    trainer, algorithm, optimizer = (
+        cfg.trainer,
+        cfg.trainer.algorithm,
+        cfg.trainer.policy.optimizer_config,
+    )
     group = cfg.generator.n_samples_per_prompt
     scheduler = optimizer.scheduler
     return Meant(
         prompts_per_step=trainer.train_batch_size,
         group_size=group,
         episodes_per_update=trainer.policy_mini_batch_size * group,
-        updates_per_step=trainer.update_epochs_per_batch * trainer.train_batch_size / trainer.policy_mini_batch_size,
+        updates_per_step=trainer.update_epochs_per_batch
+        * trainer.train_batch_size
+        / trainer.policy_mini_batch_size,
         num_steps=trainer.max_training_steps,
         learning_rate=optimizer.lr,
         lr_schedule=SCHEDULE.get(scheduler, scheduler),
@@ -45,7 +51,9 @@ def read(spec: RunSpec) -> Meant:
         loss_aggregation=AGGREGATION[algorithm.loss_reduction],
         is_scaled_by_group=algorithm.grpo_norm_by_std,
         temperature=cfg.generator.sampling_params.temperature,
-        top_k=None if cfg.generator.sampling_params.top_k == -1 else cfg.generator.sampling_params.top_k,
+        top_k=None
+        if cfg.generator.sampling_params.top_k == -1
+        else cfg.generator.sampling_params.top_k,
         checkpoint_every=trainer.ckpt_interval,
         seed=trainer.seed,
     )

@@ -19,7 +19,9 @@ def installed() -> dict[str, str]:
 
 
 def test_the_list_has_every_part_that_xps_code_uses_and_no_other(installed: dict[str, str]) -> None:
-    assert set(installed) == set(RECORDED), "python -m tools.catalogs.skyrl_parts, and review its diff"
+    assert set(installed) == set(RECORDED), (
+        "python -m tools.catalogs.skyrl_parts, and review its diff"
+    )
 
 
 @pytest.mark.parametrize("part", RECORDED)

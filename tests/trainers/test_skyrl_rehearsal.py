@@ -53,7 +53,9 @@ SMALL = (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def stage_of(outputs: Path, name: str, attempt: int, *overrides: str, run: str = "r") -> tuple[Stage, dict[str, str]]:
+def stage_of(
+    outputs: Path, name: str, attempt: int, *overrides: str, run: str = "r"
+) -> tuple[Stage, dict[str, str]]:
     """A stage with its files in place, and its environment, as the local launcher gives it."""
     plan = build_plan(compose([*SMALL, *overrides]), run, attempt)
     stage = next(stage for stage in plan.stages if stage.name == name)
@@ -77,7 +79,9 @@ def run(
 def run_stage(outputs: Path, stage: Stage) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, *stage.job.argv[1:]]
     environ = left(outputs, stage)
-    return subprocess.run(argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=900)
+    return subprocess.run(
+        argv, cwd=outputs, env=environ, capture_output=True, text=True, timeout=900
+    )
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +110,9 @@ def test_a_second_attempt_goes_on_where_the_first_one_ended(trained: Path) -> No
     assert [line["attempt"] for line in found] == [1, 1, 2]
     factors = [learning_rate_factor("cosine", 0, *of) for of in ((2, 0), (2, 1), (3, 2))]
     rate = compose(SMALL).training.learning_rate
-    assert [line["training/learning_rate"] for line in found] == pytest.approx([rate * factor for factor in factors])
+    assert [line["training/learning_rate"] for line in found] == pytest.approx(
+        [rate * factor for factor in factors]
+    )
 
 
 def test_tasks_come_in_xps_order_over_attempts(trained: Path) -> None:
@@ -133,7 +139,9 @@ def test_the_model_is_published_whole_and_has_changed(trained: Path) -> None:
     final = load_file(trained / "runs/r/model/model.safetensors")
     assert set(base) <= set(final) <= {*base, "lm_head.weight"}
     assert all(not final[name].equal(base[name]) for name in base)
-    assert final.get("lm_head.weight", final["model.embed_tokens.weight"]).equal(final["model.embed_tokens.weight"])
+    assert final.get("lm_head.weight", final["model.embed_tokens.weight"]).equal(
+        final["model.embed_tokens.weight"]
+    )
     assert AutoModelForCausalLM.from_pretrained(trained / "runs/r/model").config.tie_word_embeddings
     assert (trained / "runs/r/model.attempt-1").is_dir()
     kept = {path.name for path in (trained / "runs/r/checkpoints").glob("global_step_*")}
@@ -144,9 +152,15 @@ def test_the_model_is_published_whole_and_has_changed(trained: Path) -> None:
 def test_both_models_are_evaluated_on_the_trainings_own_engine(trained: Path) -> None:
     found = [played(trained, attempt) for attempt in (1, 2)]
     for results, _ in found:
-        assert {name: one["num_played"] for name, one in results.items()} == {"before": 4, "after": 4}
+        assert {name: one["num_played"] for name, one in results.items()} == {
+            "before": 4,
+            "after": 4,
+        }
     assert found[0][0]["before"] == found[1][0]["before"]
-    assert [len(episodes) for _, episodes in found] == [8, 4]  # that before training is not played again
+    assert [len(episodes) for _, episodes in found] == [
+        8,
+        4,
+    ]  # that before training is not played again
     # So no other stage starts an engine.
     evaluate = build_plan(compose([*SMALL, "training.num_steps=3"]), "r", 2).stages[-1]
     assert is_whole(evaluate, trained, print)
@@ -167,7 +181,9 @@ def played(outputs: Path, attempt: int) -> tuple[dict[str, Any], list[dict[str, 
     stage = outputs / f"runs/r/attempt_{attempt}/evaluate"
     files = sorted((stage / "trajectories").glob("*.jsonl"))
     episodes = [record for file in files for record in read_trajectories(file)]
-    return evaluated(stage), [{key: value for key, value in one.items() if key not in times} for one in episodes]
+    return evaluated(stage), [
+        {key: value for key, value in one.items() if key not in times} for one in episodes
+    ]
 
 
 def test_term_ends_a_training_in_order_and_leaves_nothing_behind(outputs: Path) -> None:
@@ -195,7 +211,9 @@ def test_term_ends_a_training_in_order_and_leaves_nothing_behind(outputs: Path) 
 def wait_for(is_so: Any, process: subprocess.Popen[str] | None) -> None:
     end = time.monotonic() + 600
     while not is_so():
-        assert process is None or process.poll() is None, process.stdout.read() if process.stdout else ""
+        assert process is None or process.poll() is None, (
+            process.stdout.read() if process.stdout else ""
+        )
         assert time.monotonic() < end
         time.sleep(0.5)
 
@@ -204,16 +222,28 @@ def _is_of(process: Any, marker: Mapping[str, str]) -> bool:
     import psutil
 
     try:
-        return marker.items() <= process.environ().items() and process.status() != psutil.STATUS_ZOMBIE
+        return (
+            marker.items() <= process.environ().items() and process.status() != psutil.STATUS_ZOMBIE
+        )
     except psutil.Error:
         return False
 
 
-def test_steps_are_played_while_the_policy_is_updated(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_steps_are_played_while_the_policy_is_updated(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     root = leave_untrained(tmp_path_factory.mktemp("ahead"), *SMALL)
     ahead = (
-        *("training.max_staleness=1", "algorithm.importance_correction=token_truncate", "training.num_steps=3"),
-        *("backend.engine.placement=separate", "backend.engine.accelerators=1", "hardware.accelerators_per_node=2"),
+        *(
+            "training.max_staleness=1",
+            "algorithm.importance_correction=token_truncate",
+            "training.num_steps=3",
+        ),
+        *(
+            "backend.engine.placement=separate",
+            "backend.engine.accelerators=1",
+            "hardware.accelerators_per_node=2",
+        ),
         "backend.parallel.offload_optimizer=false",
     )
     done = run(root, "train", 1, *ahead)
@@ -237,6 +267,8 @@ def test_steps_are_played_while_the_policy_is_updated(tmp_path_factory: pytest.T
 
 
 def test_a_run_resumes_after_the_process_with_trainer_and_engine_was_killed(tmp_path: Path) -> None:
-    loss = lose_once(tmp_path, lambda tree: process_with("ray::train_in_task", tree).kill(), *REHEARSAL)
+    loss = lose_once(
+        tmp_path, lambda tree: process_with("ray::train_in_task", tree).kill(), *REHEARSAL
+    )
     assert loss.exit_code == ExitCode.ENGINE
     assert "a process of SkyRL's has ended" in loss.log

@@ -59,7 +59,9 @@ def train(outputs: Path, attempt: int, *overrides: str, name: str = "r") -> list
 @pytest.mark.parametrize("algorithm", ["gspo", "cispo", "reinforce_pp", "custom"])
 def test_an_algorithm_trains_what_writes(outputs: Path, algorithm: str) -> None:
     own = ["algorithm.advantage_fn=my_algorithms:over_the_worst"] if algorithm == "custom" else []
-    lines = train(outputs, 1, f"algorithm={algorithm}", *own, "training.num_steps=2", name=algorithm)
+    lines = train(
+        outputs, 1, f"algorithm={algorithm}", *own, "training.num_steps=2", name=algorithm
+    )
     assert [line["step"] for line in lines] == [1, 2]
     assert all(line["training/grad_norm"] > 0 and line["training/updates"] == 2 for line in lines)
     assert max(line["training/logprob_gap"] for line in lines) < 1e-5
@@ -68,7 +70,15 @@ def test_an_algorithm_trains_what_writes(outputs: Path, algorithm: str) -> None:
 
 def test_a_teacher_in_the_references_place_teaches_without_a_reward(outputs: Path) -> None:
     teacher = f"algorithm.distill.teacher={SHIPPED}"
-    lines = train(outputs, 1, "algorithm=opd", teacher, "training.kl_coef=0", "training.num_steps=2", name="opd")
+    lines = train(
+        outputs,
+        1,
+        "algorithm=opd",
+        teacher,
+        "training.kl_coef=0",
+        "training.num_steps=2",
+        name="opd",
+    )
     assert [line["step"] for line in lines] == [1, 2]
     assert all(line["training/grad_norm"] > 0 for line in lines)
     # The policy is untrained: its words surprise the teacher.
@@ -79,7 +89,11 @@ def test_a_teacher_in_the_references_place_teaches_without_a_reward(outputs: Pat
 @pytest.fixture(scope="module")
 def ppo(outputs: Path) -> list[dict[str, Any]]:
     """Two steps on two workers, then an attempt that goes on to the third."""
-    overrides = ("algorithm=ppo", "hardware.accelerators_per_node=2", "training.critic_learning_rate=0.002")
+    overrides = (
+        "algorithm=ppo",
+        "hardware.accelerators_per_node=2",
+        "training.critic_learning_rate=0.002",
+    )
     train(outputs, 1, *overrides, "training.num_steps=2", name="ppo")
     return train(outputs, 2, *overrides, "training.num_steps=3", name="ppo")
 
@@ -106,7 +120,9 @@ def test_the_critic_goes_on_from_its_checkpoint(outputs: Path, ppo: list[dict[st
     del ppo
     updates = {int(state["step"]) for state in critic_shard(outputs, 3, "optim")["state"].values()}
     assert updates == {6}
-    before, after = (critic_shard(outputs, step, "model")["value_head.weight"].to_local() for step in (2, 3))
+    before, after = (
+        critic_shard(outputs, step, "model")["value_head.weight"].to_local() for step in (2, 3)
+    )
     assert 0 < (after - before).abs().max() <= 2 * 2 * 0.002
 
 

@@ -50,7 +50,9 @@ SMALL = (
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(not XPS_PYTHON.exists(), reason=f"{XPS_PYTHON} is what xp is started with: make setup"),
+    pytest.mark.skipif(
+        not XPS_PYTHON.exists(), reason=f"{XPS_PYTHON} is what xp is started with: make setup"
+    ),
 ]
 
 
@@ -71,15 +73,29 @@ class Run:
         return evaluated(self.outputs / "runs/r/attempt_1/evaluate")
 
 
-def run_stage(outputs: Path, name: str, overrides: Sequence[str], path: str = "") -> subprocess.CompletedProcess[str]:
+def run_stage(
+    outputs: Path, name: str, overrides: Sequence[str], path: str = ""
+) -> subprocess.CompletedProcess[str]:
     """A stage with its files in place, in the interpreter and the environment that the local launcher gives it."""
-    stage = next(one for one in build_plan(compose([*SMALL, *overrides]), "r", 1).stages if one.name == name)
+    stage = next(
+        one for one in build_plan(compose([*SMALL, *overrides]), "r", 1).stages if one.name == name
+    )
     leave_files(outputs, stage.job)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environ = {**inherited, **stage.job.env, "PYTHONPATH": f"{REPOSITORY}:{path}", "XP_PYTHON": str(XPS_PYTHON)}
+    environ = {
+        **inherited,
+        **stage.job.env,
+        "PYTHONPATH": f"{REPOSITORY}:{path}",
+        "XP_PYTHON": str(XPS_PYTHON),
+    }
     python = str(XPS_PYTHON) if name == "prepare" else sys.executable
     return subprocess.run(
-        [python, *stage.job.argv[1:]], cwd=outputs, env=environ, capture_output=True, text=True, timeout=900
+        [python, *stage.job.argv[1:]],
+        cwd=outputs,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
 
 
@@ -99,13 +115,18 @@ def run(outputs: Path, *overrides: str, path: str = "") -> Run:
 def check_whole(found: Run, envs: set[str]) -> None:
     """No episode is void, each is recorded once, and the evaluation has scored every one."""
     assert [line["step"] for line in found.metrics()] == [1, 2]
-    assert all(line["episodes/void"] == 0.0 and line["episodes/num"] == 2.0 * GROUP for line in found.metrics())
+    assert all(
+        line["episodes/void"] == 0.0 and line["episodes/num"] == 2.0 * GROUP
+        for line in found.metrics()
+    )
     records = found.trajectories()
     assert sorted(record["sample"] for record in records) == sorted([0, 1] * 2 * STEPS)
     assert {record["env"] for record in records} <= envs
     assert all(record["outcome"]["void_reason"] is None for record in records)
     results = found.evaluation()
-    assert {name: (one["num_played"], one["summary"]["num_void"]) for name, one in results.items()} == {
+    assert {
+        name: (one["num_played"], one["summary"]["num_void"]) for name, one in results.items()
+    } == {
         "before": (HELD_OUT, 0),
         "after": (HELD_OUT, 0),
     }
@@ -130,7 +151,8 @@ def test_each_environment_of_a_mix_is_trained_by_its_rule(tmp_path: Path) -> Non
         played = [record for record in found.trajectories() if record["env"] == member]
         assert sum(line[f"{member}/episodes/num"] for line in lines) == len(played)
     rewards = {
-        member: {one["outcome"]["reward"] for one in found.trajectories() if one["env"] == member} for member in members
+        member: {one["outcome"]["reward"] for one in found.trajectories() if one["env"] == member}
+        for member in members
     }
     assert 0.5 in rewards["multiply"]
     assert max(rewards["multiply"]) == 0.5

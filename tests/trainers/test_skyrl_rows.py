@@ -34,7 +34,9 @@ def test_each_delivered_turn_is_trained_once_in_its_own_context() -> None:
     assert output["is_last_step"] == [False, False, True]
     assert {one.instance_id for one in output["trajectory_ids"]} == {"0"}
     assert [rewards[-1] for rewards in output["rewards"]] == [1.0] * 3
-    rows = zip(output["prompt_token_ids"], output["response_ids"], output["loss_masks"], strict=True)
+    rows = zip(
+        output["prompt_token_ids"], output["response_ids"], output["loss_masks"], strict=True
+    )
     check_rows([one["ids"] for one in client.asked], list(rows))
     sampled = [[one == -0.5 for one in row] for row in output["rollout_logprobs"]]
     assert sampled == [[bool(one) for one in mask] for mask in output["loss_masks"]]
@@ -55,7 +57,11 @@ EPISODES = [(1, 1.0), (3, 0.0), (2, 0.5), (1, 0.25), (1, None), (3, 1.0), (2, No
 @pytest.mark.parametrize("mean", ["token_mean", "sequence_mean", "constant"])
 def test_an_episode_counts_once_in_the_baseline_and_in_the_mean(tmp_path: Path, mean: str) -> None:
     made = trainer(tmp_path, train_config(*SMALL, *PROGRAM, f"algorithm.loss_aggregation={mean}"))
-    rows = [(number, place, reward) for number, (count, reward) in enumerate(EPISODES) for place in range(count)]
+    rows = [
+        (number, place, reward)
+        for number, (count, reward) in enumerate(EPISODES)
+        for place in range(count)
+    ]
     uids = [str(number // 4) for number, _, _ in rows]
     output = {
         "prompt_token_ids": [[10, 11]] * len(rows),
@@ -78,13 +84,18 @@ def test_an_episode_counts_once_in_the_baseline_and_in_the_mean(tmp_path: Path, 
     boundaries = data.metadata["policy_mini_batch_boundaries"]
     assert boundaries == [(0, len(rows))]
     data["advantages"] = data["response_mask"].float()
-    weights = (made._normalize_advantages(data, boundaries)["advantages"] * data["loss_mask"]).sum(-1)
+    weights = (made._normalize_advantages(data, boundaries)["advantages"] * data["loss_mask"]).sum(
+        -1
+    )
     tokens = data["loss_mask"].sum(-1)
     num_valid = sum(reward is not None for _, reward in EPISODES)
     for number, (_, reward) in enumerate(EPISODES):
         own = torch.tensor([at for at, (episode, _, _) in enumerate(rows) if episode == number])
         length = (made.cfg.trainer.algorithm.max_seq_len or 1) * num_valid
-        share = {"token_mean": tokens[own].sum() / tokens.sum(), "constant": tokens[own].sum() / length}
+        share = {
+            "token_mean": tokens[own].sum() / tokens.sum(),
+            "constant": tokens[own].sum() / length,
+        }
         expected_share = share.get(mean, (reward is not None) / num_valid)
         assert float(weights[own].sum()) == pytest.approx(float(expected_share), rel=1e-5)
 
@@ -92,7 +103,9 @@ def test_an_episode_counts_once_in_the_baseline_and_in_the_mean(tmp_path: Path, 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_trains_two_steps(tmp_path: Path, program: Callable[[Path], tuple[str, ...]]) -> None:
+def test_a_program_trains_two_steps(
+    tmp_path: Path, program: Callable[[Path], tuple[str, ...]]
+) -> None:
     overrides = (
         *program(tmp_path),
         *("training.max_response_tokens=200", "training.max_tokens_per_turn=12"),

@@ -43,7 +43,12 @@ def run(root: Path, module: str, *argv: str) -> subprocess.CompletedProcess[str]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environ |= {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", module, *argv], cwd=root, env=environ, capture_output=True, text=True, timeout=900
+        [sys.executable, "-m", module, *argv],
+        cwd=root,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     return done
@@ -65,14 +70,27 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
     import torch
     from transformers import AutoModelForCausalLM
 
-    words = (f"sft.data={leave_talk(tmp_path, 1)}", "sft.batch_size=8", "sft.num_updates=1", "sft.warmup_updates=0")
+    words = (
+        f"sft.data={leave_talk(tmp_path, 1)}",
+        "sft.batch_size=8",
+        "sft.num_updates=1",
+        "sft.warmup_updates=0",
+    )
     ranks = (f"hardware.accelerators_per_node={num_ranks}",) if num_ranks > 1 else ()
-    own = "sft.overrides={async_batch_collation: false, fsdp_config: {reshard_after_forward: false}}"
+    own = (
+        "sft.overrides={async_batch_collation: false, fsdp_config: {reshard_after_forward: false}}"
+    )
     path = outputs_with_model(tmp_path, *words, f"sft.{micro}", *ranks, own)
     batch = samples()[:count]  # fewer than batch_size: the last update of an epoch
     write_examples(batch, path.parent / TRAINING_FILE)
     write_examples(samples()[:3], path.parent / HELD_OUT_FILE)
-    run(tmp_path, "tests.trainers.skyrl_sft_batch", str(path), str(num_ranks), str(tmp_path / "metrics.json"))
+    run(
+        tmp_path,
+        "tests.trainers.skyrl_sft_batch",
+        str(path),
+        str(num_ranks),
+        str(tmp_path / "metrics.json"),
+    )
     found = json.loads((tmp_path / "metrics.json").read_text())
     place = model_place(SkyRLSftConfig.from_json(path.read_text()).spec.model)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / place, dtype=torch.float64)
@@ -93,7 +111,12 @@ def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(tmp_pat
     from safetensors.torch import load_file
 
     words = (f"sft.data={leave_talk(tmp_path, 40)}", "sft.batch_size=4", "sft.checkpoint_every=2")
-    words = (*words, "sft.held_out_fraction=0.3", "sft.micro_batch_size=2", "hardware.accelerators_per_node=2")
+    words = (
+        *words,
+        "sft.held_out_fraction=0.3",
+        "sft.micro_batch_size=2",
+        "hardware.accelerators_per_node=2",
+    )
     path = outputs_with_model(tmp_path, *words, "sft.num_updates=4")
     program = ("xp.backends.skyrl.worker.sft", str(path))
     assert "held out; left out: none" in run(tmp_path, *program).stdout
@@ -102,7 +125,9 @@ def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(tmp_pat
     last = lines[-1]["sft/held_out_loss"]
     assert last < lines[0]["sft/held_out_loss"] - 1
     base = load_file(
-        tmp_path / model_place(SkyRLSftConfig.from_json(path.read_text()).spec.model) / "model.safetensors"
+        tmp_path
+        / model_place(SkyRLSftConfig.from_json(path.read_text()).spec.model)
+        / "model.safetensors"
     )
     before = load_file(tmp_path / "runs/r/sft/model.safetensors")
     assert all(not before[name].equal(base[name]) for name in base)

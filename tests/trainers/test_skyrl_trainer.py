@@ -72,7 +72,9 @@ def test_the_prepared_view_loads_in_skyrls_own_dataset(tmp_path: Path) -> None:
 def test_tasks_come_in_xps_order_where_skyrls_loader_would_shuffle_them(tmp_path: Path) -> None:
     from skyrl.train.utils.trainer_utils import build_dataloader
 
-    made = trainer(tmp_path, train_config(*SMALL, "training.prompts_per_step=4", "training.num_steps=3"))
+    made = trainer(
+        tmp_path, train_config(*SMALL, "training.prompts_per_step=4", "training.num_steps=3")
+    )
     order = [one["env_extras"]["task_id"] for batch in made.train_dataloader for one in batch]
     assert order == [row.task_id for row in ROWS]
     assert made.total_training_steps == 3
@@ -93,7 +95,9 @@ def output(rewards: list[float | None]) -> dict[str, Any]:
     }
 
 
-def advantages(path: Path, rewards: list[float | None], uids: list[str], **changes: Any) -> list[float]:
+def advantages(
+    path: Path, rewards: list[float | None], uids: list[str], **changes: Any
+) -> list[float]:
     """Through SkyRL's own conversion and estimators; the first token's, which all of an episode's share."""
     made = trainer(path, train_config(*SMALL), **changes)
     generated, uids = made.postprocess_generator_output(output(rewards), uids)
@@ -107,15 +111,26 @@ UIDS = ["0"] * 4 + ["1"] * 4
 
 
 @pytest.mark.parametrize("estimator", ["grpo", "rloo", "maxrl"])
-def test_void_episodes_have_no_advantage_under_any_estimator(tmp_path: Path, estimator: str) -> None:
-    found = advantages(tmp_path, [None, None, None, None, 1.0, None, None, 0.0], UIDS, advantage_estimator=estimator)
+def test_void_episodes_have_no_advantage_under_any_estimator(
+    tmp_path: Path, estimator: str
+) -> None:
+    found = advantages(
+        tmp_path,
+        [None, None, None, None, 1.0, None, None, 0.0],
+        UIDS,
+        advantage_estimator=estimator,
+    )
     assert [found[at] for at in (0, 1, 2, 3, 5, 6)] == [0.0] * 6
     assert found[4] > 0 > found[7]
 
 
 def test_maxrl_refuses_a_negative_reward(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match="maxrl divides by the group's mean reward, and a reward is -1"):
-        advantages(tmp_path, [1.0, -1.0, None, None, 1.0, 0.0, 1.0, 0.0], UIDS, advantage_estimator="maxrl")
+    with pytest.raises(
+        XpError, match="maxrl divides by the group's mean reward, and a reward is -1"
+    ):
+        advantages(
+            tmp_path, [1.0, -1.0, None, None, 1.0, 0.0, 1.0, 0.0], UIDS, advantage_estimator="maxrl"
+        )
 
 
 def test_an_episode_that_is_alone_in_its_group_has_no_advantage(tmp_path: Path) -> None:
@@ -128,7 +143,9 @@ def test_an_episode_that_is_alone_in_its_group_has_no_advantage(tmp_path: Path) 
 def test_the_minibatches_are_cut_by_prompt_as_if_nothing_were_void(tmp_path: Path) -> None:
     config = train_config(*SMALL, "training.updates_per_step=2")
     made = trainer(tmp_path, config)
-    generated, uids = made.postprocess_generator_output(output([1.0, None, 0.0, 0.5, 0.2, 0.2, None, 0.2]), UIDS)
+    generated, uids = made.postprocess_generator_output(
+        output([1.0, None, 0.0, 0.5, 0.2, 0.2, None, 0.2]), UIDS
+    )
     data = made.convert_to_training_input(generated, uids)
     assert data.metadata["policy_mini_batch_boundaries"] == [(0, 4), (4, 8)]
 
@@ -144,9 +161,15 @@ class RecordedRun:
 def episode(reward: float | None) -> Any:
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
     played = EpisodeFacts(
-        "a", "a/train/0", EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5, 2
+        "a",
+        "a/train/0",
+        EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None),
+        5,
+        2,
     )
-    return SimpleNamespace(played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step))
+    return SimpleNamespace(
+        played=lambda: played, trajectory=lambda run, phase, step: (run, phase, step)
+    )
 
 
 def step_log(path: Path, *overrides: str) -> tuple[Any, RecordedRun]:
@@ -170,7 +193,15 @@ def test_a_step_with_too_many_void_episodes_has_its_code(tmp_path: Path) -> None
 def test_a_step_is_one_line_under_xps_names(tmp_path: Path) -> None:
     log, recorded = step_log(tmp_path, "training.group_size=2", "training.micro_batch_size=4")
     log.episodes([episode(1.0), episode(0.0)], 1, 2.5)
-    log.log({"policy/final_loss": 0.5, "policy/grad_norm": 0.1, "timing/step": 3.0, "reward/avg_raw_reward": 9.0}, 1)
+    log.log(
+        {
+            "policy/final_loss": 0.5,
+            "policy/grad_norm": 0.1,
+            "timing/step": 3.0,
+            "reward/avg_raw_reward": 9.0,
+        },
+        1,
+    )
     (line,) = read_metrics(tmp_path / "metrics.jsonl", "train")
     assert line["reward/avg_raw_reward"] == 0.5
     assert line["reward/avg_pass_at_2"] == 1.0
@@ -181,7 +212,9 @@ def test_a_step_is_one_line_under_xps_names(tmp_path: Path) -> None:
 
 
 def test_skyrl_ends_in_time_after_a_step_with_a_checkpoint(tmp_path: Path) -> None:
-    log, _ = step_log(tmp_path, "training.max_hours=0.0001", "training.checkpoint_every=2", "training.num_steps=6")
+    log, _ = step_log(
+        tmp_path, "training.max_hours=0.0001", "training.checkpoint_every=2", "training.num_steps=6"
+    )
     native = {"policy/final_loss": 0.5, "policy/grad_norm": 0.1, "timing/step": 3.0}
     log.episodes([episode(1.0), episode(0.0)], 1, 2.5)
     log.log(native, 1)
@@ -193,7 +226,8 @@ def test_skyrl_ends_in_time_after_a_step_with_a_checkpoint(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("loaded", "step"), [((2, "c"), 2), ((3, "c", {"a", "b", "c", "d"}, set(), 0), 2), ((0, None), 0)]
+    ("loaded", "step"),
+    [((2, "c"), 2), ((3, "c", {"a", "b", "c", "d"}, set(), 0), 2), ((0, None), 0)],
 )
 def test_a_resumed_training_has_its_metrics_file_again_if_that_was_lost(
     tmp_path: Path, loaded: tuple[Any, ...], step: int, monkeypatch: pytest.MonkeyPatch
@@ -204,21 +238,30 @@ def test_a_resumed_training_has_its_metrics_file_again_if_that_was_lost(
     from xp.backends.skyrl.worker.async_rollouts import AsyncTrainer
     from xp.backends.skyrl.worker.trainer import XpTrainer
 
-    kind, native_kind = (XpTrainer, RayPPOTrainer) if len(loaded) == 2 else (AsyncTrainer, FullyAsyncRayPPOTrainer)
+    kind, native_kind = (
+        (XpTrainer, RayPPOTrainer) if len(loaded) == 2 else (AsyncTrainer, FullyAsyncRayPPOTrainer)
+    )
     monkeypatch.setattr(native_kind, "load_checkpoints", lambda _: loaded)
     found = object.__new__(kind)
     found.tracker, _ = step_log(tmp_path)
-    found.cfg, found.total_training_steps = SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2)), 24
+    found.cfg, found.total_training_steps = (
+        SimpleNamespace(trainer=SimpleNamespace(train_batch_size=2)),
+        24,
+    )
     assert found.load_checkpoints() == (step, *loaded[1:])
     lines = read_metrics(tmp_path / "metrics.jsonl", "train")
     assert [line["step"] for line in lines] == ([step] if step else [])
 
 
 @pytest.mark.parametrize("network", ["policy", "critic"])
-def test_an_update_that_is_not_finite_stops_the_run_before_its_checkpoint(tmp_path: Path, network: str) -> None:
+def test_an_update_that_is_not_finite_stops_the_run_before_its_checkpoint(
+    tmp_path: Path, network: str
+) -> None:
     log, _ = step_log(tmp_path)
     log.updated(network, {"final_loss": 0.5, "grad_norm": 0.1}, 1)
-    with pytest.raises(XpError, match=f"rollout step 2: gradient norm of the {network} nan") as caught:
+    with pytest.raises(
+        XpError, match=f"rollout step 2: gradient norm of the {network} nan"
+    ) as caught:
         log.updated(network, {"final_loss": 0.5, "grad_norm": math.nan}, 2)
     assert caught.value.code is ExitCode.DIVERGED
 
@@ -256,7 +299,11 @@ def test_batches_that_dynamic_sampling_threw_away_are_in_the_steps_line(tmp_path
     log.episodes([episode(1.0), episode(0.0)], 1, 1.0)
     log.log({"timing/step": 3.0}, 1)
     (line,) = read_metrics(tmp_path / "metrics.jsonl", "train")
-    assert (line["episodes/num"], line["reward/avg_raw_reward"], line["time/rollout_s"]) == (4.0, 0.25, 2.0)
+    assert (line["episodes/num"], line["reward/avg_raw_reward"], line["time/rollout_s"]) == (
+        4.0,
+        0.25,
+        2.0,
+    )
 
 
 def test_a_later_attempt_goes_on_counting_tokens(tmp_path: Path) -> None:
@@ -264,7 +311,9 @@ def test_a_later_attempt_goes_on_counting_tokens(tmp_path: Path) -> None:
         log, _ = step_log(tmp_path, "training.group_size=2", "training.micro_batch_size=4")
         log.episodes([episode(1.0), episode(0.0)], step, 1.0)
         log.log({"timing/step": 3.0}, step)
-    assert [line["training/tokens"] for line in read_metrics(tmp_path / "metrics.jsonl", "train")] == [14.0, 28.0]
+    assert [
+        line["training/tokens"] for line in read_metrics(tmp_path / "metrics.jsonl", "train")
+    ] == [14.0, 28.0]
 
 
 @pytest.mark.parametrize("schedule", ["constant_with_warmup", "linear", "cosine"])
@@ -276,7 +325,9 @@ def test_xps_warm_up_begins_above_0_where_skyrls_begins_at_0(schedule: str) -> N
 
     def rates() -> list[float]:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        made = fsdp_strategy.get_scheduler(schedule, optimizer, num_warmup_steps=4, num_training_steps=8)
+        made = fsdp_strategy.get_scheduler(
+            schedule, optimizer, num_warmup_steps=4, num_training_steps=8
+        )
         found = []
         for _ in range(8):
             found.append(made.get_last_lr()[0])
@@ -310,10 +361,14 @@ def test_skyrls_own_check_and_removal_ignore_directories_of_other_names(
     hide_other_directories()
     check(str(tmp_path), 2, "", "", 1)
     on_nodes: list[Any] = []
-    monkeypatch.setattr(own, "run_on_each_node", lambda nodes, *call: on_nodes.append((nodes, *call)))
+    monkeypatch.setattr(
+        own, "run_on_each_node", lambda nodes, *call: on_nodes.append((nodes, *call))
+    )
     found = object.__new__(own.XpTrainer)
     found._node_ids, found.dispatch = None, SimpleNamespace(get_node_ids=lambda: ["node"])
-    found.cfg = SimpleNamespace(trainer=SimpleNamespace(ckpt_path=str(tmp_path), max_ckpts_to_keep=1))
+    found.cfg = SimpleNamespace(
+        trainer=SimpleNamespace(ckpt_path=str(tmp_path), max_ckpts_to_keep=1)
+    )
     found._cleanup_old_checkpoints()
     assert {path.name for path in tmp_path.iterdir()} == {"global_step_2", "global_step_3.bad"}
     assert on_nodes == [(["node"], own.prune, str(tmp_path), 1)]

@@ -30,4 +30,8 @@ def test_the_catalog_is_what_the_parsers_say() -> None:
         pytest.skip(f"SLIME_PATH is not at {catalog().slime[:8]}")
     committed = json.loads(CATALOG.read_text())["flags"]
     found = all_flags()
-    assert {name: flag for name, flag in found.items() if name not in OF_THE_PATCHES or name in committed} == committed
+    assert {
+        name: flag
+        for name, flag in found.items()
+        if name not in OF_THE_PATCHES or name in committed
+    } == committed

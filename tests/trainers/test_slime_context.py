@@ -16,7 +16,12 @@ from tests.trainers.test_slime_losses import papers
 pytestmark = needs_slime
 
 RANKS = 2
-GSPO = ("algorithm=gspo", "algorithm.clip_low=0.1", "algorithm.clip_high=0.05", "backend.parallel.context=2")
+GSPO = (
+    "algorithm=gspo",
+    "algorithm.clip_low=0.1",
+    "algorithm.clip_high=0.05",
+    "backend.parallel.context=2",
+)
 
 PRODUCT = "algorithm.importance_correction=sequence_truncate"
 
@@ -28,7 +33,9 @@ def share(step: Step) -> dict[str, Any]:
     batch = batch_of(step)
     lengths = list(zip(batch["total_lengths"], batch["response_lengths"], strict=True))
     for name in ("advantages", "log_probs", "rollout_log_probs", "values"):
-        batch[name] = [slice_log_prob_with_cp(one, *own) for one, own in zip(batch[name], lengths, strict=True)]
+        batch[name] = [
+            slice_log_prob_with_cp(one, *own) for one, own in zip(batch[name], lengths, strict=True)
+        ]
     return batch
 
 
@@ -39,7 +46,10 @@ def on_a_rank(rank: int, root: Path) -> None:
     from slime.backends.megatron_utils.loss import compute_advantages_and_returns, loss_function
 
     step = drawn()
-    gspo, ppo = arguments(root / f"gspo{rank}", *GSPO), arguments(root / f"ppo{rank}", *PPO, GSPO[-1])
+    gspo, ppo = (
+        arguments(root / f"gspo{rank}", *GSPO),
+        arguments(root / f"ppo{rank}", *PPO, GSPO[-1]),
+    )
     with megatron(root, rank, RANKS, RANKS):
         cut = [slice_with_cp(torch.tensor(one, dtype=torch.float32), 0.0) for one in step.logits]
         logits = torch.cat(cut)[None].requires_grad_()
@@ -50,7 +60,9 @@ def on_a_rank(rank: int, root: Path) -> None:
         data = share(step)
         compute_advantages_and_returns(ppo, data)
         saved = {f"gradient_{at}": one.numpy() for at, one in enumerate(gradients)}
-        saved["weights"] = weights_of(arguments(root / f"weights{rank}", *GSPO, PRODUCT), data).numpy()
+        saved["weights"] = weights_of(
+            arguments(root / f"weights{rank}", *GSPO, PRODUCT), data
+        ).numpy()
         for name in ("advantages", "returns"):
             saved |= {f"{name}_{at}": one.numpy() for at, one in enumerate(data[name])}
         np.savez(root / f"{rank}.npz", **saved)  # type: ignore[arg-type]
@@ -63,7 +75,10 @@ def weights_of(args: Any, data: dict[str, Any]) -> Any:
     from xp.backends.slime.worker.importance import weighed
 
     parts = {"train_log_probs": data["log_probs"]}
-    parts |= {name: data[name] for name in ("rollout_log_probs", "loss_masks", "total_lengths", "response_lengths")}
+    parts |= {
+        name: data[name]
+        for name in ("rollout_log_probs", "loss_masks", "total_lengths", "response_lengths")
+    }
     loss = torch.ones(sum(len(one) for one in data["log_probs"]))
     return weighed(args, pg_loss=loss, **parts)[0]
 
@@ -88,19 +103,26 @@ def test_an_episodes_ratio_is_of_all_its_tokens_on_ranks(saved: list[Any]) -> No
     step = drawn()
     slopes = papers("gspo", step, 0.1, 0.05)[1]
     sizes = [max(1, int(mask.sum())) for mask in MASKS]
-    by_log_probs = [own * mask / size / len(MASKS) for own, mask, size in zip(slopes, MASKS, sizes, strict=True)]
+    by_log_probs = [
+        own * mask / size / len(MASKS) for own, mask, size in zip(slopes, MASKS, sizes, strict=True)
+    ]
     for at, wanted in enumerate(step.logits_gradient(by_log_probs)):
         for rank, one in enumerate(saved):
             rows = rows_of(rank, len(wanted))
             held = [row for row in rows if row < len(wanted)]
             # Megatron takes the mean over the ranks that share a sequence.
-            assert one[f"gradient_{at}"][: len(held)] / RANKS == pytest.approx(wanted[held], abs=2e-6)
+            assert one[f"gradient_{at}"][: len(held)] / RANKS == pytest.approx(
+                wanted[held], abs=2e-6
+            )
             assert not one[f"gradient_{at}"][len(held) :].any()
 
 
 def test_an_episodes_importance_weight_is_of_all_its_tokens_on_ranks(saved: list[Any]) -> None:
     step = drawn()
-    gaps = [((old - own) * mask).sum() for old, own, mask in zip(step.old, step.of_engine, MASKS, strict=True)]
+    gaps = [
+        ((old - own) * mask).sum()
+        for old, own, mask in zip(step.old, step.of_engine, MASKS, strict=True)
+    ]
     expected = [min(float(np.exp(gap)), 2.0) for gap in gaps]
     assert len({*expected}) > 2
     for rank, one in enumerate(saved):
@@ -124,4 +146,6 @@ def test_advantages_run_through_both_ranks_and_are_whitened_over_both(saved: lis
             assert len(one[f"returns_{at}"]) == len(held)
             assert one[f"returns_{at}"] == pytest.approx(returns[at][held], abs=1e-5)
             is_trained = mask[held] == 1
-            assert one[f"advantages_{at}"][is_trained] == pytest.approx(whitened[held][is_trained], abs=1e-4)
+            assert one[f"advantages_{at}"][is_trained] == pytest.approx(
+                whitened[held][is_trained], abs=1e-4
+            )

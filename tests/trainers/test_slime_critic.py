@@ -35,13 +35,17 @@ def _groups(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def papers(values: np.ndarray, reward: float, discount: float, gae_lambda: float) -> tuple[np.ndarray, np.ndarray]:
+def papers(
+    values: np.ndarray, reward: float, discount: float, gae_lambda: float
+) -> tuple[np.ndarray, np.ndarray]:
     """1506.02438, eq. 16, as the sum that it is: of all later errors, each discounted by gamma x lambda a token."""
     following = np.append(values[1:], 0.0)
     rewards = np.append(np.zeros(len(values) - 1), reward) if len(values) else values
     errors = rewards + discount * following[: len(values)] - values
     powers = (discount * gae_lambda) ** np.arange(len(values))
-    advantages = np.array([(errors[at:] * powers[: len(values) - at]).sum() for at in range(len(values))])
+    advantages = np.array(
+        [(errors[at:] * powers[: len(values) - at]).sum() for at in range(len(values))]
+    )
     return advantages, advantages + values
 
 
@@ -68,7 +72,9 @@ def test_slimes_own_recursions_are_the_papers_formula() -> None:
         advantages, returns = recursion(rewards, rows, 0.97, 0.9)
         assert advantages[0].numpy() == pytest.approx(expected[0], abs=1e-4)
         assert returns[0].numpy() == pytest.approx(expected[1], abs=1e-4)
-    (advantages,), (returns,) = get_advantages_and_returns_batch([310], [300], rows, rewards, 0.97, 0.9)
+    (advantages,), (returns,) = get_advantages_and_returns_batch(
+        [310], [300], rows, rewards, 0.97, 0.9
+    )
     assert advantages.numpy() == pytest.approx(expected[0], abs=1e-4)
     assert returns.numpy() == pytest.approx(expected[1], abs=1e-4)
 
@@ -90,7 +96,10 @@ def roles(root: Path, *, is_resumed: bool = False) -> tuple[Any, Any]:
         is_resumed=is_resumed,
     )
     Path(base.megatron_config_path).write_text(json.dumps(config))
-    made = [parse_megatron_role_args(base, base.megatron_config_path, role) for role in ("actor", "critic")]
+    made = [
+        parse_megatron_role_args(base, base.megatron_config_path, role)
+        for role in ("actor", "critic")
+    ]
     native = logging_utils.log
     try:
         for args in made:
@@ -102,15 +111,26 @@ def roles(root: Path, *, is_resumed: bool = False) -> tuple[Any, Any]:
 
 def test_slimes_parser_makes_a_critic_of_the_role_that_xp_writes(tmp_path: Path) -> None:
     policy, critic = roles(tmp_path)
-    assert (policy.use_critic, policy.offload_train, policy.num_critic_only_steps) == (True, True, 0)
+    assert (policy.use_critic, policy.offload_train, policy.num_critic_only_steps) == (
+        True,
+        True,
+        0,
+    )
     assert (policy.gamma, policy.lambd, policy.value_clip) == (0.97, 0.9, 0.3)
     assert (policy.lr, critic.lr) == (1e-6, 3e-5)
     assert policy.save == str(tmp_path / "runs/r/checkpoints")
     assert critic.save == str(tmp_path / "runs/r/critic")
     # Both begin with the converted model, whose output layer Slime replaces for the critic; the policy's is tied here.
     assert policy.load == critic.load == policy.ref_load
-    assert (policy.untie_embeddings_and_output_weights, critic.untie_embeddings_and_output_weights) == (False, True)
-    assert policy.custom_advantage_function_path == critic.custom_advantage_function_path == hooks.OVER_TRAINED_TOKENS
+    assert (
+        policy.untie_embeddings_and_output_weights,
+        critic.untie_embeddings_and_output_weights,
+    ) == (False, True)
+    assert (
+        policy.custom_advantage_function_path
+        == critic.custom_advantage_function_path
+        == hooks.OVER_TRAINED_TOKENS
+    )
     assert roles(tmp_path, is_resumed=True)[1].load == str(tmp_path / "runs/r/critic")
 
 
@@ -126,7 +146,9 @@ def test_advantages_skip_tool_tokens_and_void_episodes_in_both_roles(tmp_path: P
         compute_advantages_and_returns(args, data)
         for at, mask in enumerate(MASKS):
             whitened = (advantages[at] - trained.mean()) / np.sqrt(trained.var(ddof=1) + 1e-8)
-            assert data["advantages"][at].numpy()[mask == 1] == pytest.approx(whitened[mask == 1], abs=1e-4)
+            assert data["advantages"][at].numpy()[mask == 1] == pytest.approx(
+                whitened[mask == 1], abs=1e-4
+            )
             assert data["returns"][at].numpy() == pytest.approx(returns[at], abs=1e-5)
 
 
@@ -149,16 +171,22 @@ def test_a_step_of_void_episodes_alone_has_advantages_of_zero(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
-def test_the_critics_loss_is_ppos_clipped_error_over_the_policys_tokens(aggregation: str, tmp_path: Path) -> None:
+def test_the_critics_loss_is_ppos_clipped_error_over_the_policys_tokens(
+    aggregation: str, tmp_path: Path
+) -> None:
     import torch
     from slime.backends.megatron_utils.loss import loss_function
 
     step, args = drawn(7), arguments(tmp_path, *PPO, f"algorithm.loss_aggregation={aggregation}")
     args.loss_type = "value_loss"  # as Slime's train_critic sets it
     returns = papers_of_step(step)[1]
-    batch = batch_of(step) | {"returns": [torch.tensor(one, dtype=torch.float32) for one in returns]}
+    batch = batch_of(step) | {
+        "returns": [torch.tensor(one, dtype=torch.float32) for one in returns]
+    }
     # The first column stands for what the output layer of the critic gives.
-    outputs = torch.tensor(np.concatenate(step.logits)[None, :, :1], dtype=torch.float32, requires_grad=True)
+    outputs = torch.tensor(
+        np.concatenate(step.logits)[None, :, :1], dtype=torch.float32, requires_grad=True
+    )
     loss, normalizer, _ = loss_function(args, batch, 1, len(MASKS), outputs)
     loss.backward()
     assert outputs.grad is not None
@@ -169,10 +197,14 @@ def test_the_critics_loss_is_ppos_clipped_error_over_the_policys_tokens(aggregat
         now = step.logits[at][-len(mask) - 1 : -1, 0]
         cut = step.values[at] + np.clip(now - step.values[at], -0.3, 0.3)
         errors = np.maximum((now - returns[at]) ** 2, (cut - returns[at]) ** 2)
-        slope = np.where((now - returns[at]) ** 2 >= (cut - returns[at]) ** 2, 2 * (now - returns[at]), 0.0)
+        slope = np.where(
+            (now - returns[at]) ** 2 >= (cut - returns[at]) ** 2, 2 * (now - returns[at]), 0.0
+        )
         expected += float((errors * weight).sum())
         gradient = np.zeros(len(step.logits[at]))
         gradient[-len(mask) - 1 : -1] = slope * weight
         wanted.append(gradient)
     assert float(loss.detach() / normalizer) == pytest.approx(expected, rel=1e-4)
-    assert (outputs.grad[0, :, 0] / normalizer).numpy() == pytest.approx(np.concatenate(wanted), abs=1e-5)
+    assert (outputs.grad[0, :, 0] / normalizer).numpy() == pytest.approx(
+        np.concatenate(wanted), abs=1e-5
+    )

@@ -44,7 +44,12 @@ PLAYED: list[Any] = []
 def uneven(number: int) -> list[float | None]:
     """About every fourth group has variance."""
     draw = random.Random(number)
-    flat: list[list[float | None]] = [[0.1] * SIZE, [1.0, None, 1.0], [None, 0.7, None], [None] * SIZE]
+    flat: list[list[float | None]] = [
+        [0.1] * SIZE,
+        [1.0, None, 1.0],
+        [None, 0.7, None],
+        [None] * SIZE,
+    ]
     return [0.0, 1.0, draw.choice([0.5, None])] if draw.random() < 0.25 else draw.choice(flat)
 
 
@@ -113,13 +118,20 @@ class Manager:
     def do_dispose(self) -> None: ...
 
 
-def rollouts(args: Any, rewards: Rewards, num_steps: int, latest: int | None = None, **more: Any) -> Steps:
+def rollouts(
+    args: Any, rewards: Rewards, num_steps: int, latest: int | None = None, **more: Any
+) -> Steps:
     """Slime's own loop without updates, from the checkpoint `latest` on; `more`: further values of the spec."""
     from slime.utils.misc import load_function
 
     root = args.xp_root
     view = root / "tasks.jsonl"
-    keys = {"group_size": SIZE, "prompts_per_step": PROMPTS, "max_void_fraction": 0.9, "shuffle": True}
+    keys = {
+        "group_size": SIZE,
+        "prompts_per_step": PROMPTS,
+        "max_void_fraction": 0.9,
+        "shuffle": True,
+    }
     config = worker_config(root, steps=STEPS, **{"dynamic_sampling": True} | keys | more)
     write_view(training_view(config, ROWS, view), view)
     args.rollout_batch_size = PROMPTS
@@ -127,13 +139,21 @@ def rollouts(args: Any, rewards: Rewards, num_steps: int, latest: int | None = N
     args.n_samples_per_prompt, args.prompt_data = SIZE, str(view)
     args.save = args.load = str(root / "checkpoints")
     args.custom_generate_function_path = f"{__name__}.play"
-    args.dynamic_sampling_filter_path = HAS_VARIANCE if config.spec.algorithm.dynamic_sampling else None
+    args.dynamic_sampling_filter_path = (
+        HAS_VARIANCE if config.spec.algorithm.dynamic_sampling else None
+    )
     put_worker(args, config, FakeMix(NO_RETRY), Kept())
-    args.num_rollout, args.start_rollout_id, args.save_interval = num_steps, 0 if latest is None else latest + 1, 1
+    args.num_rollout, args.start_rollout_id, args.save_interval = (
+        num_steps,
+        0 if latest is None else latest + 1,
+        1,
+    )
     REWARDS.append(rewards)
     program = import_module(train_program(config.spec.training.max_staleness).removesuffix(".py"))
     with engine(args), pytest.MonkeyPatch.context() as patch:
-        source = load_function(FRESH_TASKS if config.spec.algorithm.dynamic_sampling else AHEAD_TASKS)(args)
+        source = load_function(
+            FRESH_TASKS if config.spec.algorithm.dynamic_sampling else AHEAD_TASKS
+        )(args)
         source.load(latest)
         manager, actor = Manager(args, source), MagicMock()
         patch.setattr(program, "ray", SimpleNamespace(get=lambda result: result))
@@ -148,7 +168,9 @@ def rollouts(args: Any, rewards: Rewards, num_steps: int, latest: int | None = N
 
 def test_a_training_has_the_tasks_and_groups_of_a_plain_simulation(args: Any) -> None:
     expected = simulated(STEPS)
-    assert sum(len(seen) for seen, _ in expected) > 3 * PROMPTS * STEPS, "several epochs of the tasks"
+    assert sum(len(seen) for seen, _ in expected) > 3 * PROMPTS * STEPS, (
+        "several epochs of the tasks"
+    )
     assert rollouts(args, uneven, STEPS) == expected
 
 

@@ -99,7 +99,9 @@ LATENT = {
 
 def flags_of(script: Path) -> dict[str, tuple[str, ...]]:
     text = f'source {script} && printf "%s\\n" "${{MODEL_ARGS[@]}}"'
-    words = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True).stdout.splitlines()
+    words = subprocess.run(
+        ["bash", "-c", text], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     flags: dict[str, tuple[str, ...]] = {}
     for word in words:
         if word.startswith("--"):
@@ -111,16 +113,26 @@ def flags_of(script: Path) -> dict[str, tuple[str, ...]]:
 
 def config_of(family: str, flags: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
     """A config.json with the script's sizes, and what this family's says beside them."""
-    config: dict[str, Any] = {KEYS[flag]: float(values[0]) for flag, values in flags.items() if flag in KEYS}
-    config = {key: int(number) if number == int(number) else number for key, number in config.items()}
-    config |= {"model_type": family, "tie_word_embeddings": "--untie-embeddings-and-output-weights" not in flags}
+    config: dict[str, Any] = {
+        KEYS[flag]: float(values[0]) for flag, values in flags.items() if flag in KEYS
+    }
+    config = {
+        key: int(number) if number == int(number) else number for key, number in config.items()
+    }
+    config |= {
+        "model_type": family,
+        "tie_word_embeddings": "--untie-embeddings-and-output-weights" not in flags,
+    }
     config.setdefault("rms_norm_eps", 1e-5)
     if family in ("glm4", "glm4_moe", "qwen3", "qwen3_moe"):
         config["attention_bias"] = "--add-qkv-bias" in flags
     if family == "glm4_moe":
         config["use_qk_norm"] = "--qk-layernorm" in flags
     if "--num-experts" in flags:
-        names = {"minimax_m2": "num_local_experts", **dict.fromkeys(("deepseek_v3", "kimi_k2"), "n_routed_experts")}
+        names = {
+            "minimax_m2": "num_local_experts",
+            **dict.fromkeys(("deepseek_v3", "kimi_k2"), "n_routed_experts"),
+        }
         config[names.get(family, "num_experts")] = int(flags["--num-experts"][0])
         config["norm_topk_prob"] = True
         frequency = eval(flags.get("--moe-layer-freq", ("1",))[0])
@@ -137,12 +149,18 @@ def config_of(family: str, flags: Mapping[str, tuple[str, ...]]) -> dict[str, An
         yarn["beta_fast"] = 1.0 if family == "kimi_k2" else 32
         config["rope_scaling"] = yarn | {"beta_slow": 1, "original_max_position_embeddings": 4096}
     if "--use-rope-scaling" in flags:
-        bands = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+        bands = {
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        }
         config["rope_scaling"] = {"rope_type": "llama3", "factor": 8.0, **bands}
     return config | (LINEAR if family.startswith(("qwen3_5", "qwen3_next")) else {})
 
 
-def compared(flags: Mapping[str, tuple[str, ...] | None], *, is_latent: bool) -> dict[str, tuple[str, ...]]:
+def compared(
+    flags: Mapping[str, tuple[str, ...] | None], *, is_latent: bool
+) -> dict[str, tuple[str, ...]]:
     """Flags with their values in one form, without those that change nothing."""
     # Without latent attention, Megatron reads another factor, whose default is that of Llama 3.1.
     ignored = {*WITHOUT_EFFECT, *(LATENT if is_latent else ("--rotary-scaling-factor",))}
@@ -175,7 +193,9 @@ def number(text: str) -> str:
 def test_a_familys_flags_are_those_of_slimes_script(script: Path) -> None:
     if script.stem.startswith(NOT_WRITTEN):
         return
-    family = next(family for beginning, family in FAMILY.items() if script.stem.startswith(beginning))
+    family = next(
+        family for beginning, family in FAMILY.items() if script.stem.startswith(beginning)
+    )
     theirs = flags_of(script)
     # Megatron's default.
     width = int(theirs["--hidden-size"][0]) // int(theirs["--num-attention-heads"][0])
@@ -198,4 +218,6 @@ def test_a_familys_flags_are_those_of_slimes_script(script: Path) -> None:
 
 def test_every_family_has_a_script() -> None:
     stems = [script.stem for script in SCRIPTS if not script.stem.startswith(NOT_WRITTEN)]
-    assert {next(family for name, family in FAMILY.items() if stem.startswith(name)) for stem in stems} == {*FAMILIES}
+    assert {
+        next(family for name, family in FAMILY.items() if stem.startswith(name)) for stem in stems
+    } == {*FAMILIES}

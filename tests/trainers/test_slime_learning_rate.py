@@ -19,10 +19,13 @@ RATE = "training.learning_rate=2e-6"
 
 
 @pytest.mark.parametrize(
-    ("schedule", "minimum"), [("constant", 0.0), ("linear", 0.0), ("cosine", 0.0), ("linear", 0.1), ("cosine", 0.1)]
+    ("schedule", "minimum"),
+    [("constant", 0.0), ("linear", 0.0), ("cosine", 0.0), ("linear", 0.1), ("cosine", 0.1)],
 )
 @pytest.mark.parametrize("warmup", [0, 1, 4, UPDATES])
-def test_every_update_has_the_rate_that_xp_means(tmp_path: Path, schedule: str, minimum: float, warmup: int) -> None:
+def test_every_update_has_the_rate_that_xp_means(
+    tmp_path: Path, schedule: str, minimum: float, warmup: int
+) -> None:
     import torch
     from slime.backends.megatron_utils.model import get_optimizer_param_scheduler
 
@@ -74,7 +77,13 @@ def test_the_reported_rate_is_that_of_the_update_and_exports_are_at_their_interv
     from slime.backends.megatron_utils import actor, model
     from slime.observability import logging_utils
 
-    args = arguments(tmp_path, "training.num_steps=8", "training.updates_per_step=1", RATE, "training.warmup_updates=4")
+    args = arguments(
+        tmp_path,
+        "training.num_steps=8",
+        "training.updates_per_step=1",
+        RATE,
+        "training.warmup_updates=4",
+    )
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=args.lr)
     scheduler = model.get_optimizer_param_scheduler(args, optimizer)
 
@@ -83,7 +92,9 @@ def test_the_reported_rate_is_that_of_the_update_and_exports_are_at_their_interv
 
     exported: list[str] = []
     monkeypatch.setattr(model, "train_one_step", update)
-    monkeypatch.setattr(actor, "save_hf_model_to_path", lambda _, path, __: exported.append(path.name))
+    monkeypatch.setattr(
+        actor, "save_hf_model_to_path", lambda _, path, __: exported.append(path.name)
+    )
     monkeypatch.setattr(logging_utils, "log", lambda *_: None)
     config = worker_config(tmp_path, steps=5, checkpoint_every=1, export_every=2)
     setattr(args, WORKER_ATTRIBUTE, str(tmp_path / "worker.json"))
@@ -94,10 +105,16 @@ def test_the_reported_rate_is_that_of_the_update_and_exports_are_at_their_interv
         half.parent.mkdir(parents=True, exist_ok=True)
         half.write_text('{"began": 0.0, "metrics": {}}')
         model.train_one_step(args, number, 0, None, None, optimizer, scheduler)
-        logged = {"train/step": number, "train/loss": 1.0, "train/lr-pg_0": optimizer.param_groups[0]["lr"]}
+        logged = {
+            "train/step": number,
+            "train/loss": 1.0,
+            "train/lr-pg_0": optimizer.param_groups[0]["lr"],
+        }
         logging_utils.log(args, logged, step_key="train/step")
     lines = read_metrics(tmp_path / "runs/r/metrics.jsonl", "train")
-    assert [line["training/learning_rate"] for line in lines] == pytest.approx([0.5e-6, 1e-6, 1.5e-6])
+    assert [line["training/learning_rate"] for line in lines] == pytest.approx(
+        [0.5e-6, 1e-6, 1.5e-6]
+    )
     # As Slime's actor calls it after each checkpoint (actor.py `save_model`).
     for number in range(5):
         actor.save_hf_model_to_path(args, Path("exports", str(number)), None)

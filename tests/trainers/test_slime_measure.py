@@ -27,7 +27,11 @@ def test_a_planted_fault_is_seen_and_nothing_without_one(name: str, seen: dict[s
 
 
 def test_what_is_reported_of_two_updates_of_two_micro_batches_is_what_the_page_says() -> None:
-    options = [one for one in OPTIONS if one.name in ("updates_per_step=2", "ppo, sequence_mean, a narrow value clip")]
+    options = [
+        one
+        for one in OPTIONS
+        if one.name in ("updates_per_step=2", "ppo, sequence_mean, a narrow value clip")
+    ]
     assert unexplained(measure((), ["slime"], {"slime": sys.executable}, options)) == []
 
 

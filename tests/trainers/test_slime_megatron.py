@@ -21,11 +21,15 @@ def test_two_updates_move_the_policy_and_the_export_agrees(tmp_path: Path) -> No
     command = [sys.executable, "-m", "tests.trainers.slime_megatron", str(tmp_path)]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    reported = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
+    reported = json.loads(
+        next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:]
+    )
     print(reported)
     assert [update["grad_norm"] > 0 for update in reported] == [True, True]
     before, first, second = (said(tmp_path / f"export-{number}") for number in range(3))
-    assert all(float((old - new).abs().max()) > 1e-3 for old, new in ((before, first), (first, second)))
+    assert all(
+        float((old - new).abs().max()) > 1e-3 for old, new in ((before, first), (first, second))
+    )
     # Beside an engine with FP8 weights, the export is what it is without.
     plain, beside_twin = (weights(tmp_path / name) for name in ("export-0", "exports/0"))
     assert plain.keys() == beside_twin.keys()
@@ -34,11 +38,16 @@ def test_two_updates_move_the_policy_and_the_export_agrees(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe", "minimax_m2"])
-def test_a_random_model_of_a_family_is_loaded_updated_and_exported(family: str, tmp_path: Path) -> None:
+def test_a_random_model_of_a_family_is_loaded_updated_and_exported(
+    family: str, tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "tests.trainers.slime_family", family, str(tmp_path)]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    assert json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:]) > 0
+    assert (
+        json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
+        > 0
+    )
     # The first export is the model that transformers made.
     before, after = (said(tmp_path / f"export-{number}") for number in range(2))
     assert float((before - after).abs().max()) > 1e-3
@@ -48,7 +57,11 @@ def weights(directory: Path) -> dict[str, Any]:
     """All tensors of a model's files."""
     from safetensors.torch import load_file
 
-    return {name: one for file in directory.glob("*.safetensors") for name, one in load_file(file).items()}
+    return {
+        name: one
+        for file in directory.glob("*.safetensors")
+        for name, one in load_file(file).items()
+    }
 
 
 def said(directory: Path) -> Any:

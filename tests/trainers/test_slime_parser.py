@@ -43,9 +43,13 @@ def parse(spec: RunSpec, root: Path) -> Any:
     fields = architecture.model_dump(mode="json")
     model = root / spec.model.path
     model.mkdir(parents=True, exist_ok=True)
-    config = {theirs[0]: fields[ours] for ours, theirs in KEYS.items() if fields.get(ours) is not None}
+    config = {
+        theirs[0]: fields[ours] for ours, theirs in KEYS.items() if fields.get(ours) is not None
+    }
     config["rope_theta"] = architecture.rope_theta
-    (model / "config.json").write_text(json.dumps({**config, "norm_topk_prob": True, "decoder_sparse_step": 1}))
+    (model / "config.json").write_text(
+        json.dumps({**config, "norm_topk_prob": True, "decoder_sparse_step": 1})
+    )
     held_out = root / "runs/r/attempt_1/train/held_out.jsonl"
     held_out.parent.mkdir(parents=True, exist_ok=True)
     held_out.touch()
@@ -65,7 +69,9 @@ def read(args: Any) -> Meant:
         num_steps=args.num_rollout,
         learning_rate=args.lr,
         lr_schedule=args.lr_decay_style,
-        warmup_updates=args.lr_warmup_iters + 1 if args.lr_warmup_init else 0,  # it begins at lr / warmup_updates
+        warmup_updates=args.lr_warmup_iters + 1
+        if args.lr_warmup_init
+        else 0,  # it begins at lr / warmup_updates
         weight_decay=args.weight_decay,
         adam=(args.adam_beta1, args.adam_beta2),
         max_grad_norm=args.clip_grad,
@@ -85,11 +91,15 @@ def test_random_specs_mean_the_same_to_slime(tmp_path: Path) -> None:
     def read_back(spec: RunSpec, root: Path) -> Meant:
         found = read(parse(spec, root))
         # xp divides a sum by its length, which no flag has.
-        is_constant = spec.algorithm.loss_aggregation == "constant" and found.loss_aggregation == "token_mean"
+        is_constant = (
+            spec.algorithm.loss_aggregation == "constant" and found.loss_aggregation == "token_mean"
+        )
         return replace(found, loss_aggregation="constant") if is_constant else found
 
     specs = enumerate(random_specs("slime", count=15))
-    assert [differences(spec, read_back(spec, tmp_path / str(number))) for number, spec in specs] == [{}] * 15
+    assert [
+        differences(spec, read_back(spec, tmp_path / str(number))) for number, spec in specs
+    ] == [{}] * 15
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -106,8 +116,14 @@ def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_
     assert args.rollout_top_p == training.top_p
     assert args.rollout_max_response_len == training.max_tokens_per_turn
     assert args.rollout_stop == (list(training.stop) or None)
-    assert (args.tensor_model_parallel_size, args.pipeline_model_parallel_size) == (parallel.tensor, parallel.pipeline)
-    assert (args.context_parallel_size, args.expert_model_parallel_size) == (parallel.context, parallel.expert)
+    assert (args.tensor_model_parallel_size, args.pipeline_model_parallel_size) == (
+        parallel.tensor,
+        parallel.pipeline,
+    )
+    assert (args.context_parallel_size, args.expert_model_parallel_size) == (
+        parallel.context,
+        parallel.expert,
+    )
     assert args.use_dynamic_batch_size is (training.max_tokens_per_micro_batch is not None)
     assert args.max_tokens_per_gpu == training.max_tokens_per_micro_batch
     assert args.colocate is (spec.backend.engine.placement == "colocated")
@@ -119,12 +135,16 @@ def test_slime_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, tmp_
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_run_starts_from_the_model_and_goes_on_from_its_checkpoint(recipe: str, tmp_path: Path) -> None:
+def test_a_run_starts_from_the_model_and_goes_on_from_its_checkpoint(
+    recipe: str, tmp_path: Path
+) -> None:
     spec = compose([f"recipes={recipe}"])
     checkpoints = tmp_path / "runs/r/checkpoints"
     first = parse(spec, tmp_path)
     assert first.save == str(checkpoints)
-    assert first.load == first.ref_load == first.hf_checkpoint == str(tmp_path / str(spec.model.path))
+    assert (
+        first.load == first.ref_load == first.hf_checkpoint == str(tmp_path / str(spec.model.path))
+    )
     assert first.start_rollout_id == 0
     checkpoints.mkdir(parents=True)
     (checkpoints / "latest_checkpointed_iteration.txt").write_text("9")
@@ -135,7 +155,9 @@ def test_a_run_starts_from_the_model_and_goes_on_from_its_checkpoint(recipe: str
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_run_starts_from_a_checkpoint_and_its_reference_is_the_model(recipe: str, tmp_path: Path) -> None:
+def test_a_run_starts_from_a_checkpoint_and_its_reference_is_the_model(
+    recipe: str, tmp_path: Path
+) -> None:
     spec = compose([f"recipes={recipe}"])
     model, start = tmp_path / str(spec.model.path), tmp_path / "sft"
     parse(spec, tmp_path)  # makes the model's directory
@@ -152,18 +174,30 @@ def test_every_hook_is_a_function_that_slime_can_load() -> None:
 
     from xp.backends.slime.worker import config as hooks
 
-    paths = [path for name, path in vars(hooks).items() if name.isupper() and path.startswith("xp.")]
+    paths = [
+        path for name, path in vars(hooks).items() if name.isupper() and path.startswith("xp.")
+    ]
     assert paths
     assert all(callable(load_function(path)) for path in paths)
 
 
-MEGATRON = ("recipes=whodunit-slime", "model=qwen3-30b-a3b", "backend.parallel.tensor=1", "backend.parallel.expert=1")
+MEGATRON = (
+    "recipes=whodunit-slime",
+    "model=qwen3-30b-a3b",
+    "backend.parallel.tensor=1",
+    "backend.parallel.expert=1",
+)
 
 
 def test_adam_on_the_host_and_uneven_stages_reach_megatron(tmp_path: Path) -> None:
-    spec = compose([*MEGATRON, "backend.parallel.pipeline=4", "backend.parallel.last_stage_layers=9"])
+    spec = compose(
+        [*MEGATRON, "backend.parallel.pipeline=4", "backend.parallel.last_stage_layers=9"]
+    )
     args = parse(spec, tmp_path)
-    assert (args.decoder_first_pipeline_num_layers, args.decoder_last_pipeline_num_layers) == (None, 9)
+    assert (args.decoder_first_pipeline_num_layers, args.decoder_last_pipeline_num_layers) == (
+        None,
+        9,
+    )
     assert not args.optimizer_cpu_offload
     args = parse(compose([*MEGATRON, "backend.parallel.cpu_optimizer=true"]), tmp_path)
     assert (args.optimizer_cpu_offload, args.use_precision_aware_optimizer) == (True, True)
@@ -171,7 +205,9 @@ def test_adam_on_the_host_and_uneven_stages_reach_megatron(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("pipeline", [1, 2, 3, 4])
-@pytest.mark.parametrize(("first", "last"), [(None, None), (None, 3), (2, None), (2, 3), (12, None), (5, 7)])
+@pytest.mark.parametrize(
+    ("first", "last"), [(None, None), (None, 3), (2, None), (2, 3), (12, None), (5, 7)]
+)
 def test_the_plans_stages_are_megatrons(pipeline: int, first: int | None, last: int | None) -> None:
     import torch
     from megatron.core.transformer.transformer_block import get_num_layers_to_build
@@ -192,5 +228,7 @@ def test_the_plans_stages_are_megatrons(pipeline: int, first: int | None, last: 
         built = ()
     # Slime refuses sizes of stages without a pipeline, and a stage without layers trains nothing.
     is_legal = (pipeline > 1 or first is last is None) and all(built) and sum(built) == 12
-    shape = replace(batch_shape(compose(MEGATRON)), pipeline=pipeline, first_stage=first, last_stage=last)
+    shape = replace(
+        batch_shape(compose(MEGATRON)), pipeline=pipeline, first_stage=first, last_stage=last
+    )
     assert replace(shape, num_layers=12).stages == (built if is_legal else ())

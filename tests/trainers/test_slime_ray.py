@@ -23,7 +23,9 @@ from xp.run_records.supervise import dispatch
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(find_spec("sglang") is None, reason="SGLang is in .venv-slime: make rehearse-slime"),
+    pytest.mark.skipif(
+        find_spec("sglang") is None, reason="SGLang is in .venv-slime: make rehearse-slime"
+    ),
 ]
 
 CANARY = 'XPCANARY_77/"q" $(touch pwned)'
@@ -73,7 +75,11 @@ def cluster(tmp_path: Path, checkouts: Path, monkeypatch: pytest.MonkeyPatch) ->
     del checkouts
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SLIME_ACCELERATOR")}
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "SLIME_ACCELERATOR")
+    }
     head = ray_cluster(environ)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", head.token)
@@ -111,7 +117,9 @@ def test_ray_gets_the_whole_command_line_and_no_secret(
     assert worker["secret"] == hashlib.sha256(CANARY.encode()).hexdigest()
     jobs = "\n".join(repr(one) for one in launcher._client().list_jobs())
     assert plan.run_id in jobs
-    files = [path for path in cluster._directory.rglob("*") if path.is_file() and path.name != "token"]
+    files = [
+        path for path in cluster._directory.rglob("*") if path.is_file() and path.name != "token"
+    ]
     kept = b"\n".join(path.read_bytes() for path in files).decode(errors="replace")
     log = (outputs / f"runs/{plan.run_id}/attempt_1/train/log.txt").read_text()
     assert "a secret in the log: [REDACTED]" in log
@@ -123,6 +131,8 @@ def test_ray_gets_the_whole_command_line_and_no_secret(
 def _plan(model: Path, address: str) -> Plan:
     """Preparation and training; an environment that wants a secret."""
     on_ray = ("launcher=ray", f"launcher.address={json.dumps(address)}", "launcher.grace_s=2.0")
-    spec = spec_of(model, *on_ray, "hardware.num_cpus=2", "env.secrets={MY_KEY: null}", "training.num_steps=1")
+    spec = spec_of(
+        model, *on_ray, "hardware.num_cpus=2", "env.secrets={MY_KEY: null}", "training.num_steps=1"
+    )
     whole = build_plan(spec, "slime-on-ray")
     return Plan(whole.run_id, 1, spec, whole.stages[:2])

@@ -42,7 +42,12 @@ pytestmark = [needs_slime, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 STEPS, PROMPTS, GROUP = 2, 2, 4
 MYSTERIES = (
-    *("env=whodunit_mini", "env.train.num_tasks=16", "env.held_out.num_tasks=4", "evaluation.samples_per_task=2"),
+    *(
+        "env=whodunit_mini",
+        "env.train.num_tasks=16",
+        "env.held_out.num_tasks=4",
+        "evaluation.samples_per_task=2",
+    ),
     *("training.max_tokens_per_turn=60", "training.max_response_tokens=300"),
 )
 
@@ -65,8 +70,16 @@ def spec_of(model: Path, *more: str, env: Sequence[str] = MYSTERIES) -> RunSpec:
             *(f"model.architecture.{ours}={config[theirs]}" for ours, theirs in names.items()),
             *("model.architecture.rope_theta=10000.0", "model.max_context_tokens=1024"),
             "model.chat_template.enable_thinking=null",
-            *(f"training.num_steps={STEPS}", f"training.prompts_per_step={PROMPTS}", f"training.group_size={GROUP}"),
-            *("training.max_prompt_tokens=700", "training.micro_batch_size=1", "training.kl_coef=0"),
+            *(
+                f"training.num_steps={STEPS}",
+                f"training.prompts_per_step={PROMPTS}",
+                f"training.group_size={GROUP}",
+            ),
+            *(
+                "training.max_prompt_tokens=700",
+                "training.micro_batch_size=1",
+                "training.kl_coef=0",
+            ),
             *("env.limits.max_sessions=16", "backend.parallel.tensor=1"),
             *env,
             *more,
@@ -132,7 +145,9 @@ def leave_export(root: Path) -> None:
 
     export = root / "runs/r/exports" / str(STEPS - 1)
     shutil.copytree(root / "models/tiny", export)
-    weights = {name: weight * 1.5 for name, weight in load_file(export / "model.safetensors").items()}
+    weights = {
+        name: weight * 1.5 for name, weight in load_file(export / "model.safetensors").items()
+    }
     save_file(weights, export / "model.safetensors", {"format": "pt"})
 
 
@@ -155,15 +170,27 @@ def test_slimes_own_loop_plays_the_mysteries_and_converts_them_to_training_data(
         ("evaluate", 2),
     ]
     lines = lines[1:3]
-    assert all(line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines)
-    assert all(line["environment/turns"] == 2.0 and line[f"reward/avg_pass_at_{GROUP}"] >= 0 for line in lines)
-    trajectories = [json.loads(line) for line in next(root.rglob("trajectories/train.jsonl")).read_text().splitlines()]
+    assert all(
+        line["episodes/num"] == PROMPTS * GROUP and line["episodes/void"] == 0.0 for line in lines
+    )
+    assert all(
+        line["environment/turns"] == 2.0 and line[f"reward/avg_pass_at_{GROUP}"] >= 0
+        for line in lines
+    )
+    trajectories = [
+        json.loads(line)
+        for line in next(root.rglob("trajectories/train.jsonl")).read_text().splitlines()
+    ]
     assert sorted(one["step"] for one in trajectories) == sorted([1, 2] * PROMPTS * GROUP)
 
-    view = [json.loads(line) for line in next(root.rglob("train/tasks.jsonl")).read_text().splitlines()]
+    view = [
+        json.loads(line) for line in next(root.rglob("train/tasks.jsonl")).read_text().splitlines()
+    ]
     assert len(view) == STEPS * PROMPTS
     played = {(one["step"], one["index"]) for one in trajectories}
-    assert played == {(1 + at // PROMPTS, line["metadata"]["index"]) for at, line in enumerate(view)}
+    assert played == {
+        (1 + at // PROMPTS, line["metadata"]["index"]) for at, line in enumerate(view)
+    }
 
     (worker,) = root.rglob("train/slime/train/worker.json")
     for rollout_id in range(STEPS):
@@ -178,7 +205,10 @@ def _check_evaluation(stage: Path) -> None:
     assert list(found) == ["before", "after"]
     for name, record in found.items():
         assert (record["num_played"], record["summary"]["statuses"]) == (8, {"finished": 8})
-        records = [json.loads(line) for line in (stage / f"trajectories/{name}.jsonl").read_text().splitlines()]
+        records = [
+            json.loads(line)
+            for line in (stage / f"trajectories/{name}.jsonl").read_text().splitlines()
+        ]
         assert {(one["phase"], one["step"]) for one in records} == {(f"evaluate/{name}", 0)}
         assert sorted((one["index"], one["sample"]) for one in records) == sorted(
             (index, sample) for index in {one["index"] for one in records} for sample in (0, 1)
@@ -206,8 +236,14 @@ def _check_conversion(dump: Path, root: Path, worker: Path) -> None:
         assert sum(own) == pytest.approx(0.0, abs=1e-5)
         assert (max(own) - min(own) > 0) is (max(raw) - min(raw) > 0)
     lengths = data["response_lengths"]
-    assert [len(mask) for mask in data["loss_masks"]] == [len(one) for one in data["rollout_log_probs"]] == lengths
-    assert all(0 < sum(mask) < length for mask, length in zip(data["loss_masks"], lengths, strict=True))
+    assert (
+        [len(mask) for mask in data["loss_masks"]]
+        == [len(one) for one in data["rollout_log_probs"]]
+        == lengths
+    )
+    assert all(
+        0 < sum(mask) < length for mask, length in zip(data["loss_masks"], lengths, strict=True)
+    )
 
 
 def test_slimes_own_schedule_has_each_row_of_a_program_once(tmp_path: Path) -> None:
@@ -215,7 +251,11 @@ def test_slimes_own_schedule_has_each_row_of_a_program_once(tmp_path: Path) -> N
     from slime.utils.dp_schedule import build_dp_schedule
     from slime.utils.types import Sample
 
-    env = (*rewriting(tmp_path), "training.max_response_tokens=300", "training.max_tokens_per_turn=30")
+    env = (
+        *rewriting(tmp_path),
+        "training.max_response_tokens=300",
+        "training.max_tokens_per_turn=30",
+    )
     spec = spec_of(tiny_directory(tmp_path), "training.max_tokens_per_micro_batch=1000", env=env)
     places = RunPaths(run="runs/r", attempt=1, tasks=task_set_place(spec))
     run(prepare_stage(spec, places, trains=True).job, tmp_path)
@@ -227,23 +267,38 @@ def test_slimes_own_schedule_has_each_row_of_a_program_once(tmp_path: Path) -> N
     with FakeSglang(policy, tokenizer.decode) as server:
         more = ("--debug-rollout-only", "--save-debug-rollout-data", str(dump))
         run(rehearsed(train_job(spec, places), server, more), tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()]
-    assert [(line["episodes/num"], line["episodes/void"]) for line in lines] == [(float(PROMPTS * GROUP), 0.0)] * STEPS
+    lines = [
+        json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()
+    ]
+    assert [(line["episodes/num"], line["episodes/void"]) for line in lines] == [
+        (float(PROMPTS * GROUP), 0.0)
+    ] * STEPS
     assert all(line["grader/program_rows"] > 3.0 for line in lines)
     for rollout_id in range(STEPS):
         values = torch.load(str(dump).format(rollout_id=rollout_id), weights_only=False)["samples"]
         samples = [Sample.from_dict(value) for value in values]
         ids = [sample.rollout_id for sample in samples]
         assert len(set(ids)) == PROMPTS * GROUP < len(ids)
-        args = SimpleNamespace(use_dynamic_batch_size=True, max_tokens_per_gpu=1000, balance_by_flops=False)
+        args = SimpleNamespace(
+            use_dynamic_batch_size=True, max_tokens_per_gpu=1000, balance_by_flops=False
+        )
         args.balance_data = False
-        layout = {"dp_size": 2, "cp_size": 1, "vpp_size": 1, "microbatch_group_size_per_vp_stage": 1}
+        layout = {
+            "dp_size": 2,
+            "cp_size": 1,
+            "vpp_size": 1,
+            "microbatch_group_size_per_vp_stage": 1,
+        }
         sizes = [len(sample.tokens) for sample in samples]
-        ranks, *_ = build_dp_schedule(args, layout, sizes, global_batch_size=PROMPTS * GROUP, rollout_indices=ids)
+        ranks, *_ = build_dp_schedule(
+            args, layout, sizes, global_batch_size=PROMPTS * GROUP, rollout_indices=ids
+        )
         assert sorted(one for rank in ranks for one in rank) == [*range(len(samples))]
 
 
-def test_nothing_listens_off_loopback_and_term_closes_the_sessions(prepared: tuple[Path, RunSpec, RunPaths]) -> None:
+def test_nothing_listens_off_loopback_and_term_closes_the_sessions(
+    prepared: tuple[Path, RunSpec, RunPaths],
+) -> None:
     root, spec, _ = prepared
     places = RunPaths(run="runs/stopped", attempt=1, tasks=task_set_place(spec))
     tokenizer, model = tokenizer_and_model()
@@ -259,7 +314,9 @@ def test_nothing_listens_off_loopback_and_term_closes_the_sessions(prepared: tup
 
     with FakeSglang(TinyPolicy(model, tokenizer.eos_token_id, says), tokenizer.decode) as server:
         log = root / "stopped.txt"
-        process = start(rehearsed(train_job(spec, places), server, ("--debug-rollout-only",)), root, log)
+        process = start(
+            rehearsed(train_job(spec, places), server, ("--debug-rollout-only",)), root, log
+        )
         try:
             assert is_playing.wait(800), log.read_text()[-4000:]
             children = psutil.Process(process.pid).children(recursive=True)

@@ -73,7 +73,9 @@ pytestmark = needs_slime
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_slime_agrees_with_the_bare_episode_and_its_sample_with_the_outcome(args: Any, script: Script) -> None:
+def test_slime_agrees_with_the_bare_episode_and_its_sample_with_the_outcome(
+    args: Any, script: Script
+) -> None:
     from slime.utils.types import Sample
 
     (sample,), mix, recorder = play_script(args, script)
@@ -81,7 +83,10 @@ def test_slime_agrees_with_the_bare_episode_and_its_sample_with_the_outcome(args
     outcome = read_played(sample.metadata).outcome
     trained = tokenizer_and_model()[0].decode(written_by_policy(sample))
     assert EpisodeFacts(outcome, dialogue(mix.episodes[0]), trained) == bare(script)
-    status = {EpisodeStatus.TRUNCATED: Sample.Status.TRUNCATED, EpisodeStatus.VOID: Sample.Status.FAILED}
+    status = {
+        EpisodeStatus.TRUNCATED: Sample.Status.TRUNCATED,
+        EpisodeStatus.VOID: Sample.Status.FAILED,
+    }
     assert sample.status is status.get(outcome.status, Sample.Status.COMPLETED)
     assert math.isnan(sample.reward) if outcome.reward is None else sample.reward == outcome.reward
     assert sample.remove_sample is (outcome.status is EpisodeStatus.VOID)
@@ -100,7 +105,9 @@ def test_a_groups_rewards_reach_slimes_samples(args: Any, function: str) -> None
     assert [record.outcome for record in kept.records] == outcomes
     assert [sample.remove_sample for sample in samples] == [one.reward is None for one in outcomes]
     if function == "ranked":
-        grouped.check_group(outcomes, [None if math.isnan(sample.reward) else sample.reward for sample in samples])
+        grouped.check_group(
+            outcomes, [None if math.isnan(sample.reward) else sample.reward for sample in samples]
+        )
     else:
         grouped.check_void_group(outcomes)
         assert {sample.status for sample in samples} == {samples[0].Status.FAILED}
@@ -116,7 +123,9 @@ def test_the_episodes_of_a_held_out_task_are_a_group(args: Any) -> None:
         samples = play_group(args, group_of(ROW, len(grouped.OWN)), evaluation=True)
     outcomes = [read_played(sample.metadata).outcome for sample in samples]
     assert len(kept.records) == len(outcomes)
-    grouped.check_group(outcomes, [None if math.isnan(sample.reward) else sample.reward for sample in samples])
+    grouped.check_group(
+        outcomes, [None if math.isnan(sample.reward) else sample.reward for sample in samples]
+    )
     assert not worker.held_out_groups
 
 
@@ -127,12 +136,16 @@ def test_a_stop_text_reaches_sglang_and_stays_in_the_turn(args: Any) -> None:
     with engine(args, says_script(own)) as server:
         (sample,) = play_group(args, group_of(ROW, 1))
     asked = [body["sampling_params"] for body in server.requests]
-    assert [(one["stop"], one["no_stop_trim"]) for one in asked] == [(list(own.stop), True)] * len(own.texts)
+    assert [(one["stop"], one["no_stop_trim"]) for one in asked] == [(list(own.stop), True)] * len(
+        own.texts
+    )
     assert tokenizer_and_model()[0].decode(written_by_policy(sample)) == "".join(own.texts)
 
 
 @pytest.mark.parametrize(("evaluation", "expected"), [(False, 0.1), (True, None)])
-def test_min_p_reaches_sglang_in_training_only(args: Any, evaluation: bool, expected: float | None) -> None:
+def test_min_p_reaches_sglang_in_training_only(
+    args: Any, evaluation: bool, expected: float | None
+) -> None:
     own = script_named("stops at a text")
     config = worker_config(args.xp_root, ROOMY, min_p=0.1)
     put_worker(args, config, FakeMix(own.rules), Kept())
@@ -141,14 +154,20 @@ def test_min_p_reaches_sglang_in_training_only(args: Any, evaluation: bool, expe
     assert {body["sampling_params"].get("min_p") for body in server.requests} == {expected}
 
 
-@pytest.mark.parametrize("stop", [(), ("bu",)], ids=["no text ends a turn", "a text ends the turn at its limit"])
+@pytest.mark.parametrize(
+    "stop", [(), ("bu",)], ids=["no text ends a turn", "a text ends the turn at its limit"]
+)
 def test_a_turn_that_sglang_cuts_truncates_its_episode(args: Any, stop: tuple[str, ...]) -> None:
     text = "It was the bu"
     limit = len(tokenizer_and_model()[0](text, add_special_tokens=False)["input_ids"])
     script = Script("is cut", (text if stop else f"{text}tler.",), stop=stop)
-    (sample,), _, _ = play_script(args, script, mask_truncated=True, limits=sampling_of(400, limit, 2000))
+    (sample,), _, _ = play_script(
+        args, script, mask_truncated=True, limits=sampling_of(400, limit, 2000)
+    )
     assert sample.response_length == limit
-    assert read_played(sample.metadata).outcome.status is (EpisodeStatus.STOPPED if stop else EpisodeStatus.TRUNCATED)
+    assert read_played(sample.metadata).outcome.status is (
+        EpisodeStatus.STOPPED if stop else EpisodeStatus.TRUNCATED
+    )
     assert sample.remove_sample is not bool(stop)
 
 
@@ -174,24 +193,35 @@ def mystery(index: int) -> TaskRow:
     prompt = Message(role="user", content=generate_case("train", index).prompt)
     tools = json.dumps(tool_schemas(TOOLS), sort_keys=True)
     name = next(iter(compose([]).env.members))
-    return TaskRow(f"{name}/train/{index}", name, Purpose.TRAIN, "train", index, "h", (prompt,), tools, 1.0)
+    return TaskRow(
+        f"{name}/train/{index}", name, Purpose.TRAIN, "train", index, "h", (prompt,), tools, 1.0
+    )
 
 
 def test_every_token_of_a_real_environment_is_where_it_belongs(whodunit: Any) -> None:
     groups = [group_of(mystery(index), 4, index) for index in range(4)]
     with engine(whodunit, detective(random.Random(5))) as server:
         samples = [sample for group in groups for sample in play_group(whodunit, group)]
-        assert {body["sampling_params"]["max_new_tokens"] for body in server.requests} == {LIMITS.max_tokens_per_turn}
-        assert all(set(body) == {"input_ids", "sampling_params", "return_logprob"} for body in server.requests)
+        assert {body["sampling_params"]["max_new_tokens"] for body in server.requests} == {
+            LIMITS.max_tokens_per_turn
+        }
+        assert all(
+            set(body) == {"input_ids", "sampling_params", "return_logprob"}
+            for body in server.requests
+        )
         for sample in samples:
             _check_tokens(sample, server.policy)
-    assert {read_played(sample.metadata).outcome.status for sample in samples} == {EpisodeStatus.FINISHED}
+    assert {read_played(sample.metadata).outcome.status for sample in samples} == {
+        EpisodeStatus.FINISHED
+    }
     assert {read_played(sample.metadata).outcome.num_turns for sample in samples} == {2}
     assert len({sample.reward for sample in samples}) > 1
     records = read_trajectories(next((whodunit.xp_root / "runs").rglob("trajectories/train.jsonl")))
     assert [record["outcome"]["reward"] for record in records].count(None) == 0
     assert sorted(record["sample"] for record in records) == sorted([0, 1, 2, 3] * 4)
-    assert all(record["tokens"]["generated"] > 0 < record["tokens"]["observed"] for record in records)
+    assert all(
+        record["tokens"]["generated"] > 0 < record["tokens"]["observed"] for record in records
+    )
     assert all(record["prompt"] is None for record in records)
 
 
@@ -229,7 +259,11 @@ def test_an_episode_ends_where_the_next_turn_has_no_room(args: Any, evaluation: 
     if evaluation:
         assert outcome.num_turns > 1
     else:
-        assert (outcome.status, outcome.num_turns, outcome.reward) == (EpisodeStatus.TRUNCATED, 1, 0.1)
+        assert (outcome.status, outcome.num_turns, outcome.reward) == (
+            EpisodeStatus.TRUNCATED,
+            1,
+            0.1,
+        )
         assert sample.response_length == turn
 
 
@@ -237,7 +271,9 @@ def test_an_episode_ends_where_the_next_turn_has_no_room(args: Any, evaluation: 
 def test_only_a_trained_episode_has_the_penalty_for_its_length(args: Any, evaluation: bool) -> None:
     script = script_named("scores on the way")
     both = {"limits": ROOMY, "evaluation_limits": ROOMY}
-    (sample,), _, kept = play_script(args, script, evaluation=evaluation, overlong=OVERLONG.rule, **both)
+    (sample,), _, kept = play_script(
+        args, script, evaluation=evaluation, overlong=OVERLONG.rule, **both
+    )
     outcome = kept.records[0].outcome
     if evaluation:
         assert outcome.unpenalized is None
@@ -260,17 +296,25 @@ def test_a_void_episode_leaves_its_group_and_slimes_training_data(args: Any) -> 
         groups = [play_group(args, group_of(ROW, 4, number)) for number in range(2)]
     samples = [sample for group in groups for sample in group]
     data = converted(args, samples)
-    for group, own in zip((samples[:4], samples[4:]), (data["rewards"][:4], data["rewards"][4:]), strict=True):
+    for group, own in zip(
+        (samples[:4], samples[4:]), (data["rewards"][:4], data["rewards"][4:]), strict=True
+    ):
         valid = [reward for reward in (sample.reward for sample in group) if not math.isnan(reward)]
         assert sorted(valid) == [0.0, 1.0, 1.0]
         mean, std = 2 / 3, math.sqrt(1 / 3)
-        expected = [0.0 if math.isnan(sample.reward) else (sample.reward - mean) / (std + 1e-6) for sample in group]
+        expected = [
+            0.0 if math.isnan(sample.reward) else (sample.reward - mean) / (std + 1e-6)
+            for sample in group
+        ]
         assert own == pytest.approx(expected)
-    for sample, mask, total in zip(samples, data["loss_masks"], data["rollout_mask_sums"], strict=True):
+    for sample, mask, total in zip(
+        samples, data["loss_masks"], data["rollout_mask_sums"], strict=True
+    ):
         assert (sum(mask) == 0) is math.isnan(sample.reward)
         assert total == sum(mask)
     assert all(
-        len(one) == length for one, length in zip(data["rollout_log_probs"], data["response_lengths"], strict=True)
+        len(one) == length
+        for one, length in zip(data["rollout_log_probs"], data["response_lengths"], strict=True)
     )
     assert all(math.isfinite(advantage) for advantage in data["rewards"])
 
@@ -288,16 +332,26 @@ def test_a_teacher_on_a_server_scores_each_token_and_replaces_the_rewards(
 
     monkeypatch.setenv("TEACHER_KEY", KEY)
     with serving(model, tokenizer) as teacher, engine(args, says):
-        put_worker(args, worker_config(args.xp_root, distill=teacher.rule), FakeMix(NO_RETRY), Kept())
+        put_worker(
+            args, worker_config(args.xp_root, distill=teacher.rule), FakeMix(NO_RETRY), Kept()
+        )
         samples = play_group(args, group_of(ROW, 4, 0))
     data = converted(args, samples)
     assert data["rewards"] == [0.0] * 4
-    assert sorted(reward for reward in data["raw_reward"] if not math.isnan(reward)) == [0.0, 1.0, 1.0]
+    assert sorted(reward for reward in data["raw_reward"] if not math.isnan(reward)) == [
+        0.0,
+        1.0,
+        1.0,
+    ]
     assert sum(map(sum, data["loss_masks"])) > 0
-    for sample, scored, length in zip(samples, data["teacher_log_probs"], data["response_lengths"], strict=True):
+    for sample, scored, length in zip(
+        samples, data["teacher_log_probs"], data["response_lengths"], strict=True
+    ):
         assert len(scored) == length
         with torch.no_grad():
-            expected = torch.log_softmax(model(torch.tensor([sample.tokens])).logits[0, -length - 1 : -1], -1)
+            expected = torch.log_softmax(
+                model(torch.tensor([sample.tokens])).logits[0, -length - 1 : -1], -1
+            )
         chosen = expected.gather(1, torch.tensor(sample.tokens[-length:])[:, None])[:, 0]
         assert scored == pytest.approx(chosen.tolist(), abs=1e-4)
 
@@ -325,9 +379,16 @@ def test_slimes_engine_sample_and_record_have_the_live_prompt(args: Any) -> None
     with engine(args) as server:
         samples = play_group(args, group_of(ROW, len(DRAWN)))
     read = [sample.tokens[: len(sample.tokens) - sample.response_length] for sample in samples]
-    check_drawn(mix.episodes, chat, read, [any(sample.loss_mask) and not sample.remove_sample for sample in samples])
+    check_drawn(
+        mix.episodes,
+        chat,
+        read,
+        [any(sample.loss_mask) and not sample.remove_sample for sample in samples],
+    )
     prompts = [chat.prompt(episode.opening, ROW.tools) for episode in mix.episodes if episode.turns]
-    assert all(any(body["input_ids"][: len(ids)] == ids for ids in prompts) for body in server.requests)
+    assert all(
+        any(body["input_ids"][: len(ids)] == ids for ids in prompts) for body in server.requests
+    )
     openings = [list(episode.opening) for episode in mix.episodes]
     assert all(list(record.messages[:1]) in openings for record in kept.records)
 
@@ -351,7 +412,9 @@ def routed(args: Any, num_rows: int | None, response: list[int]) -> Any:
 def test_slime_takes_the_experts_of_an_episode_that_no_engine_wrote(args: Any) -> None:
     from slime.observability.rollout_data_utils import validate_rollout_routed_experts_for_replay
 
-    untouched, whole, void = (routed(args, *case) for case in ((4, [8, 9, 4]), (3, [8, 9, 0]), (None, [0])))
+    untouched, whole, void = (
+        routed(args, *case) for case in ((4, [8, 9, 4]), (3, [8, 9, 0]), (None, [0]))
+    )
     assert [len(one) for one in (untouched, whole, void)] == [4, 4, 2]
     assert bool((untouched == 7).all())
     assert bool((whole[:3] == 7).all())

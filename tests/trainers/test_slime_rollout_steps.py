@@ -13,7 +13,15 @@ from tests.contracts.test_agreement import NO_RETRY, ROW, FakeMix
 from tests.support.fake_session import FakeSession, call
 from tests.support.task_set import leave_manifest
 from tests.support.tiny import turn_ids
-from tests.trainers.slime_play import Kept, args, arguments, play_group, play_script, says_script, script_named
+from tests.trainers.slime_play import (
+    Kept,
+    args,
+    arguments,
+    play_group,
+    play_script,
+    says_script,
+    script_named,
+)
 from tests.trainers.slime_setup import (
     engine,
     group_of,
@@ -28,7 +36,9 @@ __all__ = ["args", "arguments"]
 pytestmark = needs_slime
 
 
-def test_a_lost_engine_ends_the_run_and_its_sessions_are_closed(args: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_engine_ends_the_run_and_its_sessions_are_closed(
+    args: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed: list[FakeSession] = []
     monkeypatch.setattr(FakeSession, "close", lambda session: closed.append(session))
     put_worker(args, worker_config(args.xp_root), FakeMix(NO_RETRY), Kept())
@@ -40,7 +50,9 @@ def test_a_lost_engine_ends_the_run_and_its_sessions_are_closed(args: Any, monke
     assert len(closed) == 1
 
 
-def test_a_turn_that_takes_too_long_is_a_lost_engine(args: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_takes_too_long_is_a_lost_engine(
+    args: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from xp.backends.slime.worker import engine as turns
 
     monkeypatch.setattr(turns, "TURN_S", 0.5)

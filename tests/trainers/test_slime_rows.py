@@ -48,7 +48,9 @@ def test_rows_are_samples_of_one_rollout_and_each_turn_is_trained_once(args: Any
     parts = [(one.tokens, len(one.tokens) - one.response_length, one.loss_mask) for one in rows]
     check_rows(asked, [(tokens[:begin], tokens[begin:], mask) for tokens, begin, mask in parts])
     for one in rows:
-        assert [bool(logprob) for logprob in one.rollout_log_probs] == [bool(mask) for mask in one.loss_mask]
+        assert [bool(logprob) for logprob in one.rollout_log_probs] == [
+            bool(mask) for mask in one.loss_mask
+        ]
     assert ([one.reward for one in rows], math.isnan(void[0].reward)) == ([1.0] * 3, True)
     assert kept.records[0].tokens.generated == sum(sum(one.loss_mask) for one in rows)
 
@@ -60,7 +62,9 @@ def test_an_episode_counts_once_whatever_its_rows(args: Any) -> None:
     for sample in group[1]:
         sample.reward = 0.0
     data = converted(args, [sample for rows in group for sample in rows])
-    assert data["rewards"] == pytest.approx([0.5 / math.sqrt(0.5)] * 3 + [-0.5 / math.sqrt(0.5)] * 3, abs=1e-5)
+    assert data["rewards"] == pytest.approx(
+        [0.5 / math.sqrt(0.5)] * 3 + [-0.5 / math.sqrt(0.5)] * 3, abs=1e-5
+    )
     assert data["rollout_ids"] == [0] * 3 + [1] * 3
     assert data["rollout_mask_sums"][0] == sum(map(sum, data["loss_masks"][:3]))
     assert has_variance(args, group).keep is False  # by the rewards that were played
@@ -73,11 +77,18 @@ def test_an_episode_counts_once_whatever_its_rows(args: Any) -> None:
 def test_an_episode_in_two_rows_has_the_loss_of_one(aggregation: str, tmp_path: Path) -> None:
     """The first episode, and the void one, are cut between their turns; the rows before are masked in those after."""
     step = drawn()
-    own = (f"algorithm.loss_aggregation={aggregation}", "training.kl_coef=0.3", "training.entropy_coef=0.1")
+    own = (
+        f"algorithm.loss_aggregation={aggregation}",
+        "training.kl_coef=0.3",
+        "training.entropy_coef=0.1",
+    )
     settings = arguments_of(tmp_path, "algorithm=grpo", *own)
     with megatron(tmp_path):
         loss, gradient = loss_of(settings, step, list(range(len(MASKS))), list(MASKS))
-        order, masks = [0, 0, 1, 2, 2, 3, 4], [MASKS[0].copy(), MASKS[0].copy(), MASKS[1], *[MASKS[2]] * 2, *MASKS[3:]]
+        order, masks = (
+            [0, 0, 1, 2, 2, 3, 4],
+            [MASKS[0].copy(), MASKS[0].copy(), MASKS[1], *[MASKS[2]] * 2, *MASKS[3:]],
+        )
         masks[0][5:], masks[1][:5] = 0, 0
         in_rows, of_rows = loss_of(settings, step, order, masks)
     assert in_rows == pytest.approx(loss, rel=1e-6)
@@ -86,7 +97,9 @@ def test_an_episode_in_two_rows_has_the_loss_of_one(aggregation: str, tmp_path: 
         assert found == pytest.approx(expected, abs=1e-7)
 
 
-def loss_of(settings: Any, step: Step, order: list[int], masks: list[Any]) -> tuple[float, list[Any]]:
+def loss_of(
+    settings: Any, step: Step, order: list[int], masks: list[Any]
+) -> tuple[float, list[Any]]:
     """Loss of an update of rows, with xp's factor, and its gradient by the logits of each row.
 
     Args:
@@ -100,9 +113,16 @@ def loss_of(settings: Any, step: Step, order: list[int], masks: list[Any]) -> tu
 
     from xp.backends.slime.worker.means import count, loss_factor
 
-    batch = {name: [values[at] for at in order] for name, values in batch_of(step).items() if len(values) == len(MASKS)}
+    batch = {
+        name: [values[at] for at in order]
+        for name, values in batch_of(step).items()
+        if len(values) == len(MASKS)
+    }
     batch["loss_masks"] = [torch.tensor(mask, dtype=torch.int) for mask in masks]
-    sums = [sum(int(mask.sum()) for at, mask in zip(order, masks, strict=True) if at == one) for one in order]
+    sums = [
+        sum(int(mask.sum()) for at, mask in zip(order, masks, strict=True) if at == one)
+        for one in order
+    ]
     batch |= {"rollout_mask_sums": torch.tensor(sums).float(), "global_batch_sizes": [len(MASKS)]}
     batch |= {"num_microbatches": [1], "micro_batch_indices": [[*range(len(order))]]}
     drawn_logits = np.concatenate([step.logits[at] for at in order])[None]

@@ -14,20 +14,37 @@ from xp.errors import ExitCode
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(3600)]
 
-LOOK_ALIKE = ("env=whodunit", "env.target=null", "env.serve=tests.envs_under_test.catalog.whodunit:WhoDunit")
+LOOK_ALIKE = (
+    "env=whodunit",
+    "env.target=null",
+    "env.serve=tests.envs_under_test.catalog.whodunit:WhoDunit",
+)
 """Ours, of the shape that the catalog's page gives: 100 tasks, seven tools, six of them without arguments."""
 TOOLS = (
-    *("list_suspects", "list_weapons", "list_locations", "list_motives", "list_clues", "list_statements"),
+    *(
+        "list_suspects",
+        "list_weapons",
+        "list_locations",
+        "list_motives",
+        "list_clues",
+        "list_statements",
+    ),
     "submit_answer",
 )
 PLAY = (
     *("hardware=cpu", "model.dtype=bfloat16", "env.max_turns=3", "env.held_out.num_tasks=3"),
-    *("evaluation.num_tasks=null", "evaluation.samples_per_task=1", "training.max_prompt_tokens=2048"),
+    *(
+        "evaluation.num_tasks=null",
+        "evaluation.samples_per_task=1",
+        "training.max_prompt_tokens=2048",
+    ),
     *("training.max_tokens_per_turn=48", "training.max_response_tokens=1024"),
 )
 
 
-def test_smollm2_reads_of_its_tools_and_plays_whodunit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_smollm2_reads_of_its_tools_and_plays_whodunit(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     model, outputs = smollm2(tmp_path), tmp_path / "outputs"
     words = ["model=hf", f"model.path={model}", f"outputs={outputs}", *LOOK_ALIKE, *PLAY]
     assert main(["prepare", *words]) == ExitCode.PLAN

@@ -41,32 +41,59 @@ RECIPES = recipes_of("trl")
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Recipe -> the fields of its GRPOConfig."""
-    program = [sys.executable, "-m", "tests.trainers.trl_args", str(tmp_path_factory.mktemp("args")), *RECIPES]
+    program = [
+        sys.executable,
+        "-m",
+        "tests.trainers.trl_args",
+        str(tmp_path_factory.mktemp("args")),
+        *RECIPES,
+    ]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    pairs = [line.partition(" ") for line in done.stdout.splitlines() if line.partition(" ")[0] in RECIPES]
+    pairs = [
+        line.partition(" ")
+        for line in done.stdout.splitlines()
+        if line.partition(" ")[0] in RECIPES
+    ]
     return {recipe: json.loads(text) for recipe, _, text in pairs}
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_trl_takes_every_recipe_and_counts_as_the_spec_meant(recipe: str, arguments: dict[str, dict[str, Any]]) -> None:
+def test_trl_takes_every_recipe_and_counts_as_the_spec_meant(
+    recipe: str, arguments: dict[str, dict[str, Any]]
+) -> None:
     args, spec = arguments[recipe], compose([f"recipes={recipe}"])
-    updates = args["num_iterations"] * args["steps_per_generation"] / args["gradient_accumulation_steps"]
+    updates = (
+        args["num_iterations"] * args["steps_per_generation"] / args["gradient_accumulation_steps"]
+    )
     assert updates == spec.training.all_updates_per_step
     assert args["world_size"] == world_size(spec)
     assert args["mixed_precision"] == ("bf16" if spec.model.dtype == "bfloat16" else "no")
     # GRPOConfig must not have changed what was rendered.
     rendered = grpo_config(spec, PLACES)
-    left_alone = set(rendered) - {"output_dir", "use_cpu", "report_to", "lr_scheduler_type", "fp16", "seed"}
+    left_alone = set(rendered) - {
+        "output_dir",
+        "use_cpu",
+        "report_to",
+        "lr_scheduler_type",
+        "fp16",
+        "seed",
+    }
     left_alone -= {"max_steps"} if spec.training.num_steps is None else set()
-    changed = {name for name in left_alone if args[name] != rendered[name] and str(args[name]) != str(rendered[name])}
+    changed = {
+        name
+        for name in left_alone
+        if args[name] != rendered[name] and str(args[name]) != str(rendered[name])
+    }
     assert changed <= {"save_strategy", "logging_strategy", "eval_strategy"}
 
 
 def test_the_catalogs_are_the_installed_classes() -> None:
     from tools.catalogs.trl import CATALOGS, fields
 
-    assert [json.loads(file.read_text()) for file in CATALOGS.values()] == [fields(name) for name in CATALOGS]
+    assert [json.loads(file.read_text()) for file in CATALOGS.values()] == [
+        fields(name) for name in CATALOGS
+    ]
 
 
 class Groups:
@@ -119,7 +146,9 @@ def test_a_training_ends_in_time_with_a_sealed_checkpoint(tmp_path: Path) -> Non
     assert caught.value.code is ExitCode.LIMIT
     assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
     with pytest.raises(XpError, match="ends after step 2"):
-        made(tmp_path, dict(config.grpo), callbacks).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+        made(tmp_path, dict(config.grpo), callbacks).train(
+            resume_from_checkpoint=str(tmp_path / "checkpoint-2")
+        )
 
 
 def test_a_tied_weight_is_not_reported_as_missing_from_a_checkpoint(
@@ -149,13 +178,17 @@ def step_log(tmp_path: Path, *overrides: str) -> Any:
 
 
 @pytest.mark.parametrize(("updates", "step"), [(1, 4), (2, 2)])
-def test_a_resume_without_a_step_to_do_has_its_metrics(tmp_path: Path, updates: int, step: int) -> None:
+def test_a_resume_without_a_step_to_do_has_its_metrics(
+    tmp_path: Path, updates: int, step: int
+) -> None:
     checkpoint = tmp_path / "checkpoints/checkpoint-4"
     checkpoint.mkdir(parents=True)
     write_digests(checkpoint)
     log = step_log(tmp_path, f"training.updates_per_step={updates}")
     resumed: list[str] = []
-    trainer = SimpleNamespace(train=lambda resume_from_checkpoint: resumed.append(resume_from_checkpoint))
+    trainer = SimpleNamespace(
+        train=lambda resume_from_checkpoint: resumed.append(resume_from_checkpoint)
+    )
     _train(trainer, checkpoint.parent, log, None, Ranks())
     assert resumed == [str(checkpoint)]
     assert [line["step"] for line in read_metrics(tmp_path / "metrics.jsonl", "train")] == [step]
@@ -164,7 +197,11 @@ def test_a_resume_without_a_step_to_do_has_its_metrics(tmp_path: Path, updates: 
 def played(reward: float | None) -> EpisodeFacts:
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
     return EpisodeFacts(
-        "a", "a/train/0", EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None), 5, 2
+        "a",
+        "a/train/0",
+        EpisodeResult(status, reward, (), 1, 1, 0, "down" if reward is None else None),
+        5,
+        2,
     )
 
 
@@ -238,7 +275,14 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     assert "checkpoint-10 is passed over" in capsys.readouterr().err
 
 
-NOT_OURS = ("checkpoint-3.bad", "checkpoint-03", "checkpoint-", "checkpoint-x", "checkpoint-old-2", "my-checkpoint-9")
+NOT_OURS = (
+    "checkpoint-3.bad",
+    "checkpoint-03",
+    "checkpoint-",
+    "checkpoint-x",
+    "checkpoint-old-2",
+    "my-checkpoint-9",
+)
 
 
 def checkpoints_and_others(place: Path) -> None:
@@ -268,11 +312,18 @@ def test_old_checkpoints_are_removed_and_directories_of_other_names_never(
     trainer = object.__new__(GuardedTrainer)
     trainer.args = SimpleNamespace(output_dir=str(tmp_path), save_total_limit=2, should_save=True)
     trainer._save_checkpoint(None, None)
-    assert (tmp_path / "checkpoint-1").is_dir(), "an old one goes when the new one is sealed, and not before"
+    assert (tmp_path / "checkpoint-1").is_dir(), (
+        "an old one goes when the new one is sealed, and not before"
+    )
     ranks: Any = SimpleNamespace(wait=lambda: None, is_main=True)
     Seal(ranks, [2]).on_save(trainer.args, SimpleNamespace(global_step=4), None)
     assert latest_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
-    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint-2", "checkpoint-4", "checkpoint-7", *NOT_OURS}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "checkpoint-2",
+        "checkpoint-4",
+        "checkpoint-7",
+        *NOT_OURS,
+    }
     assert trainer.args.save_total_limit == 2
 
 
@@ -283,7 +334,9 @@ def test_nothing_of_a_checkpoint_is_unpickled_but_tensors(tmp_path: Path) -> Non
     import torch
     import transformers.trainer
 
-    calls = re.findall(r"torch\.load\((?:[^()]|\([^()]*\))*\)", inspect.getsource(transformers.trainer))
+    calls = re.findall(
+        r"torch\.load\((?:[^()]|\([^()]*\))*\)", inspect.getsource(transformers.trainer)
+    )
     assert calls
     assert all("weights_only=True" in call for call in calls)
     file = tmp_path / "optimizer.pt"
@@ -292,7 +345,9 @@ def test_nothing_of_a_checkpoint_is_unpickled_but_tensors(tmp_path: Path) -> Non
         torch.load(file, weights_only=True)
 
 
-def test_the_prompts_of_void_episodes_are_left_out_of_trls_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_prompts_of_void_episodes_are_left_out_of_trls_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     import torch
     from accelerate import PartialState
     from trl.trainer import grpo_trainer
@@ -305,4 +360,6 @@ def test_the_prompts_of_void_episodes_are_left_out_of_trls_log(caplog: pytest.Lo
     quiet_trainer(torch.get_num_threads())
     for text in (f"{sentence} for the following kwargs: the prompt", "another warning"):
         grpo_trainer.logger.warning(text, main_process_only=False)
-    assert [record.getMessage().rpartition("] ")[2] for record in caplog.records] == ["another warning"]
+    assert [record.getMessage().rpartition("] ")[2] for record in caplog.records] == [
+        "another warning"
+    ]

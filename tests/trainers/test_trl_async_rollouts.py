@@ -38,7 +38,12 @@ from xp.testing.jobs import DEADLINE_S
 from xp.worker.places import RunPaths
 
 STALE = ("training.max_staleness=1", "algorithm.importance_correction=token_truncate")
-SEPARATE = ("hardware=a100x4", "model=qwen3-4b", "backend.engine.placement=separate", "backend.engine.accelerators=2")
+SEPARATE = (
+    "hardware=a100x4",
+    "model=qwen3-4b",
+    "backend.engine.placement=separate",
+    "backend.engine.accelerators=2",
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,9 @@ class Step:
 
 def test_one_step_ahead_each_step_but_the_first_is_one_policy_old() -> None:
     ahead = RolloutThread(Step, 1, 5, Ranks())
-    assert [ahead.take(step, lambda: None) for step in range(5)] == [Step(n, max(0, n - 1)) for n in range(5)]
+    assert [ahead.take(step, lambda: None) for step in range(5)] == [
+        Step(n, max(0, n - 1)) for n in range(5)
+    ]
     ahead.close()
 
 
@@ -67,7 +74,9 @@ def test_what_stops_the_thread_is_raised_where_the_training_takes() -> None:
 
 
 @pytest.mark.parametrize("is_evaluated", [True, False])
-def test_weights_change_and_evaluations_are_played_while_nothing_else_is(is_evaluated: bool) -> None:
+def test_weights_change_and_evaluations_are_played_while_nothing_else_is(
+    is_evaluated: bool,
+) -> None:
     playing, weights = threading.Lock(), [-1]
     evaluated: list[int] = []
 
@@ -94,9 +103,15 @@ def test_weights_change_and_evaluations_are_played_while_nothing_else_is(is_eval
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (("training.max_staleness=1",), "algorithm.importance_correction=token_truncate (or another)"),
+        (
+            ("training.max_staleness=1",),
+            "algorithm.importance_correction=token_truncate (or another)",
+        ),
         (("hardware=a100x4", "model=qwen3-4b", *STALE), "set backend.engine.placement=separate"),
-        (("algorithm.importance_correction=token_truncate",), "there is nothing to correct; set none"),
+        (
+            ("algorithm.importance_correction=token_truncate",),
+            "there is nothing to correct; set none",
+        ),
         (STALE, ""),
         ((*SEPARATE, *STALE, "training.max_staleness=4"), ""),
     ],
@@ -109,10 +124,28 @@ def test_a_plan_says_what_cannot_be_sampled_ahead(overrides: tuple[str, ...], to
 
 
 OVERRIDES = (
-    *("training.num_steps=4", "training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"),
-    *("training.learning_rate=0.01", "training.warmup_updates=0", "training.max_logprob_gap=0.0001"),
-    *("training.max_tokens_per_turn=12", "training.max_response_tokens=300", "training.checkpoint_every=2"),
-    *("training.keep_checkpoints=9", "training.kl_coef=0", "algorithm.importance_upper=100", *STALE),
+    *(
+        "training.num_steps=4",
+        "training.prompts_per_step=2",
+        "training.group_size=4",
+        "training.micro_batch_size=8",
+    ),
+    *(
+        "training.learning_rate=0.01",
+        "training.warmup_updates=0",
+        "training.max_logprob_gap=0.0001",
+    ),
+    *(
+        "training.max_tokens_per_turn=12",
+        "training.max_response_tokens=300",
+        "training.checkpoint_every=2",
+    ),
+    *(
+        "training.keep_checkpoints=9",
+        "training.kl_coef=0",
+        "algorithm.importance_upper=100",
+        *STALE,
+    ),
 )
 RULES_HERE = replace(with_limits(RULES, retries_per_episode=0), provider="local", max_turns=2)
 
@@ -194,7 +227,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Training]:
     root = tmp_path_factory.mktemp("ahead")
     with training(root) as (trainer, seen, _, config):
         trainer.train()
-    return root, Training(lines(Path(config.places.metrics)), seen.steps, lines(root / "trajectories.jsonl"))
+    return root, Training(
+        lines(Path(config.places.metrics)), seen.steps, lines(root / "trajectories.jsonl")
+    )
 
 
 def test_the_metrics_say_how_old_each_steps_episodes_are(
@@ -209,7 +244,11 @@ def test_the_metrics_say_how_old_each_steps_episodes_are(
     assert float(run.seen[0]["advantages"][void].abs().sum()) == 0
     assert len(run.trajectories) == 32
     # The older policy's own gap is recorded, and does not stop the run.
-    assert run.lines[0]["training/logprob_gap"] < 1e-4 < min(line["training/logprob_gap"] for line in run.lines[1:])
+    assert (
+        run.lines[0]["training/logprob_gap"]
+        < 1e-4
+        < min(line["training/logprob_gap"] for line in run.lines[1:])
+    )
 
 
 def test_log_probabilities_are_the_writers_and_their_ratio_the_weight(
@@ -224,12 +263,17 @@ def test_log_probabilities_are_the_writers_and_their_ratio_the_weight(
     for step, found in enumerate(run.seen):
         is_trained = (found["completion_mask"] * found["tool_mask"]) > 0
         # A step is written by the policy that the step before it began with.
-        for weights, name in ((run.seen[max(0, step - 1)], "sampling_per_token_logps"), (found, "old_per_token_logps")):
+        for weights, name in (
+            (run.seen[max(0, step - 1)], "sampling_per_token_logps"),
+            (found, "old_per_token_logps"),
+        ):
             model.load_state_dict(weights["state"])
             told = logprobs(model, found)
             torch.testing.assert_close(found[name][is_trained], told[is_trained], atol=2e-4, rtol=0)
         gap = (found["old_per_token_logps"] - found["sampling_per_token_logps"])[is_trained]
-        torch.testing.assert_close(found["importance_sampling_ratio"][is_trained], gap.exp().clamp(max=100))
+        torch.testing.assert_close(
+            found["importance_sampling_ratio"][is_trained], gap.exp().clamp(max=100)
+        )
         assert bool((gap.abs() > 1e-3).any()) == (step > 0)
 
 
@@ -240,9 +284,15 @@ def logprobs(model: Any, found: dict[str, Any]) -> Any:
     ids = torch.cat([found["prompt_ids"], found["completion_ids"]], 1)
     mask = torch.cat([found["prompt_mask"], found["completion_mask"]], 1)
     with torch.no_grad():
-        logits = model(input_ids=ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0)).logits
+        logits = model(
+            input_ids=ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0)
+        ).logits
     first = found["prompt_ids"].shape[1]
-    return logits[:, first - 1 : -1].log_softmax(-1).gather(-1, found["completion_ids"][..., None])[..., 0]
+    return (
+        logits[:, first - 1 : -1]
+        .log_softmax(-1)
+        .gather(-1, found["completion_ids"][..., None])[..., 0]
+    )
 
 
 def test_a_resumed_run_learns_from_what_was_played_before_it_stopped(

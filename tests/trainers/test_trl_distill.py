@@ -75,12 +75,16 @@ def test_a_teacher_on_a_server_teaches_what_the_same_one_does_here(
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     here = scored(model, tmp_path / "here")
-    there = scored(model, tmp_path / "there", Teacher(server.rule, server.environ, tokenizer, torch.float32))
+    there = scored(
+        model, tmp_path / "there", Teacher(server.rule, server.environ, tokenizer, torch.float32)
+    )
     assert here["advantages"].shape == here["completion_ids"].shape
     torch.testing.assert_close(there["advantages"], here["advantages"], rtol=0, atol=1e-5)
     assert bool((here["advantages"][~here["is_trained"]] == 0).all())
     assert here["advantages"][here["is_trained"]].abs().min() > 0
-    assert here[DISTILL_KL] == pytest.approx(-float(here["advantages"].sum() / here["is_trained"].sum()), rel=1e-5)
+    assert here[DISTILL_KL] == pytest.approx(
+        -float(here["advantages"].sum() / here["is_trained"].sum()), rel=1e-5
+    )
     assert there[DISTILL_KL] == pytest.approx(here[DISTILL_KL], rel=1e-4)
 
 
@@ -104,15 +108,21 @@ def test_a_teacher_has_no_gradient_and_no_optimizer(model: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("where", ["here", "on a server"])
-def test_another_vocabulary_ends_the_start(where: str, model: Path, server: TeacherServer, tmp_path: Path) -> None:
+def test_another_vocabulary_ends_the_start(
+    where: str, model: Path, server: TeacherServer, tmp_path: Path
+) -> None:
     from transformers import AutoTokenizer
 
     content = json.loads((model / "tokenizer.json").read_text())
     vocabulary = content["model"]["vocab"]
     by_id = sorted(vocabulary, key=vocabulary.__getitem__)
     # One token less, so that all after it have other ids.
-    shifted = {token: number for number, token in enumerate([*by_id[:300], *by_id[301:], by_id[300]])}
-    content["model"]["vocab"] = {token: vocabulary[by_id[number]] for token, number in shifted.items()}
+    shifted = {
+        token: number for number, token in enumerate([*by_id[:300], *by_id[301:], by_id[300]])
+    }
+    content["model"]["vocab"] = {
+        token: vocabulary[by_id[number]] for token, number in shifted.items()
+    }
     policy = tmp_path / "policy"
     policy.mkdir()
     for file in model.glob("*.json"):
@@ -125,10 +135,14 @@ def test_another_vocabulary_ends_the_start(where: str, model: Path, server: Teac
     check_teacher(rule, AutoTokenizer.from_pretrained(model), server.environ)
 
 
-def test_a_server_that_gives_no_log_probabilities_or_wants_another_key_is_named(server: TeacherServer) -> None:
+def test_a_server_that_gives_no_log_probabilities_or_wants_another_key_is_named(
+    server: TeacherServer,
+) -> None:
     api = TeacherApi(server.rule, server.environ)
     server.replies.append((200, {"choices": [{"text": "x"}]}))
-    with pytest.raises(XpError, match=r"algorithm.distill.url=.*no prompt_logprobs.*a vLLM server is needed") as error:
+    with pytest.raises(
+        XpError, match=r"algorithm.distill.url=.*no prompt_logprobs.*a vLLM server is needed"
+    ) as error:
         api.score([20, 21, 22], 2)
     assert error.value.code is ExitCode.ENGINE
     with pytest.raises(XpError, match="it is read from TEACHER_KEY") as refused:

@@ -11,8 +11,18 @@ from xp.backends.trl.worker.process import Ranks
 
 OVERRIDES = (
     "training.max_logprob_gap=null",  # the words are scripted, not sampled
-    *("training.num_steps=1", "training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"),
-    *("training.learning_rate=0.01", "training.warmup_updates=0", "training.weight_decay=0", "training.kl_coef=0"),
+    *(
+        "training.num_steps=1",
+        "training.prompts_per_step=2",
+        "training.group_size=4",
+        "training.micro_batch_size=8",
+    ),
+    *(
+        "training.learning_rate=0.01",
+        "training.warmup_updates=0",
+        "training.weight_decay=0",
+        "training.kl_coef=0",
+    ),
 )
 
 

@@ -10,7 +10,12 @@ from tests.trainers.trl_ranks import scripted
 
 OVERRIDES = (
     "training.max_logprob_gap=null",  # the words are scripted, not sampled
-    *("training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"),
+    *(
+        "training.num_steps=2",
+        "training.prompts_per_step=2",
+        "training.group_size=4",
+        "training.micro_batch_size=8",
+    ),
     *("training.learning_rate=1e-9", "training.warmup_updates=0", "training.kl_coef=0.01"),
 )
 
@@ -30,9 +35,13 @@ def test_the_policy_starts_from_the_checkpoint_and_kl_from_the_model(tmp_path: P
 
     def weights(model: Any) -> Any:
         """Weights of one layer that every model of this network has."""
-        return next(value for name, value in model.named_parameters() if name.endswith("q_proj.weight")).detach()
+        return next(
+            value for name, value in model.named_parameters() if name.endswith("q_proj.weight")
+        ).detach()
 
-    trainer = scripted(tmp_path, [*OVERRIDES, f"training.initial_checkpoint={tmp_path}/start"], tokenizer)
+    trainer = scripted(
+        tmp_path, [*OVERRIDES, f"training.initial_checkpoint={tmp_path}/start"], tokenizer
+    )
     torch.testing.assert_close(weights(trainer.model), weights(model) * 0.5)
     torch.testing.assert_close(weights(trainer.ref_model), weights(model))
     trainer.train()

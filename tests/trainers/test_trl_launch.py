@@ -33,14 +33,24 @@ def launched(directory: Path, *overrides: str, base_model: str = "none") -> subp
         Path(path).write_text(text)
     environ = {**os.environ, **job.env, "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}
     return subprocess.Popen(
-        [sys.executable, *job.argv[1:]], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, *job.argv[1:]],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fsdp2", "ddp"])
-def test_a_fault_of_the_ranks_is_the_stages_and_has_no_traceback(strategy: str, tmp_path: Path) -> None:
-    two = ("hardware.accelerators_per_node=2", "training.micro_batch_size=32", f"backend.parallel.strategy={strategy}")
+def test_a_fault_of_the_ranks_is_the_stages_and_has_no_traceback(
+    strategy: str, tmp_path: Path
+) -> None:
+    two = (
+        "hardware.accelerators_per_node=2",
+        "training.micro_batch_size=32",
+        f"backend.parallel.strategy={strategy}",
+    )
     process = launched(tmp_path, *two)
     _, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 6  # ExitCode.TASKS: there is no task set
@@ -50,12 +60,19 @@ def test_a_fault_of_the_ranks_is_the_stages_and_has_no_traceback(strategy: str, 
 
 @pytest.mark.slow
 def test_term_ends_a_server_that_is_still_coming_up(tmp_path: Path) -> None:
-    separate = ("hardware=a100x2", "model=tiny", "backend.engine.placement=separate", "backend.engine.accelerators=1")
+    separate = (
+        "hardware=a100x2",
+        "model=tiny",
+        "backend.engine.placement=separate",
+        "backend.engine.accelerators=1",
+    )
     process = launched(tmp_path, *separate, base_model="silent")
     log = tmp_path / "attempt_1/train/vllm.log"
     eventually(lambda: log.is_file() and log.read_text().endswith("\n"))
     assert json.loads(log.read_text().splitlines()[0])["devices"] == "1"
-    children = (one for one in psutil.process_iter(["cmdline", "ppid"]) if one.info["ppid"] == process.pid)
+    children = (
+        one for one in psutil.process_iter(["cmdline", "ppid"]) if one.info["ppid"] == process.pid
+    )
     (server,) = (one.pid for one in children if "serve" in (one.info["cmdline"] or ()))
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=DEADLINE_S)

@@ -10,14 +10,20 @@ from tests.trainers.test_trl_nonfinite import are_equal, make, weights
 from xp.worker.learning_rate import learning_rate_factor
 
 
-def applied_and_reported(trainer: Any, directory: Path, checkpoint: str | None = None) -> list[float]:
+def applied_and_reported(
+    trainer: Any, directory: Path, checkpoint: str | None = None
+) -> list[float]:
     """Learning rates of the updates of a training, which the metrics report."""
     applied: list[float] = []
     trainer.create_optimizer()
-    trainer.optimizer.register_step_pre_hook(lambda one, *_: applied.append(one.param_groups[0]["lr"]))
+    trainer.optimizer.register_step_pre_hook(
+        lambda one, *_: applied.append(one.param_groups[0]["lr"])
+    )
     trainer.train(resume_from_checkpoint=checkpoint)
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    assert [line["training/learning_rate"] for line in lines[-len(applied) :]] == pytest.approx(applied)
+    assert [line["training/learning_rate"] for line in lines[-len(applied) :]] == pytest.approx(
+        applied
+    )
     return applied
 
 
@@ -33,7 +39,9 @@ def test_a_longer_training_goes_on_with_the_rates_of_its_length(tmp_path: Path) 
     make(tmp_path, "stop", 2, set(), schedule="cosine", **keep).train()
     longer = make(tmp_path, "stop", 4, set(), schedule="cosine", **keep)
     expected = [0.01 * learning_rate_factor("cosine", 0, 4, update) for update in (2, 3)]
-    assert applied_and_reported(longer, tmp_path, str(tmp_path / "checkpoint-2")) == pytest.approx(expected)
+    assert applied_and_reported(longer, tmp_path, str(tmp_path / "checkpoint-2")) == pytest.approx(
+        expected
+    )
 
 
 def test_a_decay_ends_at_the_minimum(tmp_path: Path) -> None:
@@ -52,7 +60,9 @@ def test_sgd_has_no_moments(tmp_path: Path) -> None:
     )
     trainer.train()
     moved = [old - 0.01 * gradient for old, gradient in zip(before, gradients, strict=True)]
-    errors = [float((new - one).abs().max()) for new, one in zip(weights(trainer), moved, strict=True)]
+    errors = [
+        float((new - one).abs().max()) for new, one in zip(weights(trainer), moved, strict=True)
+    ]
     assert max(errors) < 1e-7
     assert all("momentum_buffer" not in state for state in trainer.optimizer.state.values())
 

@@ -33,7 +33,12 @@ from xp.worker.places import RunPaths
 OVERRIDES = (
     "training.max_logprob_gap=null",  # the words are scripted, not sampled
     "model.lora={rank: 4, alpha: 16.0, dropout: 0.0, target_modules: null}",
-    *("training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4", "training.micro_batch_size=8"),
+    *(
+        "training.num_steps=2",
+        "training.prompts_per_step=2",
+        "training.group_size=4",
+        "training.micro_batch_size=8",
+    ),
     *("training.learning_rate=0.01", "training.warmup_updates=0", "training.checkpoint_every=1"),
     "training.kl_coef=0.01",
 )
@@ -71,10 +76,14 @@ def chat() -> ChatTokens:
 
 def started(directory: Path, overrides: tuple[str, ...], start: str | None = None) -> Any:
     """A trainer of a run in `directory`, before its first step."""
-    config = train_config(TRLTrainConfig, compose(list(overrides)), RunPaths(str(directory), 1, "tasks"))
+    config = train_config(
+        TRLTrainConfig, compose(list(overrides)), RunPaths(str(directory), 1, "tasks")
+    )
     config = with_keys(with_model(config, "models/base"), training__initial_checkpoint=start)
     rollouts: Any = Scripted(Ranks())
-    return make_trainer(config, os.environ, tokenizer_and_model()[0], ROWS, TRLStepLog(config, None), rollouts)
+    return make_trainer(
+        config, os.environ, tokenizer_and_model()[0], ROWS, TRLStepLog(config, None), rollouts
+    )
 
 
 def logprobs(model: Any) -> Any:
@@ -89,14 +98,18 @@ def divergence(one: Any, other: Any) -> float:
     return float((one.exp() * (one - other)).sum(-1).mean())
 
 
-def test_adapters_are_trained_and_the_published_model_has_their_whole_update(run: tuple[Any, Any], base: Path) -> None:
+def test_adapters_are_trained_and_the_published_model_has_their_whole_update(
+    run: tuple[Any, Any], base: Path
+) -> None:
     """In bfloat16, a sum of a weight and its update is mostly the weight."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     trainer, (spec, places) = run
-    names = [name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad]
+    names = [
+        name for name, parameter in trainer.model.named_parameters() if parameter.requires_grad
+    ]
     assert names
     assert all("lora_" in name and "lm_head" not in name for name in names)
     learned = logprobs(trainer.model.get_base_model().eval())  # what the engine in process computes
@@ -126,17 +139,25 @@ def test_a_moved_run_finds_the_base_of_its_adapters(base: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_engine_gets_trls_weights_and_the_base_stays_bit_for_bit(run: tuple[Any, Any], dtype: str) -> None:
+def test_an_engine_gets_trls_weights_and_the_base_stays_bit_for_bit(
+    run: tuple[Any, Any], dtype: str
+) -> None:
     import torch
     from trl.generation.vllm_generation import VLLMGeneration
 
     model = copy.deepcopy(run[0].model)
     if dtype == "float32":
         model.float()
-    frozen = {name: value.clone() for name, value in model.named_parameters() if "lora_" not in name}
+    frozen = {
+        name: value.clone() for name, value in model.named_parameters() if "lora_" not in name
+    }
     for _ in range(100):
         sent = dict(merged_weights(model))
-    assert all(torch.equal(value, frozen[name]) for name, value in model.named_parameters() if name in frozen)
+    assert all(
+        torch.equal(value, frozen[name])
+        for name, value in model.named_parameters()
+        if name in frozen
+    )
     ours: Any = SimpleNamespace(
         model=model,
         _dist=SimpleNamespace(gather_params=lambda _: nullcontext(), is_fsdp=False),
@@ -145,7 +166,9 @@ def test_an_engine_gets_trls_weights_and_the_base_stays_bit_for_bit(run: tuple[A
     theirs = {name: value.clone() for name, value in VLLMGeneration._iter_named_params(ours)}
     assert [*sent] == [*theirs]
     for name, value in sent.items():  # a unit in the last place: TRL's sum is rounded twice
-        torch.testing.assert_close(value, theirs[name], rtol=2**-7 if dtype == "bfloat16" else 1e-6, atol=1e-7)
+        torch.testing.assert_close(
+            value, theirs[name], rtol=2**-7 if dtype == "bfloat16" else 1e-6, atol=1e-7
+        )
 
 
 @pytest.mark.usefixtures("run")
@@ -154,13 +177,17 @@ def test_training_goes_on_with_the_adapters_of_its_start(capfd: pytest.CaptureFi
 
     trainer = started(Path("runs/more"), IN_BFLOAT16, "runs/lora/model")
     policy = trainer.model.get_base_model()
-    assert torch.equal(logprobs(policy.eval()), logprobs(load_policy("runs/lora/model", "bfloat16")))
+    assert torch.equal(
+        logprobs(policy.eval()), logprobs(load_policy("runs/lora/model", "bfloat16"))
+    )
     assert "merged" not in capfd.readouterr().out
     trainer.train()
     # The reference of the KL penalty is the start with its adapters.
     assert trainer.state.log_history[0]["kl"] == 0.0
     publish_policy(trainer, chat(), Path("runs/more/model"), "bfloat16", Ranks())
-    assert torch.equal(logprobs(policy.eval()), logprobs(load_policy("runs/more/model", "bfloat16")))
+    assert torch.equal(
+        logprobs(policy.eval()), logprobs(load_policy("runs/more/model", "bfloat16"))
+    )
     other = (*IN_BFLOAT16, "model.lora={rank: 2, alpha: 16.0, dropout: 0.0, target_modules: null}")
     started(Path("runs/other"), other, "runs/lora/model")
     assert "not the settings of model.lora, so these adapters are merged" in capfd.readouterr().out
@@ -173,7 +200,9 @@ def test_an_adapter_on_a_tied_embedding_is_refused_when_the_model_is_loaded() ->
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.4])
-def test_adapters_have_their_dropout_in_an_update_and_none_before_it(probability: float, tmp_path: Path) -> None:
+def test_adapters_have_their_dropout_in_an_update_and_none_before_it(
+    probability: float, tmp_path: Path
+) -> None:
     import torch
 
     told = OVERRIDES[1].replace("dropout: 0.0", f"dropout: {probability}")
@@ -183,7 +212,9 @@ def test_adapters_have_their_dropout_in_an_update_and_none_before_it(probability
     ids = torch.arange(10, 34).reshape(2, 12)
 
     def logps() -> Any:
-        return trainer._get_per_token_logps_and_entropies(trainer.model, ids, torch.ones_like(ids), 6)[0].detach()
+        return trainer._get_per_token_logps_and_entropies(
+            trainer.model, ids, torch.ones_like(ids), 6
+        )[0].detach()
 
     with torch.no_grad():
         torch.testing.assert_close(logps(), logps(), rtol=0, atol=0)

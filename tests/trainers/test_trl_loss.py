@@ -94,9 +94,15 @@ class Formula:
             is_clipped |= ratio > self.dual_clip
             ratio = np.minimum(ratio, self.dual_clip)
         # An episode's mean ratio has, in each of its n tokens, 1/n of the slope, and there are n terms of it.
-        return np.minimum(ratio * advantage, clipped), np.where(is_clipped, 0, ratio * advantage), is_clipped
+        return (
+            np.minimum(ratio * advantage, clipped),
+            np.where(is_clipped, 0, ratio * advantage),
+            is_clipped,
+        )
 
-    def __call__(self, now: list[np.ndarray], old: list[np.ndarray], members: list[int], num_updates: int) -> Update:
+    def __call__(
+        self, now: list[np.ndarray], old: list[np.ndarray], members: list[int], num_updates: int
+    ) -> Update:
         """An update over some of the episodes, with slopes in all of them.
 
         The KL is k3 to the initial model, which is the old one; token_mean divides by an update's share of all tokens.
@@ -105,7 +111,9 @@ class Formula:
         total, size, slopes, num_clipped = 0.0, 0.0, [np.zeros(len(mask)) for mask in masks], 0
         for member in members:
             after, before, mask = now[member], old[member], masks[member]
-            gain, slope, is_clipped = self.tokens(after, before, mask, advantages(self.scale)[member])
+            gain, slope, is_clipped = self.tokens(
+                after, before, mask, advantages(self.scale)[member]
+            )
             penalty = np.exp(before - after) - (before - after) - 1
             count = {
                 "token_mean": sum(map(sum, masks)) / num_updates,
@@ -140,13 +148,17 @@ class Seen:
         width = max(map(len, ids))
         # Padding on the right: no token sees it.
         whole = torch.tensor([[*PROMPT, *one, *[0] * (width - len(one))] for one in ids])
-        logprobs = torch.log_softmax(model(input_ids=whole).logits / TEMPERATURE, -1)[:, len(PROMPT) - 1 : -1]
+        logprobs = torch.log_softmax(model(input_ids=whole).logits / TEMPERATURE, -1)[
+            :, len(PROMPT) - 1 : -1
+        ]
         taken = logprobs.gather(2, whole[:, len(PROMPT) :, None])[..., 0]
         found = [row[: len(one)] for row, one in zip(taken, ids, strict=True)]
         self.logprobs.append([one.detach().double().numpy() for one in found])
         update = self.formula(self.logprobs[-1], self.logprobs[0], self.members, self.num_updates)
         plain = replace(self.formula, dual_clip=None)
-        self.unbounded.append(plain(self.logprobs[-1], self.logprobs[0], self.members, self.num_updates).loss)
+        self.unbounded.append(
+            plain(self.logprobs[-1], self.logprobs[0], self.members, self.num_updates).loss
+        )
         self.members = []
         self.updates.append(update)
         products = zip(found, update.slopes, strict=True)
@@ -199,7 +211,11 @@ def trained(
     spec = compose(
         [
             *("training.prompts_per_step=2", "training.group_size=4", "training.num_steps=1"),
-            *("training.passes_per_step=2", f"training.learning_rate={RATE}", "training.warmup_updates=0"),
+            *(
+                "training.passes_per_step=2",
+                f"training.learning_rate={RATE}",
+                "training.warmup_updates=0",
+            ),
             *(f"training.temperature={TEMPERATURE}", f"training.kl_coef={KL}"),
             f"algorithm.clip_low={1.0 if formula.policy_loss == 'cispo' else LOW}",
             f"algorithm.clip_high={HIGH}",
@@ -214,7 +230,9 @@ def trained(
     )
     trainer = Watched(
         model=AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64),
-        args=GRPOConfig(**grpo_config(spec, PLACES) | {"output_dir": str(out), "save_strategy": "no"}),
+        args=GRPOConfig(
+            **grpo_config(spec, PLACES) | {"output_dir": str(out), "save_strategy": "no"}
+        ),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "x"}]}] * 2),
         rollout_func=rollout,
@@ -257,7 +275,9 @@ def test_loss_and_gradient_of_every_update_are_the_formulas(
     assert (seen.unbounded[-1] > seen.updates[-1].loss) == (formula.dual_clip is not None)
     losses = np.array([update.loss for update in seen.updates])
     assert 1e-4 < abs(losses[1] - losses[0]) < 10
-    bounds = ROUNDINGS * np.finfo(np.float32).eps * np.array([update.size for update in seen.updates])
+    bounds = (
+        ROUNDINGS * np.finfo(np.float32).eps * np.array([update.size for update in seen.updates])
+    )
     assert (bounds < 1e-3).all(), "small beside any difference in the formula"
     np.testing.assert_array_less(np.abs([line["loss"] for line in lines] - losses), bounds)
     np.testing.assert_allclose([line["grad_norm"] for line in lines], seen.grad_norms, rtol=2e-5)

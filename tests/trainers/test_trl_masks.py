@@ -46,10 +46,14 @@ def batch(first: int) -> tuple[torch.Tensor, torch.Tensor]:
     return ids, mask
 
 
-def scored(trainer: Any, kind: type[Any], ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def scored(
+    trainer: Any, kind: type[Any], ids: torch.Tensor, mask: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
     """Log-probabilities of real tokens, [tokens], and the gradient of each parameter of their sum."""
     trainer.model.zero_grad()
-    logps = kind._get_per_token_logps_and_entropies(trainer, trainer.model, ids, mask, NUM_SCORED)[0]
+    logps = kind._get_per_token_logps_and_entropies(trainer, trainer.model, ids, mask, NUM_SCORED)[
+        0
+    ]
     real = logps[mask[:, -NUM_SCORED:] > 0]
     real.sum().backward()
     return real.detach(), *(parameter.grad.clone() for parameter in trainer.model.parameters())

@@ -17,14 +17,19 @@ from tools.parity.trl_program import updates
 pytestmark = pytest.mark.timeout(3000)
 
 
-def test_what_is_reported_of_two_updates_of_two_micro_batches_is_what_the_page_says(tmp_path: Path) -> None:
+def test_what_is_reported_of_two_updates_of_two_micro_batches_is_what_the_page_says(
+    tmp_path: Path,
+) -> None:
     option = next(one for one in OPTIONS if one.name == "updates_per_step=2")
     case = case_of(option, spec_of(option, "trl", ()))
     cell = measured(case, batch_of(case.rule), model_directory(), tmp_path, updates)
     assert unexplained(ParityMeasure((), {option.name: {"trl": cell}})) == []
-    assert {"training/kl", "training/entropy", "training/clip_fraction", "training/logprob_gap"} <= set(
-        cell["reported"]
-    )
+    assert {
+        "training/kl",
+        "training/entropy",
+        "training/clip_fraction",
+        "training/logprob_gap",
+    } <= set(cell["reported"])
 
 
 @pytest.mark.slow

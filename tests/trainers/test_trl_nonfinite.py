@@ -66,7 +66,10 @@ def make(
         args=GRPOConfig(**config | own),
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(
-            [{"prompt": [{"role": "user", "content": "x", "task_id": f"a/train/{n}"}]} for n in range(num_steps)]
+            [
+                {"prompt": [{"role": "user", "content": "x", "task_id": f"a/train/{n}"}]}
+                for n in range(num_steps)
+            ]
         ),
         rollout_func=Groups([*rewards]),
         reward_funcs=settled_reward,
@@ -74,7 +77,9 @@ def make(
     )
 
     def spoil(_: Any, __: Any, output: Any) -> Any:
-        return output * math.nan if model.training and trainer.state.global_step in wrong else output
+        return (
+            output * math.nan if model.training and trainer.state.global_step in wrong else output
+        )
 
     model.get_input_embeddings().register_forward_hook(spoil)
     return trainer
@@ -93,7 +98,9 @@ def test_foreign_log_probabilities_stop_the_run_before_the_weights(
 ) -> None:
     trainer = make(tmp_path, "stop", 2, set(), "training.max_logprob_gap=0.1")
     before = weights(trainer)
-    with pytest.raises(XpError, match=r"rollout step 1: the engine's log-probabilities .* differ") as caught:
+    with pytest.raises(
+        XpError, match=r"rollout step 1: the engine's log-probabilities .* differ"
+    ) as caught:
         trainer.train()
     assert caught.value.code is ExitCode.DIVERGED
     assert are_equal(before, weights(trainer))
@@ -122,7 +129,9 @@ def test_a_skipped_update_changes_no_weight(tmp_path: Path) -> None:
     trainer.add_callback(Look())
     trainer.train()
     assert not are_equal(before, seen[0])
-    assert are_equal(seen[0], seen[1]), "the update was to be left out, weight decay and momentum included"
+    assert are_equal(seen[0], seen[1]), (
+        "the update was to be left out, weight decay and momentum included"
+    )
     assert not are_equal(seen[1], seen[2])
     assert all(bool(weight.isfinite().all()) for weight in seen[2])
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -133,4 +142,6 @@ def test_a_skipped_update_changes_no_weight(tmp_path: Path) -> None:
 def test_an_update_of_equal_rewards_is_none(tmp_path: Path) -> None:
     make(tmp_path, "stop", 2, set(), rewards=(0.5,) * 4).train()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["training/updates"], line["training/grad_norm"]) for line in lines] == [(0.0, 0.0)] * 2
+    assert [(line["training/updates"], line["training/grad_norm"]) for line in lines] == [
+        (0.0, 0.0)
+    ] * 2

@@ -13,7 +13,12 @@ from xp.spec import RunSpec
 from xp.worker.places import RunPaths
 
 PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
-AGGREGATION = {"dapo": "token_mean", "grpo": "sequence_mean", "dr_grpo": "constant", "cispo": "token_mean"}
+AGGREGATION = {
+    "dapo": "token_mean",
+    "grpo": "sequence_mean",
+    "dr_grpo": "constant",
+    "cispo": "token_mean",
+}
 SCHEDULE = {"constant_with_warmup": "constant"}
 
 
@@ -36,7 +41,12 @@ def grpo_args(spec: RunSpec, directory: Path) -> Any:
     class OfSeveral(GRPOConfig):  # type: ignore[misc]
         world_size = property(lambda _: world_size(spec))
 
-    here: dict[str, Any] = {"output_dir": str(directory), "use_cpu": True, "bf16": False, "optim": "adamw_torch"}
+    here: dict[str, Any] = {
+        "output_dir": str(directory),
+        "use_cpu": True,
+        "bf16": False,
+        "optim": "adamw_torch",
+    }
     return OfSeveral(**grpo_config(spec, PLACES) | here)
 
 
@@ -46,7 +56,9 @@ def read(spec: RunSpec, args: Any) -> Meant:
     return Meant(
         prompts_per_step=args.generation_batch_size // args.num_generations,
         group_size=args.num_generations,
-        episodes_per_update=args.per_device_train_batch_size * args.gradient_accumulation_steps * world_size(spec),
+        episodes_per_update=args.per_device_train_batch_size
+        * args.gradient_accumulation_steps
+        * world_size(spec),
         updates_per_step=updates,
         num_steps=int(args.max_steps / updates),
         learning_rate=args.learning_rate,

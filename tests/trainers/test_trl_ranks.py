@@ -27,9 +27,18 @@ from xp.worker.places import RunPaths
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SPEC = (
-    *("training.num_steps=4", "training.prompts_per_step=2", "training.group_size=4", "training.passes_per_step=2"),
+    *(
+        "training.num_steps=4",
+        "training.prompts_per_step=2",
+        "training.group_size=4",
+        "training.passes_per_step=2",
+    ),
     *("training.checkpoint_every=2", "training.learning_rate=0.0001", "training.warmup_updates=0"),
-    *("training.shuffle=false", "training.max_tokens_per_turn=12", "training.max_response_tokens=300"),
+    *(
+        "training.shuffle=false",
+        "training.max_tokens_per_turn=12",
+        "training.max_response_tokens=300",
+    ),
     *("evaluation.every=1", "evaluation.batch_size=4"),
     # The episodes' log-probabilities are made up.
     "training.max_logprob_gap=null",
@@ -42,7 +51,9 @@ class Run:
     weights: dict[str, Any]
 
 
-def run(directory: Path, processes: int, strategy: str, *others: str, more: tuple[str, ...] = ()) -> Run:
+def run(
+    directory: Path, processes: int, strategy: str, *others: str, more: tuple[str, ...] = ()
+) -> Run:
     """Two steps, a new trainer that resumes from their checkpoint, two more; then what only several ranks show."""
     from safetensors.torch import load_file
 
@@ -70,11 +81,17 @@ def run(directory: Path, processes: int, strategy: str, *others: str, more: tupl
         words = [*launch, *words]
     environ = {**os.environ, **job.env, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=1200, check=False
+        [sys.executable, *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return Run(
-        json.loads((directory / "result.json").read_text()), load_file(f"{config.places.model}/model.safetensors")
+        json.loads((directory / "result.json").read_text()),
+        load_file(f"{config.places.model}/model.safetensors"),
     )
 
 
@@ -93,10 +110,16 @@ def test_two_processes_have_the_losses_of_one_also_resumed(alone: Run, together:
 
     assert len(alone.found["losses"]) == len(together.found["losses"]) == 8
     torch.testing.assert_close(
-        torch.tensor(together.found["losses"]), torch.tensor(alone.found["losses"]), rtol=1e-3, atol=1e-5
+        torch.tensor(together.found["losses"]),
+        torch.tensor(alone.found["losses"]),
+        rtol=1e-3,
+        atol=1e-5,
     )
     torch.testing.assert_close(
-        torch.tensor(together.found["grad_norms"]), torch.tensor(alone.found["grad_norms"]), rtol=1e-3, atol=1e-5
+        torch.tensor(together.found["grad_norms"]),
+        torch.tensor(alone.found["grad_norms"]),
+        rtol=1e-3,
+        atol=1e-5,
     )
     assert min(alone.found["grad_norms"]) > 0
     assert together.weights.keys() == alone.weights.keys()
@@ -105,7 +128,8 @@ def test_two_processes_have_the_losses_of_one_also_resumed(alone: Run, together:
 
 
 @pytest.mark.parametrize(
-    ("processes", "mean"), [(0, "token_mean"), (2, "token_mean"), (2, "sequence_mean"), (0, "constant")]
+    ("processes", "mean"),
+    [(0, "token_mean"), (2, "token_mean"), (2, "sequence_mean"), (0, "constant")],
 )
 def test_an_update_does_not_depend_on_the_rows_of_its_episodes(
     alone: Run, tmp_path: Path, processes: int, mean: str
@@ -138,7 +162,11 @@ def test_ranks_with_different_numbers_of_turns_all_end(together: Run) -> None:
 def test_held_out_tasks_are_played_while_training_by_all_ranks_alike(together: Run) -> None:
     line, after, _ = map(json.loads, together.found["uneven_metrics"])
     # Five tasks over two ranks: each plays three, and the sixth episode does not count.
-    assert (line["stage"], line["step"], line["evaluation/during/episodes/num"]) == ("evaluate_during", 4, 5)
+    assert (line["stage"], line["step"], line["evaluation/during/episodes/num"]) == (
+        "evaluate_during",
+        4,
+        5,
+    )
     assert (after["stage"], after["evaluation/after/episodes/num"]) == ("evaluate", 5)
     tasks = together.found["uneven_trained"]["tasks"]
     assert [task.rpartition("/")[2] for task in tasks] == ["20", "21", "22", "23", "24"]

@@ -26,7 +26,11 @@ from xp.errors import ExitCode, XpError
 
 
 def served(
-    monkeypatch: pytest.MonkeyPatch, model: str, log: Path, timeout_s: float = 300.0, deadline_s: float = 600.0
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    log: Path,
+    timeout_s: float = 300.0,
+    deadline_s: float = 600.0,
 ) -> Any:
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
     return running(VLLMServer(("--max-num-seqs", "4"), 2, timeout_s, deadline_s), model, "2,3", log)
@@ -57,7 +61,11 @@ def test_a_server_is_started_on_its_own_accelerators_and_gone_afterwards(
     ids=["dies", "hangs"],
 )
 def test_a_server_that_is_lost_ends_whoever_waits_for_it(
-    sent: signal.Signals, deadline_s: float, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    sent: signal.Signals,
+    deadline_s: float,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     log, lost = tmp_path / "vllm.log", []
 
@@ -65,7 +73,9 @@ def test_a_server_that_is_lost_ends_whoever_waits_for_it(
         with served(monkeypatch, "some/model", log, deadline_s=deadline_s) as (url, key):
             lost.extend(servers())
             lost[0].send_signal(sent)
-            CompletionClient(url, SAMPLING, [2], str(log), key=key).answer(GenerationRequest([7, 8], 3, 1))
+            CompletionClient(url, SAMPLING, [2], str(log), key=key).answer(
+                GenerationRequest([7, 8], 3, 1)
+            )
 
     with pytest.raises(XpError, match=told) as caught:
         lose()
@@ -91,7 +101,10 @@ with server.running(VLLMServer((), 0, 300.0, 600.0), "some/model", "", Path(sys.
 def test_a_stage_with_a_lost_server_ends_with_its_code(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}
     ended = subprocess.run(
-        [sys.executable, "-c", STAGE, str(tmp_path / "vllm.log")], env=environ, capture_output=True, text=True
+        [sys.executable, "-c", STAGE, str(tmp_path / "vllm.log")],
+        env=environ,
+        capture_output=True,
+        text=True,
     )
     assert ended.returncode == ExitCode.ENGINE, ended.stderr
     assert "xp: the vLLM server ended with 137; the end of " in ended.stderr
@@ -103,19 +116,28 @@ def servers() -> list[psutil.Process]:
     return [server for guard in guards for server in guard.children()]
 
 
-def test_a_client_without_the_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_client_without_the_key_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     log = tmp_path / "vllm.log"
     with served(monkeypatch, "some/model", log) as (url, key):
         told = json.loads(log.read_text().splitlines()[0])
-        assert told["argv"][told["argv"].index("--middleware") + 1] == "xp.engines.key_check.EngineKeyCheck"
+        assert (
+            told["argv"][told["argv"].index("--middleware") + 1]
+            == "xp.engines.key_check.EngineKeyCheck"
+        )
         assert told["argv"][told["argv"].index("--host") + 1] == "127.0.0.1"
         assert key not in " ".join(told["argv"])
         for wrong in (None, "", key[:-1]):
             with pytest.raises(XpError, match="401"):
-                CompletionClient(url, SAMPLING, [2], str(log), key=wrong).answer(GenerationRequest([7], 3, 1))
+                CompletionClient(url, SAMPLING, [2], str(log), key=wrong).answer(
+                    GenerationRequest([7], 3, 1)
+                )
 
 
-def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trls_own_client_says_the_key_from_its_first_request_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from trl.generation import vllm_client, vllm_generation
 
     monkeypatch.setattr(vllm_client, "is_vllm_available", lambda: True)
@@ -125,10 +147,14 @@ def test_trls_own_client_says_the_key_from_its_first_request_on(monkeypatch: pyt
     with http_server(lambda _: Reply({"data": [{"id": "policy"}], "world_size": 1})) as server:
         assert vllm_generation.VLLMClient(base_url=server.url).get_world_size() == 1
     assert server.paths == ["/health", "/v1/models", "/get_world_size"]
-    assert {one.headers["authorization"] for one in server.requests if one.path != "/health"} == {"Bearer the-key"}
+    assert {one.headers["authorization"] for one in server.requests if one.path != "/health"} == {
+        "Bearer the-key"
+    }
 
 
-def test_a_server_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_server_that_does_not_come_up_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with pytest.raises(XpError, match=r"ended with 1; .*no kernel for this GPU") as caught:
         served(monkeypatch, "dies", tmp_path / "a.log").__enter__()
     assert caught.value.code is ExitCode.RUNTIME
@@ -138,7 +164,9 @@ def test_a_server_that_does_not_come_up_says_why(monkeypatch: pytest.MonkeyPatch
     assert time.monotonic() - began < 300
 
 
-def test_accelerators_are_split_between_training_and_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accelerators_are_split_between_training_and_the_engines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     assert split_devices(3, 1) == ("4,5,6", "7")
     with pytest.raises(XpError, match="has 4"):

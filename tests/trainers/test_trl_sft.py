@@ -33,7 +33,9 @@ PLACES = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
 def outputs_with_model(root: Path, *overrides: str) -> TRLSftConfig:
     """An outputs root with an untrained model and the stage's files; its working directory is the root."""
     env = () if any(word.startswith("env=") for word in overrides) else ("env=multiply",)
-    spec = compose([*env, "env.held_out=null", f"outputs={root}", "sft.micro_batch_size=4", *overrides])
+    spec = compose(
+        [*env, "env.held_out=null", f"outputs={root}", "sft.micro_batch_size=4", *overrides]
+    )
     places = replace(PLACES, tasks=task_set_place(spec))
     leave_model(root / model_place(spec.model))
     leave_files(root, sft_stage(spec, places).job)
@@ -48,12 +50,19 @@ def test_the_loss_of_a_batch_is_the_mean_over_the_tokens_of_the_mask(
     from transformers import AutoModelForCausalLM
 
     monkeypatch.chdir(tmp_path)
-    words = (f"sft.data={leave_talk(tmp_path, 1)}", "sft.batch_size=8", "sft.num_updates=1", "sft.warmup_updates=0")
+    words = (
+        f"sft.data={leave_talk(tmp_path, 1)}",
+        "sft.batch_size=8",
+        "sft.num_updates=1",
+        "sft.warmup_updates=0",
+    )
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
     trainer = sft.make_trainer(config, ChatTokens(tokenizer), samples(), [], Ranks(), Updates(None))
-    loss, norm = expected_loss(AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples())
+    loss, norm = expected_loss(
+        AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples()
+    )
     trainer.train()
     (line,) = [line for line in trainer.state.log_history if "loss" in line]
     assert line["loss"] == pytest.approx(loss, rel=1e-6)
@@ -69,20 +78,37 @@ def test_the_held_out_loss_is_the_mean_over_the_tokens_of_the_mask(
     from transformers import AutoModelForCausalLM
 
     monkeypatch.chdir(tmp_path)
-    words = (f"sft.data={leave_talk(tmp_path, 1)}", "sft.batch_size=8", "sft.num_updates=1", "sft.warmup_updates=0")
+    words = (
+        f"sft.data={leave_talk(tmp_path, 1)}",
+        "sft.batch_size=8",
+        "sft.num_updates=1",
+        "sft.warmup_updates=0",
+    )
     config = outputs_with_model(tmp_path, *words, f"sft.micro_batch_size={micro}")
     tokenizer, _ = tokenizer_and_model()
     monkeypatch.setattr("xp.backends.trl.worker.train.loaded_dtype", lambda _: torch.float64)
-    trainer = sft.make_trainer(config, ChatTokens(tokenizer), samples(), samples(), Ranks(), Updates(None))
-    loss, _ = expected_loss(AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples())
+    trainer = sft.make_trainer(
+        config, ChatTokens(tokenizer), samples(), samples(), Ranks(), Updates(None)
+    )
+    loss, _ = expected_loss(
+        AutoModelForCausalLM.from_pretrained(config.model, dtype=torch.float64), samples()
+    )
     assert trainer.evaluate()["eval_loss"] == pytest.approx(loss, rel=1e-6)
 
 
-def test_the_users_own_keys_reach_trls_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_own_keys_reach_trls_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    words = (f"sft.data={leave_talk(tmp_path, 1)}", "sft.num_updates=1", "sft.overrides.label_smoothing_factor=0.1")
+    words = (
+        f"sft.data={leave_talk(tmp_path, 1)}",
+        "sft.num_updates=1",
+        "sft.overrides.label_smoothing_factor=0.1",
+    )
     config = outputs_with_model(tmp_path, *words)
-    args = sft.make_trainer(config, ChatTokens(tokenizer_and_model()[0]), samples(), [], Ranks(), Updates(None)).args
+    args = sft.make_trainer(
+        config, ChatTokens(tokenizer_and_model()[0]), samples(), [], Ranks(), Updates(None)
+    ).args
     assert (args.label_smoothing_factor, args.router_aux_loss_coef) == (0.1, 0.0)
 
 
@@ -94,7 +120,12 @@ def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(
 
     monkeypatch.chdir(tmp_path)
     file = leave_talk(tmp_path, 30)
-    words = (f"sft.data={file}", "sft.batch_size=4", "sft.checkpoint_every=2", "sft.held_out_fraction=0.3")
+    words = (
+        f"sft.data={file}",
+        "sft.batch_size=4",
+        "sft.checkpoint_every=2",
+        "sft.held_out_fraction=0.3",
+    )
     config = outputs_with_model(tmp_path, *words, "sft.num_updates=4")
     here = tmp_path / "runs/r/attempt_1/sft/config.json"
     sft.main([str(here)])
@@ -103,7 +134,9 @@ def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(
     last = lines[-1]["sft/held_out_loss"]
     assert all(line["training/loss"] > 0 for line in lines[1:])
     assert last < lines[0]["sft/held_out_loss"] - 1
-    before, after = (load_file(tmp_path / place / "model.safetensors") for place in (config.model, config.target))
+    before, after = (
+        load_file(tmp_path / place / "model.safetensors") for place in (config.model, config.target)
+    )
     assert before.keys() == after.keys()
     assert not all(before[name].equal(after[name]) for name in before)
     # The rest of a longer fine-tuning, from the checkpoint of update 4.
@@ -116,20 +149,33 @@ def test_the_program_learns_a_file_and_goes_on_after_its_last_checkpoint(
     assert lines[-1]["sft/held_out_loss"] < last
 
 
-def test_updates_that_change_no_weight_are_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_that_change_no_weight_are_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    words = (f"sft.data={leave_talk(tmp_path, 4)}", "sft.batch_size=4", "sft.num_updates=1", "sft.warmup_updates=0")
+    words = (
+        f"sft.data={leave_talk(tmp_path, 4)}",
+        "sft.batch_size=4",
+        "sft.num_updates=1",
+        "sft.warmup_updates=0",
+    )
     outputs_with_model(tmp_path, *words, "sft.learning_rate=1e-60")
     with pytest.raises(XpError, match="all weights of runs/r/sft are still those of") as raised:
         sft.main([str(tmp_path / "runs/r/attempt_1/sft/config.json")])
     assert raised.value.code == ExitCode.NOT_TRAINED
 
 
-def test_nothing_to_learn_from_ends_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_learn_from_ends_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     file = leave_talk(tmp_path, 3)
-    outputs_with_model(tmp_path, f"sft.data={file}", "sft.batch_size=4", "training.max_prompt_tokens=20")
-    with pytest.raises(XpError, match=r"no episode is left.*3 longer than the token budget") as raised:
+    outputs_with_model(
+        tmp_path, f"sft.data={file}", "sft.batch_size=4", "training.max_prompt_tokens=20"
+    )
+    with pytest.raises(
+        XpError, match=r"no episode is left.*3 longer than the token budget"
+    ) as raised:
         sft.main([str(tmp_path / "runs/r/attempt_1/sft/config.json")])
     assert raised.value.code == ExitCode.TASKS
 
@@ -138,7 +184,9 @@ class Down:
     """A grader that fails, with a script."""
 
     def rows(self) -> dict[str, list[dict[str, str]]]:
-        return {"train": [{"prompt": f"Say {number}.", "answer": str(number)} for number in range(8)]}
+        return {
+            "train": [{"prompt": f"Say {number}.", "answer": str(number)} for number in range(8)]
+        }
 
     def grade(self, answer: str, row: dict[str, str]) -> float:
         raise RuntimeError(f"it is down, {answer} {row}")
@@ -149,8 +197,16 @@ class Down:
         return task["answer"]
 
 
-def test_a_script_whose_episodes_are_void_ends_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("env=graded", f"env.grader={__name__}:Down", "sft.data=solve", "sft.num_episodes=null", "sft.batch_size=4")
+def test_a_script_whose_episodes_are_void_ends_the_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (
+        "env=graded",
+        f"env.grader={__name__}:Down",
+        "sft.data=solve",
+        "sft.num_episodes=null",
+        "sft.batch_size=4",
+    )
     leave_untrained(tmp_path, *words, "env.held_out=null", f"outputs={tmp_path}")
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.chdir(tmp_path)
@@ -169,11 +225,18 @@ def test_two_processes_learn_and_publish_one_model(tmp_path: Path) -> None:
             "env.held_out.num_tasks=8",
             "hardware.accelerators_per_node=2",
         ),
-        *("training.micro_batch_size=32", "sft.data=solve", "sft.num_episodes=24", "sft.held_out_fraction=0.3"),
+        *(
+            "training.micro_batch_size=32",
+            "sft.data=solve",
+            "sft.num_episodes=24",
+            "sft.held_out_fraction=0.3",
+        ),
         *("sft.batch_size=8", "sft.micro_batch_size=4", "sft.num_updates=6"),
     )
     command = [sys.executable, "-m", "xp", "sft", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=800)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=800
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     (run,) = (tmp_path / "outputs/runs").iterdir()
     lines = read_metrics(run / "metrics.jsonl", "sft")

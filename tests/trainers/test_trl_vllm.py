@@ -44,8 +44,16 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
             # So little that an engine must sleep.
             "hardware.accelerator_memory_gb=4",
             *("training.num_steps=2", "training.prompts_per_step=2", "training.group_size=4"),
-            *(f"training.micro_batch_size={8 // processes}", "training.learning_rate=0.01", "training.shuffle=false"),
-            *("training.warmup_updates=0", "training.max_tokens_per_turn=6", "training.max_response_tokens=300"),
+            *(
+                f"training.micro_batch_size={8 // processes}",
+                "training.learning_rate=0.01",
+                "training.shuffle=false",
+            ),
+            *(
+                "training.warmup_updates=0",
+                "training.max_tokens_per_turn=6",
+                "training.max_response_tokens=300",
+            ),
             *("algorithm.importance_correction=token_truncate", *overrides),
         ]
     )
@@ -54,16 +62,34 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
     leave_model(directory / "base")
     config = TRLTrainConfig.from_json(files["config.json"])
     on_cpu = {**config.grpo, "use_cpu": True, "optim": "adamw_torch", "save_strategy": "no"}
-    (directory / "config.json").write_text(replace(with_model(config, f"{root}/base"), grpo=on_cpu).to_json())
+    (directory / "config.json").write_text(
+        replace(with_model(config, f"{root}/base"), grpo=on_cpu).to_json()
+    )
     words = ["-m", "tests.trainers.trl_colocated", f"{root}/config.json", f"{root}/result.json"]
     if processes > 1:
         (directory / "accelerate.yaml").write_text(
             yaml.safe_dump(yaml.safe_load(files["accelerate.yaml"]) | {"use_cpu": True})
         )
-        words = ["-m", "accelerate.commands.launch", "--config_file", f"{root}/accelerate.yaml", *words]
-    environ = {**os.environ, **job.env, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}"}
+        words = [
+            "-m",
+            "accelerate.commands.launch",
+            "--config_file",
+            f"{root}/accelerate.yaml",
+            *words,
+        ]
+    environ = {
+        **os.environ,
+        **job.env,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": f"{FAKE}{os.pathsep}{os.getcwd()}",
+    }
     done = subprocess.run(
-        [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=1200, check=False
+        [sys.executable, *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=1200,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads((directory / "result.json").read_text())
@@ -77,12 +103,24 @@ def colocated(directory: Path, processes: int, *overrides: str) -> dict[str, Any
         (1, ("backend.engine.memory_fraction=0.4",)),
         pytest.param(1, ("hardware.accelerator_memory_gb=80",), marks=pytest.mark.slow),
         pytest.param(
-            1, ("model.lora={rank: 4, alpha: 8.0, dropout: 0.0, target_modules: null}",), marks=pytest.mark.slow
+            1,
+            ("model.lora={rank: 4, alpha: 8.0, dropout: 0.0, target_modules: null}",),
+            marks=pytest.mark.slow,
         ),
-        pytest.param(2, ("backend.engine.tensor_parallel=2", "backend.parallel.strategy=ddp"), marks=pytest.mark.slow),
+        pytest.param(
+            2,
+            ("backend.engine.tensor_parallel=2", "backend.parallel.strategy=ddp"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(2, ("backend.parallel.strategy=fsdp2",), marks=pytest.mark.slow),
     ],
-    ids=["alone", "awake", "with adapters", "one engine on two ranks", "an engine on each of two shards"],
+    ids=[
+        "alone",
+        "awake",
+        "with adapters",
+        "one engine on two ranks",
+        "an engine on each of two shards",
+    ],
 )
 def test_a_colocated_engine_writes_with_the_weights_of_the_step(
     processes: int, overrides: tuple[str, ...], tmp_path: Path
@@ -131,8 +169,12 @@ def client(server: HttpServer) -> CompletionClient:
     return CompletionClient(server.url, SAMPLING, [2], "vllm.log")
 
 
-def test_a_server_gets_token_ids_and_says_all_of_the_sampling(server: HttpServer, client: CompletionClient) -> None:
-    first, second = (client.answer(GenerationRequest(ids, limit, 41)) for ids, limit in (([7, 8], 3), ([9], 4)))
+def test_a_server_gets_token_ids_and_says_all_of_the_sampling(
+    server: HttpServer, client: CompletionClient
+) -> None:
+    first, second = (
+        client.answer(GenerationRequest(ids, limit, 41)) for ids, limit in (([7, 8], 3), ([9], 4))
+    )
     assert (list(first.ids), list(first.logprobs)) == ([8, 2], [-0.25, -0.5])
     assert list(second.ids) == [9, 2]
     asked = next(one.json for one in server.requests if one.json["prompt"] == [7, 8])
@@ -157,12 +199,17 @@ def test_an_engine_over_a_server_keeps_ids_log_probabilities_and_masks_together(
     server: HttpServer, client: CompletionClient
 ) -> None:
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    engine = ServerEngine(client, Opening([[5], [6]], ["a/0", "a/1"], 2, inbox.put), "1", lambda _: False)
+    engine = ServerEngine(
+        client, Opening([[5], [6]], ["a/0", "a/1"], 2, inbox.put), "1", lambda _: False
+    )
     assert not engine.is_generating
     for number in (0, 1):
         engine.begin(number)
     turns = sorted((inbox.get(timeout=200), inbox.get(timeout=200)), key=lambda turn: turn.number)
-    assert [(turn.number, turn.ids, turn.is_cut) for turn in turns] == [(0, [5, 2], False), (1, [6, 2], False)]
+    assert [(turn.number, turn.ids, turn.is_cut) for turn in turns] == [
+        (0, [5, 2], False),
+        (1, [6, 2], False),
+    ]
     engine.end(0)
     engine.continue_with(1, [30, 31])
     assert inbox.get(timeout=200).number == 1
@@ -204,7 +251,12 @@ def test_a_single_process_meets_its_engine_at_a_free_port() -> None:
         choose_port(environ)
         ports.add(environ["MASTER_PORT"])
     assert len(ports) == 2
-    assert not ports & {"29500", "23456", "12355", "12345"}  # TRL takes the first of these that is free
+    assert not ports & {
+        "29500",
+        "23456",
+        "12355",
+        "12345",
+    }  # TRL takes the first of these that is free
     of_torchrun = {"MASTER_PORT": "1234"}
     choose_port(of_torchrun)
     assert of_torchrun == {"MASTER_PORT": "1234"}

@@ -29,7 +29,9 @@ def main(recipe: str, output_dir: str) -> None:
 
         os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(processes)}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=processes)
+        torch.distributed.init_process_group(
+            "fake", store=FakeStore(), rank=0, world_size=processes
+        )
     from trl import GRPOConfig
 
     rendered = grpo_config(spec, RunPaths(run="runs/r", attempt=1, tasks="tasks/t"))
@@ -37,11 +39,17 @@ def main(recipe: str, output_dir: str) -> None:
         rendered["max_steps"] = MAX_STEPS
     # The device alone is this machine's.
     args = GRPOConfig(**rendered | {"output_dir": output_dir, "use_cpu": True})
-    print(recipe, json.dumps({name: getattr(args, name) for name in rendered} | derived(args), default=str))
+    print(
+        recipe,
+        json.dumps({name: getattr(args, name) for name in rendered} | derived(args), default=str),
+    )
 
 
 def derived(args: object) -> dict[str, object]:
-    return {name: getattr(args, name) for name in ("world_size", "steps_per_generation", "mixed_precision")}
+    return {
+        name: getattr(args, name)
+        for name in ("world_size", "steps_per_generation", "mixed_precision")
+    }
 
 
 def each(output_dir: str, *recipes: str) -> None:

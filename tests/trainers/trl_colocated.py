@@ -36,7 +36,9 @@ def main(path: str, result: str) -> None:
     rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 2 * ranks.number)
     mix: Any = FakeMix(rules)
     log = TRLStepLog(config, None)
-    with Recorder(Path(config.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
+    with Recorder(
+        Path(config.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ
+    ) as recorder:
         process = TrainingProcess(config, ChatTokens(tokenizer), mix, log, recorder, ranks)
         rollouts = Rollouts(process, ROWS)
         trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)

@@ -70,17 +70,33 @@ class Scripted:
         numbers = [int(prompt[0][TASK_ID].rpartition("/")[2]) for prompt in prompts]
         shares = self._ranks.gather([str(number) for number in numbers])
         before = sum(len(share) for share in shares[: self._ranks.number])
-        samples = sample_numbers([one for share in shares for one in share])[before : before + len(prompts)]
+        samples = sample_numbers([one for share in shares for one in share])[
+            before : before + len(prompts)
+        ]
         pairs = list(zip(numbers, samples, strict=True))
         whole = [[20 + task, *range(60, 62 + sample + task % 3), end] for task, sample in pairs]
         settled = [self.reward(*pair) for pair in pairs]
-        kept = [int(reward is not None and task != FLAT) for (task, _), reward in zip(pairs, settled, strict=True)]
+        kept = [
+            int(reward is not None and task != FLAT)
+            for (task, _), reward in zip(pairs, settled, strict=True)
+        ]
         rows = [(number, ids, [kept[number]] * len(ids)) for number, ids in enumerate(whole)]
         if self._has_rows:
-            cuts = [2 if task % 2 else len(ids) for (task, _), ids in zip(pairs, whole, strict=True)]
-            rows = [(number, ids[: cuts[number]], mask[: cuts[number]]) for number, ids, mask in rows]
-            later = [(number, ids, cuts[number]) for number, ids in enumerate(whole) if cuts[number] < len(ids)]
-            rows += [(number, ids, [0] * cut + [kept[number]] * (len(ids) - cut)) for number, ids, cut in later]
+            cuts = [
+                2 if task % 2 else len(ids) for (task, _), ids in zip(pairs, whole, strict=True)
+            ]
+            rows = [
+                (number, ids[: cuts[number]], mask[: cuts[number]]) for number, ids, mask in rows
+            ]
+            later = [
+                (number, ids, cuts[number])
+                for number, ids in enumerate(whole)
+                if cuts[number] < len(ids)
+            ]
+            rows += [
+                (number, ids, [0] * cut + [kept[number]] * (len(ids) - cut))
+                for number, ids, cut in later
+            ]
             longest = max(self._ranks.gather([len(rows)]))[0]
             rows += [(0, [end], [0])] * (-(-longest // 4) * 4 - len(rows))  # whole groups
         return {
@@ -93,11 +109,15 @@ class Scripted:
         }
 
 
-def scripted(directory: Path, overrides: Sequence[str], tokenizer: Any, rollouts: Any = None) -> Any:
+def scripted(
+    directory: Path, overrides: Sequence[str], tokenizer: Any, rollouts: Any = None
+) -> Any:
     """A trainer of the model in `directory/base`, whose episodes are scripted."""
     config = train_config(TRLTrainConfig, compose(overrides), RunPaths(str(directory), 1, "tasks"))
     config = with_model(config, directory / "base")
-    return make_trainer(config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts or Scripted(Ranks()))
+    return make_trainer(
+        config, os.environ, tokenizer, ROWS, TRLStepLog(config, None), rollouts or Scripted(Ranks())
+    )
 
 
 def main(path: str, result: str, *, has_rows: bool) -> None:
@@ -112,7 +132,9 @@ def main(path: str, result: str, *, has_rows: bool) -> None:
         trainer = train(config, num_steps, tokenizer, Scripted(ranks, has_rows=has_rows), ranks)
         found |= told(trainer)
     if config.num_processes > 1 and not has_rows:
-        found |= {f"uneven_{name}": value for name, value in uneven(config, trainer, chat, ranks).items()}
+        found |= {
+            f"uneven_{name}": value for name, value in uneven(config, trainer, chat, ranks).items()
+        }
         found["health"] = health(config, trainer, chat, ranks)
     publish_policy(trainer, chat, Path(config.places.model), config.spec.model.dtype.value, ranks)
     if ranks.is_main:
@@ -120,10 +142,16 @@ def main(path: str, result: str, *, has_rows: bool) -> None:
     leave_group(ranks)
 
 
-def train(config: TRLTrainConfig, num_steps: int, tokenizer: Any, rollouts: Any, ranks: Ranks) -> Any:
+def train(
+    config: TRLTrainConfig, num_steps: int, tokenizer: Any, rollouts: Any, ranks: Ranks
+) -> Any:
     """Continue training from the last checkpoint up to this number of steps."""
-    config = replace(config, grpo={**config.grpo, "max_steps": num_steps * config.updates_per_rollout})
-    log = TRLStepLog(config, MetricsFile(Path(config.places.metrics), "train", 1) if ranks.is_main else None)
+    config = replace(
+        config, grpo={**config.grpo, "max_steps": num_steps * config.updates_per_rollout}
+    )
+    log = TRLStepLog(
+        config, MetricsFile(Path(config.places.metrics), "train", 1) if ranks.is_main else None
+    )
     trainer = make_trainer(config, os.environ, tokenizer, ROWS, log, rollouts)
     checkpoint = latest_checkpoint(Path(config.grpo["output_dir"]))
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -146,10 +174,16 @@ def reference_output(trainer: Any) -> str | None:
     from torch.distributed.fsdp import FSDPModule
 
     reference = trainer.ref_model
-    return str(reference._get_fsdp_state()._mp_policy.output_dtype) if isinstance(reference, FSDPModule) else None
+    return (
+        str(reference._get_fsdp_state()._mp_policy.output_dtype)
+        if isinstance(reference, FSDPModule)
+        else None
+    )
 
 
-def uneven(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks) -> Mapping[str, Any]:
+def uneven(
+    config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks
+) -> Mapping[str, Any]:
     """Episodes of the untrained policy, nudged for one turn on the first rank and for four on the second."""
     rules = replace(RULES, on_no_tool_call=OnNoToolCall.NUDGE, max_turns=1 + 3 * ranks.number)
     output = played(config, trainer, chat, ranks, FakeMix(rules), has_held_out=True)
@@ -157,8 +191,12 @@ def uneven(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks)
     return {
         "lengths": ranks.gather([len(ids) for ids in output["completion_ids"]]),
         "masks": ranks.gather(masks),
-        "metrics": Path(config.places.metrics).read_text().splitlines()[-3:] if ranks.is_main else [],
-        "trained": evaluated(Path(config.evaluation or "").parent)["after"] if ranks.is_main else {},
+        "metrics": Path(config.places.metrics).read_text().splitlines()[-3:]
+        if ranks.is_main
+        else [],
+        "trained": evaluated(Path(config.evaluation or "").parent)["after"]
+        if ranks.is_main
+        else {},
     }
 
 
@@ -166,18 +204,30 @@ def health(config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks)
     """Errors of each rank when the environment is down for the second rank only."""
     rules = replace(with_limits(RULES, retries_per_episode=0), on_no_tool_call=OnNoToolCall.NUDGE)
     try:
-        played(config, trainer, chat, ranks, DownMix(rules) if ranks.number == 1 else FakeMix(rules))
+        played(
+            config, trainer, chat, ranks, DownMix(rules) if ranks.number == 1 else FakeMix(rules)
+        )
     except XpError as error:
         return ranks.gather([f"{error.code.name}: {error}"])
     return ranks.gather(["nothing"])
 
 
 def played(
-    config: TRLTrainConfig, trainer: Any, chat: ChatTokens, ranks: Ranks, mix: Any, *, has_held_out: bool = False
+    config: TRLTrainConfig,
+    trainer: Any,
+    chat: ChatTokens,
+    ranks: Ranks,
+    mix: Any,
+    *,
+    has_held_out: bool = False,
 ) -> dict[str, list[Any]]:
-    log = TRLStepLog(config, MetricsFile(Path(config.places.metrics), "uneven", 1) if ranks.is_main else None)
+    log = TRLStepLog(
+        config, MetricsFile(Path(config.places.metrics), "uneven", 1) if ranks.is_main else None
+    )
     own = ROWS[4 * ranks.number :][:4]
-    with Recorder(Path(config.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ) as recorder:
+    with Recorder(
+        Path(config.stage_dir) / f"rank_{ranks.number}.jsonl", mix, None, os.environ
+    ) as recorder:
         process = TrainingProcess(config, chat, mix, log, recorder, ranks)
         held_out = None
         if has_held_out:

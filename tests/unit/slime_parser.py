@@ -20,7 +20,9 @@ def parse(words: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser = argparse.ArgumentParser(
+        add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS
+    )
     for name, flag in catalog().flags.items():
         _add(parser, name, flag)
     return parser

@@ -50,14 +50,22 @@ def expected_estimator(spec: RunSpec) -> str:
     """Slime's word for the loss; its own baselines are never asked for."""
     algorithm = spec.algorithm
     losses = {("clip", "token"): "grpo", ("clip", "sequence"): "gspo", ("cispo", "token"): "cispo"}
-    return "ppo" if algorithm.critic else losses[algorithm.policy_loss.value, algorithm.ratio_level.value]
+    return (
+        "ppo"
+        if algorithm.critic
+        else losses[algorithm.policy_loss.value, algorithm.ratio_level.value]
+    )
 
 
 @st.composite
 def legal(draw: st.DrawFn) -> RunSpec:
     is_sparse = draw(st.booleans())
     tensor, context = draw(st.sampled_from([(1, 1), (2, 1), (4, 1), (2, 2), (1, 4), (4, 2)]))
-    updates, micro, share = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    updates, micro, share = (
+        draw(st.integers(1, 3)),
+        draw(st.integers(1, 4)),
+        draw(st.integers(1, 3)),
+    )
     group = draw(st.integers(2, 6))
     episodes = updates * micro * share * 8 // (tensor * context)
     prompts = episodes if episodes % group else episodes // group

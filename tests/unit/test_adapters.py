@@ -22,8 +22,12 @@ def adapters_at(directory: Path, rank: int) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(("place", "rank", "largest"), [("checkpoint-2", 8, "8"), ("model/adapter", 12, "16")])
-def test_vllm_serves_the_base_with_the_adapters_apart(place: str, rank: int, largest: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "rank", "largest"), [("checkpoint-2", 8, "8"), ("model/adapter", 12, "16")]
+)
+def test_vllm_serves_the_base_with_the_adapters_apart(
+    place: str, rank: int, largest: str, tmp_path: Path
+) -> None:
     adapters = adapters_at(tmp_path / place, rank)
     directory = str(tmp_path / place.partition("/")[0])
     assert adapters_of(directory) == adapters

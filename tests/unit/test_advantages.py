@@ -30,7 +30,10 @@ from xp.planning.plan import build_plan
 
 
 def step(*episodes: tuple[float, int]) -> list[Valid]:
-    return [Valid(reward, f"task {number // 2}", tokens) for number, (reward, tokens) in enumerate(episodes)]
+    return [
+        Valid(reward, f"task {number // 2}", tokens)
+        for number, (reward, tokens) in enumerate(episodes)
+    ]
 
 
 def whitened(episodes: Sequence[Valid]) -> np.ndarray:
@@ -59,7 +62,9 @@ def test_groups_whose_valid_rewards_are_all_the_same(
 
 
 EPISODES = st.lists(
-    st.builds(Valid, st.floats(-100, 100), st.sampled_from("ab"), st.integers(1, 50)), min_size=2, max_size=12
+    st.builds(Valid, st.floats(-100, 100), st.sampled_from("ab"), st.integers(1, 50)),
+    min_size=2,
+    max_size=12,
 )
 
 
@@ -69,8 +74,14 @@ def test_reinforce_pp_is_the_whitening_of_all_tokens_written_out(episodes: list[
 
 
 @given(EPISODES)
-def test_reinforce_pp_with_a_baseline_whitens_rewards_without_their_groups_mean(episodes: list[Valid]) -> None:
-    means = {name: np.mean([one.reward for one in episodes if one.group == name]) for name in "ab" if episodes}
+def test_reinforce_pp_with_a_baseline_whitens_rewards_without_their_groups_mean(
+    episodes: list[Valid],
+) -> None:
+    means = {
+        name: np.mean([one.reward for one in episodes if one.group == name])
+        for name in "ab"
+        if episodes
+    }
     own = [replace(one, reward=one.reward - means[one.group]) for one in episodes]
     np.testing.assert_allclose(reinforce_pp_baseline(episodes), whitened(own), rtol=1e-6, atol=1e-6)
 
@@ -80,7 +91,12 @@ def test_the_batch_deviation_is_of_the_steps_rewards_and_of_the_episodes_whateve
     episodes: list[Valid],
 ) -> None:
     rewards = np.array([one.reward for one in episodes])
-    means = np.array([np.mean([other.reward for other in episodes if other.group == one.group]) for one in episodes])
+    means = np.array(
+        [
+            np.mean([other.reward for other in episodes if other.group == one.group])
+            for one in episodes
+        ]
+    )
     expected = (rewards - means) / (rewards.std(ddof=1) + 1e-6)
     np.testing.assert_allclose(over_batch_std(episodes), expected, rtol=1e-6, atol=1e-6)
     assert over_batch_std(episodes[:1]) == [0.0]
@@ -165,9 +181,18 @@ def test_numpys_numbers_are_numbers_and_come_back_as_pythons(module: str) -> Non
     ("name", "expected"),
     [
         ("nowhere:f", "advantage_fn nowhere:f cannot be loaded: No module named 'nowhere'"),
-        ("my_advantages:gone", "advantage_fn my_advantages:gone cannot be loaded: .* no attribute 'gone'"),
-        ("my_advantages:NUMBER", "advantage_fn my_advantages:NUMBER cannot be loaded: it is not a function but 7"),
-        ("my_broken:f", "advantage_fn my_broken:f cannot be loaded: No module named 'nowhere_to_be_found'"),
+        (
+            "my_advantages:gone",
+            "advantage_fn my_advantages:gone cannot be loaded: .* no attribute 'gone'",
+        ),
+        (
+            "my_advantages:NUMBER",
+            "advantage_fn my_advantages:NUMBER cannot be loaded: it is not a function but 7",
+        ),
+        (
+            "my_broken:f",
+            "advantage_fn my_broken:f cannot be loaded: No module named 'nowhere_to_be_found'",
+        ),
         (
             "my_failing:f",
             r"my_failing:f cannot be loaded: ZeroDivisionError: division by zero \(my_failing.py, line 1\)",
@@ -193,7 +218,9 @@ def test_a_function_that_is_not_there_is_named(name: str, expected: str) -> None
         ("missing_key", r"raised KeyError: 'baseline' \(my_advantages.py, line 29\)"),
     ],
 )
-def test_a_function_that_breaks_its_word_stops_the_run(module: str, function: str, expected: str) -> None:
+def test_a_function_that_breaks_its_word_stops_the_run(
+    module: str, function: str, expected: str
+) -> None:
     name = f"{module}:{function}"
     with pytest.raises(XpError, match=f"^advantage_fn {name} {expected}") as caught:
         load_advantage_fn(name)(STEP)
@@ -207,7 +234,9 @@ def documented() -> str:
     return str(example)
 
 
-def test_the_documented_example_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_example_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my_algorithms.py").write_text(documented())
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_algorithms", raising=False)
@@ -218,7 +247,9 @@ def test_the_documented_example_runs_as_it_stands(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("backend", [("trl", "a100x4"), ("skyrl", "a100x4"), ("slime", "a100x4")])
-def test_the_documented_command_line_plans_and_takes_the_module_along(backend: tuple[str, str]) -> None:
+def test_the_documented_command_line_plans_and_takes_the_module_along(
+    backend: tuple[str, str],
+) -> None:
     text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
     (line,) = re.findall(r"^    python -m xp (algorithm=custom .*)$", text, flags=re.MULTILINE)
     spec = compose([*line.split(), f"backend={backend[0]}", f"hardware={backend[1]}"])

@@ -44,11 +44,27 @@ PAPERS: dict[str, dict[str, object]] = {
     "dr_grpo": {"estimator": "grpo", "advantage_scale": "none", "loss_aggregation": "constant"},
     "rloo": {"estimator": "rloo", "advantage_scale": "none"},
     # Section 5.1 of GSPO's paper.
-    "gspo": {"estimator": "grpo", "policy_loss": "clip", "ratio_level": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}
+    "gspo": {
+        "estimator": "grpo",
+        "policy_loss": "clip",
+        "ratio_level": "sequence",
+        "clip_low": 3e-4,
+        "clip_high": 4e-4,
+    }
     | {"loss_aggregation": "sequence_mean", "advantage_scale": "group_std"},
-    "cispo": {"estimator": "grpo", "policy_loss": "cispo", "ratio_level": "token", "clip_low": 1.0, "clip_high": 4.0}
+    "cispo": {
+        "estimator": "grpo",
+        "policy_loss": "cispo",
+        "ratio_level": "token",
+        "clip_low": 1.0,
+        "clip_high": 4.0,
+    }
     | {"loss_aggregation": "token_mean", "advantage_scale": "group_std"},
-    "reinforce_pp": {"estimator": "reinforce_pp", "advantage_scale": "batch_std", "policy_loss": "clip"},
+    "reinforce_pp": {
+        "estimator": "reinforce_pp",
+        "advantage_scale": "batch_std",
+        "policy_loss": "clip",
+    },
     "ppo": {
         "estimator": "gae",
         "advantage_scale": "batch_std",
@@ -69,7 +85,9 @@ def test_an_option_is_what_its_paper_says(name: str) -> None:
 
 @pytest.mark.parametrize("backend", sorted(GPU))
 @pytest.mark.parametrize("algorithm", options("algorithm"))
-def test_every_algorithm_plans_on_every_backend_or_is_refused_by_its_field(algorithm: str, backend: str) -> None:
+def test_every_algorithm_plans_on_every_backend_or_is_refused_by_its_field(
+    algorithm: str, backend: str
+) -> None:
     spec = composed(algorithm, *GPU[backend])
     refused = REFUSED.get((algorithm, backend))
     if refused is None:
@@ -92,11 +110,17 @@ def test_a_policy_loss_works_with_a_weight_and_a_mask(
     algorithm: str, backend: str, correction: ImportanceCorrection, mask: ImportanceMask
 ) -> None:
     own = (f"algorithm.importance_correction={correction}", f"algorithm.importance_mask={mask}")
-    spec = composed(algorithm, *GPU[backend], *own, "algorithm.importance_lower=0.5", "algorithm.mask_lower=0.5")
+    spec = composed(
+        algorithm, *GPU[backend], *own, "algorithm.importance_lower=0.5", "algorithm.mask_lower=0.5"
+    )
     assert spec_refusals(spec) == []
 
 
 @pytest.mark.parametrize("backend", ["skyrl", "slime"])
 def test_a_function_of_the_users_own_is_told_to_the_job(backend: str) -> None:
-    train = next(stage for stage in build_plan(composed("custom", *GPU[backend]), "r").stages if stage.name == "train")
+    train = next(
+        stage
+        for stage in build_plan(composed("custom", *GPU[backend]), "r").stages
+        if stage.name == "train"
+    )
     assert "my_pkg.algorithms:my_advantages" in str(train.job)

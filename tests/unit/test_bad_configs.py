@@ -111,14 +111,25 @@ print("LOADED", sorted({"torch", "trl", "ray", "joblib", "optuna", "openreward"}
 """
 
 
-@pytest.mark.parametrize("name", ["python_tag", "target_nested", "resolver_env", "defaults_of_hydra"])
+@pytest.mark.parametrize(
+    "name", ["python_tag", "target_nested", "resolver_env", "defaults_of_hydra"]
+)
 def test_a_real_process_opens_no_socket_and_writes_no_file(name: str, tmp_path: Path) -> None:
     file = FILES[name]
     run = head(file, "run")[0]
     lay(file, tmp_path)
     before = tree(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-B", "-c", AUDITED, "plan", *shlex.split(run), "--config-dir", str(tmp_path)],
+        [
+            sys.executable,
+            "-B",
+            "-c",
+            AUDITED,
+            "plan",
+            *shlex.split(run),
+            "--config-dir",
+            str(tmp_path),
+        ],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -129,7 +140,9 @@ def test_a_real_process_opens_no_socket_and_writes_no_file(name: str, tmp_path: 
     assert tree(tmp_path) == before
 
 
-def test_every_illegal_point_of_a_sweep_gives_its_reason(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_illegal_point_of_a_sweep_gives_its_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["plan", "-m", "training.micro_batch_size=7,64,48"]) == 3
     message = capsys.readouterr().err
     assert "got 8 x 8 and 7 x 1" in message

@@ -50,13 +50,17 @@ def settings() -> st.SearchStrategy[BatchShape]:
 @pytest.mark.parametrize("backend", CONSTRAINTS)
 @hypothesis_settings(deadline=None)
 @given(batch=settings())
-def test_there_is_a_legal_proposal_and_the_cheapest_comes_first(backend: str, batch: BatchShape) -> None:
+def test_there_is_a_legal_proposal_and_the_cheapest_comes_first(
+    backend: str, batch: BatchShape
+) -> None:
     constraints = CONSTRAINTS[backend]
     found = nearest_legal(batch, constraints)
     assert found or not broken(batch, constraints)
     numbers = {path: name for name, (path, _) in FIELDS.items()}
     for proposal in found:
-        changed = replace(batch, **{numbers[path]: value for path, value in proposal.changes.items()})  # type: ignore[arg-type]
+        changed = replace(
+            batch, **{numbers[path]: value for path, value in proposal.changes.items()}
+        )  # type: ignore[arg-type]
         assert broken(changed, constraints) == []
     assert [one.cost for one in found] == sorted(one.cost for one in found)
 
@@ -93,9 +97,10 @@ SHAPE = BatchShape(8, 4, 1, 4, 2, 2, 1, 1, 2, None, 1, 8, False, None, None, 8, 
 def test_which_layouts_are_legal(changes: dict[str, int | None], expected: str) -> None:
     found = broken(replace(SHAPE, **changes), (*placement("source"), HEADS, *MEGATRON))  # type: ignore[arg-type]
     assert " ".join(sorted(one.field.removeprefix("backend.") for one in found)) == expected
-    assert [bool(broken(replace(SHAPE, tensor=t, pipeline=p), NOT_MEGATRON)) for t, p in ((1, 1), (2, 1), (1, 2))] == [
-        *(False, True, True)
-    ]
+    assert [
+        bool(broken(replace(SHAPE, tensor=t, pipeline=p), NOT_MEGATRON))
+        for t, p in ((1, 1), (2, 1), (1, 2))
+    ] == [*(False, True, True)]
 
 
 def test_the_numbers_of_a_layout() -> None:
@@ -111,7 +116,9 @@ def needs(holds: Callable[[BatchShape], bool], tier: Tier = Tier.BATCH) -> tuple
     return (Constraint(tier, "field", "formula", holds, lambda _: "numbers", "source"),)
 
 
-MICRO, PROMPTS, GROUP, UPDATES = (FIELDS[name][0] for name in ("micro", "prompts", "group", "updates"))
+MICRO, PROMPTS, GROUP, UPDATES = (
+    FIELDS[name][0] for name in ("micro", "prompts", "group", "updates")
+)
 TENSOR, PIPELINE, CONTEXT = (FIELDS[name][0] for name in ("tensor", "pipeline", "context"))
 
 
@@ -146,8 +153,16 @@ TENSOR, PIPELINE, CONTEXT = (FIELDS[name][0] for name in ("tensor", "pipeline", 
             needs(lambda s: s.ranks == 1, Tier.PLACEMENT),
             {f"{TENSOR}=4": 2.5, f"{PIPELINE}=4": 2.5, f"{CONTEXT}=2": 2.5},
         ),
-        ({}, needs(lambda s: s.tensor == s.pipeline == 1, Tier.PLACEMENT), {f"{TENSOR}=1 {PIPELINE}=1": 5.0}),
-        ({}, needs(lambda s: s.tensor == 1 and s.prompts == 10, Tier.PLACEMENT), {f"{TENSOR}=1 {PROMPTS}=10": 4.7877}),
+        (
+            {},
+            needs(lambda s: s.tensor == s.pipeline == 1, Tier.PLACEMENT),
+            {f"{TENSOR}=1 {PIPELINE}=1": 5.0},
+        ),
+        (
+            {},
+            needs(lambda s: s.tensor == 1 and s.prompts == 10, Tier.PLACEMENT),
+            {f"{TENSOR}=1 {PROMPTS}=10": 4.7877},
+        ),
         ({}, needs(lambda _: False), {}),
     ],
 )
@@ -168,22 +183,42 @@ def test_a_micro_batch_is_changed_before_the_experiment_is() -> None:
 @pytest.mark.parametrize("backend", CONSTRAINTS)
 def test_every_silent_case_is_in_the_docs(backend: str) -> None:
     text = (Path(__file__).parents[2] / "docs/configuration.md").read_text()
-    silent = [f"| {backend} | {one.formula} | {one.silent} |" for one in CONSTRAINTS[backend] if one.silent]
+    silent = [
+        f"| {backend} | {one.formula} | {one.silent} |"
+        for one in CONSTRAINTS[backend]
+        if one.silent
+    ]
     assert [line for line in text.splitlines() if line in silent] == silent
     assert len(silent) == text.count(f"\n| {backend} | ")
 
 
 def test_the_arithmetic_multiplies_out() -> None:
     lines = arithmetic(compose(["backend=skyrl", "hardware=a100x4", "env=whodunit"]))
-    assert lines[0] == "an update: 64 / 1 = 64 episodes over 4 data-parallel ranks, 4 micro-batches of 4 each"
+    assert (
+        lines[0]
+        == "an update: 64 / 1 = 64 episodes over 4 data-parallel ranks, 4 micro-batches of 4 each"
+    )
     assert lines[1] == "accelerators: 4 train (4 data-parallel ranks); 4 engines of 1 on the same 4"
     (line,) = arithmetic(compose(["hardware=cpu"]))
-    assert line == "an update: 64 / 1 = 64 episodes over 1 data-parallel rank, 1 micro-batch of 64 each"
+    assert (
+        line
+        == "an update: 64 / 1 = 64 episodes over 1 data-parallel rank, 1 micro-batch of 64 each"
+    )
     (line, where) = arithmetic(
         compose(
             [
-                *("backend=slime", "hardware=h200x8", "env=whodunit", "model=qwen3-4b", "backend.parallel.tensor=2"),
-                *("backend.engine.placement=separate", "backend.engine.accelerators=4", "training.updates_per_step=2"),
+                *(
+                    "backend=slime",
+                    "hardware=h200x8",
+                    "env=whodunit",
+                    "model=qwen3-4b",
+                    "backend.parallel.tensor=2",
+                ),
+                *(
+                    "backend.engine.placement=separate",
+                    "backend.engine.accelerators=4",
+                    "training.updates_per_step=2",
+                ),
                 "training.max_tokens_per_micro_batch=9000",
             ]
         )
@@ -191,4 +226,7 @@ def test_the_arithmetic_multiplies_out() -> None:
     assert line == (
         "an update: 64 / 2 = 32 episodes over 2 data-parallel ranks, packed up to 9,000 tokens a micro-batch each"
     )
-    assert where == "accelerators: 4 train (2 data-parallel ranks x tensor 2); 4 engines of 1 on their own 4"
+    assert (
+        where
+        == "accelerators: 4 train (2 data-parallel ranks x tensor 2); 4 engines of 1 on their own 4"
+    )

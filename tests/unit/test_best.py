@@ -10,7 +10,9 @@ from xp.worker.best import METRIC, STAGE, BestEvaluation, BestKeeper
 from xp.worker.stage import StageConfig
 
 
-def keeper(root: Path, patience: int | None = 2, attempt: int = 1) -> tuple[BestKeeper, MetricsFile]:
+def keeper(
+    root: Path, patience: int | None = 2, attempt: int = 1
+) -> tuple[BestKeeper, MetricsFile]:
     rule = run_spec(evaluation__keep_best=True, evaluation__patience=patience).evaluation
     (root / "runs/r").mkdir(parents=True, exist_ok=True)
     return BestKeeper(rule, PLACES, root), MetricsFile(root / PLACES.metrics, STAGE, attempt)
@@ -42,7 +44,10 @@ def test_the_best_model_is_replaced_by_a_better_one_alone(tmp_path: Path) -> Non
 
 def test_training_stops_after_so_many_evaluations_without_a_better_one(tmp_path: Path) -> None:
     kept, metrics = keeper(tmp_path)
-    told = [evaluated(kept, metrics, step, reward) for step, reward in ((1, 0.5), (2, 0.1), (3, 0.7), (4, 0.7))]
+    told = [
+        evaluated(kept, metrics, step, reward)
+        for step, reward in ((1, 0.5), (2, 0.1), (3, 0.7), (4, 0.7))
+    ]
     assert told == [None] * 4
     stop = evaluated(kept, metrics, 5, 0.2)
     assert stop is not None

@@ -114,7 +114,11 @@ def test_another_directory_plans_and_prepares_the_same(
     assert again.returncode == 0, again.stderr
     (other,) = {*(there / "outputs/runs").iterdir()} - {new}
     code.joinpath("game.py").write_text(GAME)
-    assert recorded.differences(other) == ["spec: seed: 1 -> 5", "seeds.seed: 1 -> 5", "code.game: game.py"]
+    assert recorded.differences(other) == [
+        "spec: seed: 1 -> 5",
+        "seeds.seed: 1 -> 5",
+        "code.game: game.py",
+    ]
 
 
 def test_no_value_of_a_secret_is_in_a_bundle(

@@ -32,7 +32,9 @@ TAGS = [
 ENDS = {
     Dialect.QWEN_XML: re.compile(r"</parameter>\s*(<parameter=|</function>|</tool_call>)"),
     Dialect.GLM: re.compile(r"</arg_value>\s*(<arg_key>|</tool_call>)"),
-    Dialect.MINIMAX: re.compile(r"</parameter>\s*(<parameter name=|</invoke>|</minimax:tool_call>)"),
+    Dialect.MINIMAX: re.compile(
+        r"</parameter>\s*(<parameter name=|</invoke>|</minimax:tool_call>)"
+    ),
     Dialect.GEMMA: re.compile(r'<\|"\|>'),
 }
 """Ends of a value in dialects that have no escapes; nothing tells whether they are a part of it."""
@@ -40,7 +42,9 @@ REFUSED = {
     Dialect.QWEN_XML: re.compile(
         r"<parameter=(count|share)>|(</function>|</tool_call>)(?s:.*)(<function=|<tool_call>)"
     ),
-    Dialect.GLM: re.compile(r"<arg_key>(count|share)</arg_key>\s*<arg_value>|</tool_call>(?s:.*)<tool_call>"),
+    Dialect.GLM: re.compile(
+        r"<arg_key>(count|share)</arg_key>\s*<arg_value>|</tool_call>(?s:.*)<tool_call>"
+    ),
     Dialect.MINIMAX: re.compile(
         r'<parameter name="(count|share)">|(</invoke>|</minimax:tool_call>)(?s:.*)(<invoke name=|<minimax:tool_call>)'
     ),
@@ -59,15 +63,23 @@ def survives(dialect: Dialect, text: str) -> bool:
     return not any(of[dialect].search(text) for of in (ENDS, REFUSED) if dialect in of)
 
 
-def written_and_read(dialect: Dialect, arguments: dict[str, Any], before: str = "", after: str = "") -> Any:
+def written_and_read(
+    dialect: Dialect, arguments: dict[str, Any], before: str = "", after: str = ""
+) -> Any:
     return read(dialect, before + SYNTAX[dialect].write("look", arguments) + after, (ACT,))
 
 
 @pytest.mark.parametrize("dialect", list(SYNTAX))
 def test_a_tag_in_an_argument_is_a_part_of_it(dialect: Dialect) -> None:
-    arguments = [{"text": f"a {text} b", "options": {"k": [text]}} for text in TAGS if survives(dialect, text)]
+    arguments = [
+        {"text": f"a {text} b", "options": {"k": [text]}}
+        for text in TAGS
+        if survives(dialect, text)
+    ]
     assert len(arguments) >= len(TAGS) - 2
-    assert [written_and_read(dialect, one) for one in arguments] == [(ToolCall("look", one),) for one in arguments]
+    assert [written_and_read(dialect, one) for one in arguments] == [
+        (ToolCall("look", one),) for one in arguments
+    ]
 
 
 @settings(max_examples=100, deadline=None)
@@ -76,16 +88,23 @@ def test_what_is_written_is_read_back_whatever_the_text(text: str) -> None:
     dialects = [dialect for dialect in SYNTAX if survives(dialect, text)]
     assert set(SYNTAX) - set(dialects) <= set(ENDS)
     for dialect in dialects:
-        assert written_and_read(dialect, {"text": text}) == (ToolCall("look", {"text": text}),), dialect
+        assert written_and_read(dialect, {"text": text}) == (ToolCall("look", {"text": text}),), (
+            dialect
+        )
 
 
-@pytest.mark.parametrize("dialect", [dialect for dialect in SYNTAX if dialect is not Dialect.HARMONY])
+@pytest.mark.parametrize(
+    "dialect", [dialect for dialect in SYNTAX if dialect is not Dialect.HARMONY]
+)
 @pytest.mark.parametrize("text", ["<think>x</think>", "</think>", "<think>"])
 def test_thinking_before_a_call_is_no_part_of_it(dialect: Dialect, text: str) -> None:
     draft = SYNTAX[dialect].write("look", {"text": "draft"})
     expected = (ToolCall("look", {"text": text}),)
     assert written_and_read(dialect, {"text": text}, f"<think>I try {draft}</think>\n") == expected
-    assert written_and_read(dialect, {"text": text}, f"opened in the prompt, I try {draft}</think>\n") == expected
+    assert (
+        written_and_read(dialect, {"text": text}, f"opened in the prompt, I try {draft}</think>\n")
+        == expected
+    )
     assert written_and_read(dialect, {"text": text}, after="</think>no call") == ()
 
 
@@ -95,14 +114,23 @@ def test_a_call_after_a_value_that_is_not_closed_is_read() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text('aö \n"{}\\u2028', min_size=1, max_size=9), st.dictionaries(st.text(max_size=8), JSON, max_size=4))
+@given(
+    st.text('aö \n"{}\\u2028', min_size=1, max_size=9),
+    st.dictionaries(st.text(max_size=8), JSON, max_size=4),
+)
 def test_every_legal_call_is_read_back_as_it_was(name: str, arguments: dict[str, Any]) -> None:
     body = json.dumps({"name": name, "arguments": arguments}).replace(">", "\\u003e")
     assert read(Dialect.HERMES, f"<tool_call>{body}</tool_call>") == (ToolCall(name, arguments),)

@@ -37,19 +37,39 @@ def refused(*overrides: str) -> dict[str, str]:
 
 
 def test_skyrl_gets_its_keys() -> None:
-    layout = ("backend.parallel.tensor=4", "backend.parallel.pipeline=2", "backend.engine.tensor_parallel=8")
+    layout = (
+        "backend.parallel.tensor=4",
+        "backend.parallel.pipeline=2",
+        "backend.engine.tensor_parallel=8",
+    )
     assert refused(*HEADS, *SKYRL, *layout, MTP) == {}
-    words = (*EXPERTS, *SKYRL, *FP8, "backend.engine.tensor_parallel=4", "backend.engine.expert_parallel=4")
+    words = (
+        *EXPERTS,
+        *SKYRL,
+        *FP8,
+        "backend.engine.tensor_parallel=4",
+        "backend.engine.expert_parallel=4",
+    )
     assert refused(*words) == {}
     keys = native(compose([*words]))
-    extra = {name: keys[f"{ENGINE}.engine_init_kwargs.{name}"] for name in ("quantization", "kv_cache_dtype")}
-    assert (extra, keys[f"{ENGINE}.expert_parallel_size"]) == ({"quantization": "fp8", "kv_cache_dtype": "fp8"}, 4)
+    extra = {
+        name: keys[f"{ENGINE}.engine_init_kwargs.{name}"]
+        for name in ("quantization", "kv_cache_dtype")
+    }
+    assert (extra, keys[f"{ENGINE}.expert_parallel_size"]) == (
+        {"quantization": "fp8", "kv_cache_dtype": "fp8"},
+        4,
+    )
     plain = native(compose([*EXPERTS, *SKYRL]))
     assert f"{ENGINE}.engine_init_kwargs.quantization" not in plain
     assert (plain[f"{ENGINE}.expert_parallel_size"], plain["trainer.mtp.enabled"]) == (1, False)
     heads = native(compose([*HEADS, *SKYRL, MTP]))
     assert (heads["trainer.mtp.enabled"], heads["trainer.mtp.num_speculative_tokens"]) == (True, 3)
-    known = {name for name in heads if name.startswith(("trainer.mtp.", f"{ENGINE}.")) and "init_kwargs" not in name}
+    known = {
+        name
+        for name in heads
+        if name.startswith(("trainer.mtp.", f"{ENGINE}.")) and "init_kwargs" not in name
+    }
     assert known <= set(catalog()["fields"])
 
 
@@ -58,9 +78,14 @@ def test_slimes_engines_load_the_model_with_fp8_weights_and_training_the_other()
     words = (*DENSE, "backend=slime", *FP8, twin)
     assert refused(*words) == {}
     flags = train_flags(compose([*words]), PLACES)
-    assert (flags["--hf-checkpoint"], flags["--ref-load"]) == (("Org/Model-FP8",), ("Qwen/Qwen3-4B",))
+    assert (flags["--hf-checkpoint"], flags["--ref-load"]) == (
+        ("Org/Model-FP8",),
+        ("Qwen/Qwen3-4B",),
+    )
     # Half of the bytes of the engine's linear layers are left.
-    plain, cheap = (estimate(compose([*DENSE, "backend=slime", *more])) for more in ((CORRECTED,), (*FP8, twin)))
+    plain, cheap = (
+        estimate(compose([*DENSE, "backend=slime", *more])) for more in ((CORRECTED,), (*FP8, twin))
+    )
     assert cheap.kv_room > plain.kv_room
     assert "backend.engine.quantized_model" in refused(*DENSE, *SKYRL, *FP8, twin)
     with pytest.raises(XpError, match="quantized_model is for quantization=fp8"):
@@ -72,7 +97,10 @@ def test_trls_server_gets_its_arguments() -> None:
     assert refused(*words) == {}
     spec = compose([*words])
     arguments = " ".join(vllm_server(spec, 4, takes_weights=True).arguments)
-    assert "--quantization fp8 --kv-cache-dtype fp8 --enable-expert-parallel --speculative-config" in arguments
+    assert (
+        "--quantization fp8 --kv-cache-dtype fp8 --enable-expert-parallel --speculative-config"
+        in arguments
+    )
     draft = {"method": "draft_model", "model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 3}
     assert json.dumps(draft) in vllm_server(spec, 4, takes_weights=True).arguments
     evaluation = " ".join(vllm_server(spec, 4, takes_weights=False).arguments)
@@ -83,7 +111,9 @@ def test_trls_server_gets_its_arguments() -> None:
 
 
 def test_sglang_of_an_evaluation_gets_them_too() -> None:
-    arguments = " ".join(sglang_arguments(compose([*EXPERTS, *SERVER, *FP8, "backend.engine.expert_parallel=4"])))
+    arguments = " ".join(
+        sglang_arguments(compose([*EXPERTS, *SERVER, *FP8, "backend.engine.expert_parallel=4"]))
+    )
     assert "--quantization fp8 --kv-cache-dtype fp8_e4m3 --ep-size 4" in arguments
 
 
@@ -113,21 +143,41 @@ def test_fp8_halves_the_linear_layers_and_the_cache() -> None:
 
 
 def test_a_draft_is_counted_from_its_config(tmp_path: Path) -> None:
-    small = {"model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16}
-    small |= {"num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151_936}
-    config: dict[str, Any] = {**small, "tie_word_embeddings": True, "architectures": ["Qwen3ForCausalLM"]}
+    small = {
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+    }
+    small |= {
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 3072,
+        "vocab_size": 151_936,
+    }
+    config: dict[str, Any] = {
+        **small,
+        "tie_word_embeddings": True,
+        "architectures": ["Qwen3ForCausalLM"],
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     draft = f"backend.engine.speculative={{method: draft, model: {tmp_path}, num_tokens: 3}}"
     (before, of_token), (after, of_both) = room(), room(draft)
     # Qwen3-0.6B: 596,049,920 parameters, as published; its cache is of 28 layers.
     assert (before - after, of_both - of_token) == (pytest.approx(2 * 596_049_920), 2 * 28 * CACHE)
     unknown = DRAFT.replace("Qwen/Qwen3-0.6B", "Org/Unknown")
-    assert [line for line in memory_lines(compose([*DENSE, *SERVER, unknown])) if "draft not counted" in line]
+    assert [
+        line
+        for line in memory_lines(compose([*DENSE, *SERVER, unknown]))
+        if "draft not counted" in line
+    ]
 
 
 def test_the_heads_and_divided_experts_are_counted() -> None:
     def of_glm(*words: str) -> float:
-        return estimate(compose([*HEADS, *SKYRL, "backend.engine.tensor_parallel=8", *words])).kv_room
+        return estimate(
+            compose([*HEADS, *SKYRL, "backend.engine.tensor_parallel=8", *words])
+        ).kv_room
 
     # GLM-4.5-Air: hidden 4096, 96 query and 8 key-value heads of 128 with biases, a router, 128 experts of 1408 and one
     # that all tokens pass.
@@ -142,5 +192,6 @@ def test_the_heads_and_divided_experts_are_counted() -> None:
     assert whole - split == pytest.approx(2 * experts / 2)
     fp8 = estimate(compose([*words, "backend.engine.expert_parallel=4", FP8[0]])).kv_room
     assert fp8 - whole == pytest.approx(
-        experts / 2 + 48 * (2048 * (32 + 8) * 128 + 32 * 128 * 2048 + 2 * 128 + 2048 * 128 + 2 * 2048)
+        experts / 2
+        + 48 * (2048 * (32 + 8) * 128 + 32 * 128 * 2048 + 2 * 128 + 2048 * 128 + 2 * 2048)
     )

@@ -23,7 +23,11 @@ from xp.run_records.sweep import spec_digest
 
 DATED = sorted(file.stem for file in folder().glob("*.jinja") if CLOCK in file.read_text())
 TEMPLATES = {
-    **{name: (folder() / f"{name}.jinja").read_text() for name in DATED if not name.endswith("_training")},
+    **{
+        name: (folder() / f"{name}.jinja").read_text()
+        for name in DATED
+        if not name.endswith("_training")
+    },
     "unconditional": "{{ strftime_now('%d %b %Y') }}{% for m in messages %}<s>{{ m.content }}<|im_end|>{% endfor %}",
 }
 ASKED = [Message(role="user", content="Which day is it?")]
@@ -50,10 +54,15 @@ def test_a_pinned_date_renders_what_transformers_renders_on_that_day(
     digest = chat.digest()
     served = small_tokenizer(with_date(TEMPLATES[name], "2026-11-27"), "<|im_end|>")
     on_day(28, monkeypatch)
-    assert tokenizer.apply_chat_template(ASKED, add_generation_prompt=True, tokenize=False) != expected
+    assert (
+        tokenizer.apply_chat_template(ASKED, add_generation_prompt=True, tokenize=False) != expected
+    )
     assert chat.rendered(ASKED, "[]") == expected
     assert served.apply_chat_template(ASKED, add_generation_prompt=True, tokenize=False) == expected
-    assert (ChatTokens(tokenizer, model).digest(), chat.ends) == (digest, ChatTokens(tokenizer, model).ends)
+    assert (ChatTokens(tokenizer, model).digest(), chat.ends) == (
+        digest,
+        ChatTokens(tokenizer, model).ends,
+    )
     assert ChatTokens(tokenizer, chat_model(chat_template={CLOCK: "2026-11-28"})).digest() != digest
 
 
@@ -81,7 +90,12 @@ def model(tmp_path: Path) -> Path:
 def test_a_plan_pins_the_date_and_a_resume_keeps_it(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["model=hf", f"model.path={model}", "model.dtype=float32", f"outputs={tmp_path / 'outputs'}"]
+    words = [
+        "model=hf",
+        f"model.path={model}",
+        "model.dtype=float32",
+        f"outputs={tmp_path / 'outputs'}",
+    ]
     monkeypatch.setattr("xp.composition.model.date", FirstDay)
     first = compose(words)
     assert first.model.chat_template == {CLOCK: "2026-11-27"}
@@ -95,7 +109,9 @@ def test_a_plan_pins_the_date_and_a_resume_keeps_it(
     (run / "spec.yaml").write_text(to_yaml(first))
     assert spec_to_resume(str(run), []).spec.model.chat_template == {CLOCK: "2026-11-27"}
 
-    assert compose([*words, f"model.chat_template.{CLOCK}=2020-02-29"]).model.chat_template == {CLOCK: "2020-02-29"}
+    assert compose([*words, f"model.chat_template.{CLOCK}=2020-02-29"]).model.chat_template == {
+        CLOCK: "2020-02-29"
+    }
     with pytest.raises(XpError, match=rf"{CLOCK}=2026-02-29: expected a date"):
         compose([*words, f"model.chat_template.{CLOCK}=2026-02-29"])
     assert CLOCK in compose(["model=gpt-oss-20b", "hardware=h100x8"]).model.chat_template

@@ -56,7 +56,9 @@ def test_a_file_is_read_back_as_the_value_that_was_written() -> None:
         ("several", [{}], "several.0.names: "),
     ],
 )
-def test_a_value_of_another_type_and_an_unknown_field_are_named(place: str, value: Any, told: str) -> None:
+def test_a_value_of_another_type_and_an_unknown_field_are_named(
+    place: str, value: Any, told: str
+) -> None:
     text = json.dumps({**json.loads(WHOLE.to_json()), place: value})
     with pytest.raises(ValueError, match="^" + told):
         Outer.from_json(text)

@@ -29,13 +29,20 @@ from xp.testing.jobs import DEADLINE_S
 
 RUNS = (Column("run", 0), Column("status", 1), Column("reward", 2), Column("note", 3))
 ROWS = [
-    {"run": "whodunit_mini-20261122-054017-a1b2", "status": "succeeded", "reward": 0.5, "note": "n" * 80},
+    {
+        "run": "whodunit_mini-20261122-054017-a1b2",
+        "status": "succeeded",
+        "reward": 0.5,
+        "note": "n" * 80,
+    },
     {"run": "echo-20261122-054017-c3d4", "status": "running", "reward": None, "note": "a\tb"},
 ]
 ACTIONS = [name for name in build()[1] if " " in name]
 
 
-@pytest.mark.parametrize("words", ["plan", "env.train.num_tasks=3", "runs list", "-m seed=1,2", "tasks verify"])
+@pytest.mark.parametrize(
+    "words", ["plan", "env.train.num_tasks=3", "runs list", "-m seed=1,2", "tasks verify"]
+)
 def test_a_working_directory_that_was_deleted_is_one_clear_message(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -54,7 +61,9 @@ def test_commands_and_actions_are_few() -> None:
 
 
 @pytest.mark.parametrize("words", INSTEAD)
-def test_a_word_that_is_no_command_names_the_command_for_it(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_word_that_is_no_command_names_the_command_for_it(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*words.split(), "x"]) == ExitCode.CONFIG
     assert f"use `python -m xp {INSTEAD[words]}`" in capsys.readouterr().err
 
@@ -95,14 +104,18 @@ def test_a_long_line_is_broken_on_a_terminal_alone(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("words", COMMANDS)
-def test_help_fits_80_columns(words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_fits_80_columns(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit):
         main([words, "--help"])
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_groups_are_listed_by_the_help_of_xp_and_by_options_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_groups_are_listed_by_the_help_of_xp_and_by_options_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for words in ("--help", "plan --help", "prepare --help"):
         with pytest.raises(SystemExit):
             main(words.split())
@@ -128,7 +141,11 @@ def test_what_is_explained_is_json_on_request(capsys: pytest.CaptureFixture[str]
     assert "reward/avg_raw_reward" in {row["metric"] for row in json.loads(capsys.readouterr().out)}
     assert main(["explain", "training.group_size", "clip_fraction", "--json"]) == 0
     metric, key = json.loads(capsys.readouterr().out)
-    assert (metric["metric"], key["key"], key["value"]) == ("training/clip_fraction", "training.group_size", 8)
+    assert (metric["metric"], key["key"], key["value"]) == (
+        "training/clip_fraction",
+        "training.group_size",
+        8,
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,16 +158,27 @@ def test_what_is_explained_is_json_on_request(capsys: pytest.CaptureFixture[str]
         ("xp tasks show a", "abc"),
     ],
 )
-def test_the_tabulator_key_completes_options_and_keys(line: str, wanted: str, tmp_path: Path) -> None:
+def test_the_tabulator_key_completes_options_and_keys(
+    line: str, wanted: str, tmp_path: Path
+) -> None:
     answer = tmp_path / "answer"
     for file in ("runs/run-1/run.json", "tasks/abc/manifest.json"):
         (tmp_path / "outputs" / file).parent.mkdir(parents=True)
         (tmp_path / "outputs" / file).write_text("{}")
     path = str(Path(__file__).parents[2])
     asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "COMP_LINE": line}
-    asked |= {"COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SHELL": "fish", "PYTHONPATH": path}
+    asked |= {
+        "COMP_POINT": str(len(line)),
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_SHELL": "fish",
+        "PYTHONPATH": path,
+    }
     subprocess.run(
-        [sys.executable, "-m", "xp"], env={**os.environ, **asked}, check=False, timeout=DEADLINE_S, cwd=tmp_path
+        [sys.executable, "-m", "xp"],
+        env={**os.environ, **asked},
+        check=False,
+        timeout=DEADLINE_S,
+        cwd=tmp_path,
     )
     assert wanted in answer.read_text()
 
@@ -174,7 +202,10 @@ BIN = (sys.executable, "-m", "xp")
     ids=" ".join,
 )
 def test_a_command_whose_product_is_its_output_says_that_it_is_incomplete(
-    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     codes = {}
@@ -192,7 +223,9 @@ def test_a_command_whose_product_is_its_output_says_that_it_is_incomplete(
 
 def test_what_an_encoding_does_not_have_is_written_out() -> None:
     environ = os.environ | {"PYTHONIOENCODING": "ascii"}
-    done = subprocess.run([*BIN, "plan"], capture_output=True, text=True, timeout=DEADLINE_S, env=environ)
+    done = subprocess.run(
+        [*BIN, "plan"], capture_output=True, text=True, timeout=DEADLINE_S, env=environ
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "whodunit_mini \\xb7 tiny" in done.stdout
 
@@ -220,8 +253,12 @@ def test_an_outputs_root_in_quotes_is_the_same_for_every_command() -> None:
         assert outputs_of([word]) == Path("/a b/c")
 
 
-@pytest.mark.skipif(not Path(sys.executable).with_name("xp").is_file(), reason="xp is not installed as a program")
-def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    not Path(sys.executable).with_name("xp").is_file(), reason="xp is not installed as a program"
+)
+def test_the_program_finds_modules_of_the_working_directory_as_python_m_does(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "guess.py").write_text("class Guess:\n    pass\n")
     words = ["plan", "--json", "env=openreward", "env.serve=guess:Guess"]
     plans = []
@@ -254,7 +291,12 @@ def test_the_code_of_the_work_remains_without_output(
 
     monkeypatch.setattr("xp.cli.run_plans.run_plan", fail)
     monkeypatch.setattr("xp.doctor.template.check_template_on_tasks", lambda _: None)
-    with lost_stream(kind) as out, lost_stream(kind) as err, redirect_stdout(out), redirect_stderr(err):
+    with (
+        lost_stream(kind) as out,
+        lost_stream(kind) as err,
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
         words = ["prepare", "-m", "env=echo", "seed=1,2", f"outputs={tmp_path}"]
         assert main(words) == ExitCode.UNHEALTHY
 

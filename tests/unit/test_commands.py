@@ -14,19 +14,27 @@ ROOMS = ("algorithm", "command_line", "env", "machine", "secrets", "spec")
 
 
 def check_command(
-    code: int, command: str, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    code: int,
+    command: str,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
     assert main(shlex.split(command)) == code
     captured = capsys.readouterr()
     printed = captured.out + captured.err
     must_not = [word.removeprefix("! ") for word in words if word.startswith("! ")]
-    assert [word for word in words if word not in printed and not word.startswith("! ")] == [], printed
+    assert [word for word in words if word not in printed and not word.startswith("! ")] == [], (
+        printed
+    )
     assert [word for word in must_not if word in printed] == [], printed
     assert "Traceback" not in printed
 
 
-@pytest.mark.parametrize(("code", "command", "words"), [case for room in ROOMS for case in table(room)])
+@pytest.mark.parametrize(
+    ("code", "command", "words"), [case for room in ROOMS for case in table(room)]
+)
 def test_a_command_prints_the_words_that_a_person_needs(
     code: int,
     command: str,

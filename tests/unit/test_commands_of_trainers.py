@@ -10,8 +10,14 @@ from tests.unit.test_commands import check_command
 ROOMS = ("engine", "skyrl", "slime", "training", "trl")
 
 
-@pytest.mark.parametrize(("code", "command", "words"), [case for room in ROOMS for case in table(room)])
+@pytest.mark.parametrize(
+    ("code", "command", "words"), [case for room in ROOMS for case in table(room)]
+)
 def test_a_command_prints_the_words_that_a_person_needs(
-    code: int, command: str, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    code: int,
+    command: str,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     check_command(code, command, words, capsys, monkeypatch)

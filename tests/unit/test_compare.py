@@ -19,7 +19,17 @@ from xp.errors import ExitCode, XpError
 from xp.evaluation.ranking import sentence, settings_of
 from xp.report.comparison import _pairs
 from xp.run_records.held_out import HeldOutResult
-from xp.run_records.leaderboard import PLAIN, RunRow, _basis, _place, differing, head, leaderboard, readable, text
+from xp.run_records.leaderboard import (
+    PLAIN,
+    RunRow,
+    _basis,
+    _place,
+    differing,
+    head,
+    leaderboard,
+    readable,
+    text,
+)
 from xp.run_records.named import named_runs
 from xp.run_records.record import RunStatus
 
@@ -43,13 +53,18 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_only_keys_that_differ_are_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_keys_that_differ_are_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for run, rate, after in (("low", "1e-4", 0.5), ("high", "1e-3", 0.9)):
         leave(tmp_path, run, after, f"{RATE}={rate}")
     head, first, second, _ = shown(capsys, f"outputs={tmp_path}")
     cells = [line.split("\t") for line in (head, first, second)]
     assert cells[0][:3] == ["run", "after", RATE]
-    assert [line[:3] for line in cells[1:]] == [["high", "0.900", "0.001"], ["low", "0.500", "0.0001"]]
+    assert [line[:3] for line in cells[1:]] == [
+        ["high", "0.900", "0.001"],
+        ["low", "0.500", "0.0001"],
+    ]
     assert sum(name.startswith(("training.", "evaluation.", "env.")) for name in cells[0]) == 1
     csv = shown(capsys, "--csv", f"outputs={tmp_path}")
     assert csv[0].endswith(RATE)
@@ -65,11 +80,17 @@ def test_environments_are_ranked_apart(tmp_path: Path, capsys: pytest.CaptureFix
     assert [line.split("\t")[0] for line in lines if "\t" in line] == ["run", "a", "run", "c", "b"]
 
 
-def test_runs_are_named_by_a_beginning_or_a_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_named_by_a_beginning_or_a_pattern(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for run in ("sweep-1", "sweep-2", "other", "sweep"):
         leave(tmp_path, run, 0.5)
     every = ("other", "sweep", "sweep-1", "sweep-2")
-    for words, meant in ((["sweep-"], every[2:]), (["*-2", "other"], ("sweep-2", "other")), (["sweep"], every[1:2])):
+    for words, meant in (
+        (["sweep-"], every[2:]),
+        (["*-2", "other"], ("sweep-2", "other")),
+        (["sweep"], every[1:2]),
+    ):
         assert [run.name for run in named_runs(tmp_path, words, takes_several=True)] == [*meant]
     assert [run.name for run in named_runs(tmp_path, [], takes_several=True)] == [*every]
     assert main(["runs", "compare", "swep-1", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
@@ -114,23 +135,37 @@ def test_rewards_that_are_not_on_one_scale_are_neither_ranked_nor_compared(
         scored_by(run, **own)
     _, first, second, verdict = shown(capsys, f"outputs={tmp_path}")
     assert [first.split("\t")[0], second.split("\t")[0]] == ["plain", "twice"]
-    assert verdict == f"not ranked, without a verdict: the rewards are not on one scale, since {reason}"
-    assert json.loads("\n".join(shown(capsys, "--json", f"outputs={tmp_path}")))[0]["incomparable"] == reason
+    assert (
+        verdict
+        == f"not ranked, without a verdict: the rewards are not on one scale, since {reason}"
+    )
+    assert (
+        json.loads("\n".join(shown(capsys, "--json", f"outputs={tmp_path}")))[0]["incomparable"]
+        == reason
+    )
     assert reason.replace('"', '""') in "\n".join(shown(capsys, "--csv", f"outputs={tmp_path}"))
-    assert main(["runs", "compare", "plain", "twice", "--paired", f"outputs={tmp_path}"]) == ExitCode.PLAN
+    assert (
+        main(["runs", "compare", "plain", "twice", "--paired", f"outputs={tmp_path}"])
+        == ExitCode.PLAN
+    )
     text = capsys.readouterr().err
     assert "their rewards are not on one scale" in text
     assert reason.removesuffix(" differs") in text
     assert _pairs([plain, other])[0] == []
 
 
-def test_runs_on_other_tasks_are_not_ranked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_on_other_tasks_are_not_ranked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, contents in (("one", "abc"), ("other", "abd")):
         run = leave(tmp_path, name, 0.5)
         with_tasks(run, [1.0, 0.0, 0.5], contents)
         scored_by(run, 0.5)
     verdict = shown(capsys, f"outputs={tmp_path}")[-1]
-    assert verdict == "not ranked, without a verdict: the rewards are not on one scale, since the held-out tasks differ"
+    assert (
+        verdict
+        == "not ranked, without a verdict: the rewards are not on one scale, since the held-out tasks differ"
+    )
 
 
 def test_settings_are_paired_by_seed_and_adjusted_by_the_value_before_training(
@@ -147,7 +182,9 @@ def test_settings_are_paired_by_seed_and_adjusted_by_the_value_before_training(
         f"{RATE}=0.001\t0.630\t0.006\t4",
         f"{RATE}=0.0001\t0.575\t0.004\t4",
     ]
-    assert lines[-1].startswith(f"{RATE}=0.001 is highest with 0.630, adjusted by the values before training. ")
+    assert lines[-1].startswith(
+        f"{RATE}=0.001 is highest with 0.630, adjusted by the values before training. "
+    )
     assert lines[-1].endswith("on 4 seeds.")
     assert f"{RATE}=0.001 is better than {RATE}=0.0001 by 0.055" in lines[-1]
 
@@ -158,14 +195,20 @@ def test_tasks_of_one_name_and_another_content_are_not_paired(
     one, other = leave(tmp_path, "one", 0.5), leave(tmp_path, "other", 0.6)
     with_tasks(one, [1.0, 0.0] * 3, "abcdef")
     with_tasks(other, [0.0, 1.0] * 3, "aBCDEf")
-    assert main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"]) == ExitCode.PLAN
+    assert (
+        main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"])
+        == ExitCode.PLAN
+    )
     told = capsys.readouterr().err
     assert "one and other: 4 tasks have another content under the same name" in told
     assert "e/test/1, e/test/2, e/test/3 and 1 more" in told
     assert "python -m xp eval run=one,other" in told
     assert _pairs([one, other])[0] == []
     with_tasks(other, [0.0, 1.0] * 3, "aBCDef")
-    assert main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"]) == ExitCode.PLAN
+    assert (
+        main(["runs", "compare", "one", "other", "--paired", f"outputs={tmp_path}"])
+        == ExitCode.PLAN
+    )
     told = capsys.readouterr().err
     assert "3 tasks have another content under the same name" in told
     assert "e/test/3 and" not in told
@@ -175,7 +218,9 @@ def test_tasks_of_one_name_and_another_content_are_not_paired(
     assert not any("content" in line for line in lines)
 
 
-def test_a_long_value_is_cut_in_a_table_and_whole_in_csv(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_long_value_is_cut_in_a_table_and_whole_in_csv(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     prompt = "be brief " * 1000
     leave(tmp_path, "a", 0.9)
     leave(tmp_path, "b", 0.1, f"env.system_prompt='{prompt}'")
@@ -197,7 +242,9 @@ def with_member(run: Path, name: str) -> None:
     (run / "attempt_1/plan.json").write_text(json.dumps({"spec": value}))
 
 
-def test_a_name_of_a_run_forges_no_row_and_no_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_of_a_run_forges_no_row_and_no_formula(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with_member(leave(tmp_path, "a", 0.9), FORGED)
     with_member(leave(tmp_path, "b", 0.1), FORMULA)
     markdown = shown(capsys, "--markdown", f"outputs={tmp_path}")
@@ -205,13 +252,17 @@ def test_a_name_of_a_run_forges_no_row_and_no_formula(tmp_path: Path, capsys: py
     assert {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in markdown} == {len(PLAIN) + 1}
     assert "<img" not in "".join(markdown)
     assert "](" not in "".join(markdown)
-    table = list(csv.DictReader(shown(capsys, "--csv", f"outputs={tmp_path}")[-1:], fieldnames=PLAIN))
+    table = list(
+        csv.DictReader(shown(capsys, "--csv", f"outputs={tmp_path}")[-1:], fieldnames=PLAIN)
+    )
     assert table[0]["env"] == f"'{FORMULA}"
     plain = shown(capsys, f"outputs={tmp_path}")
     assert [line for line in plain if line.startswith("|")] == []
 
 
-def row(run: str, seed: int | None, before: float | None, after: float | None, **fields: Any) -> RunRow:
+def row(
+    run: str, seed: int | None, before: float | None, after: float | None, **fields: Any
+) -> RunRow:
     return RunRow(run, seed=seed, before=before, after=after, **fields)
 
 
@@ -229,12 +280,16 @@ def test_a_setting_has_the_rewards_of_each_of_its_seeds() -> None:
     assert (high.label, low.label) == ("model=m1", "model=m2")
     assert high.rewards == {1: pytest.approx([0.6, 0.6]), 0: pytest.approx([0.0])}
     assert [*high.seeds, high.mean, low.mean] == pytest.approx([0.6, 0.0, 0.3, 0.3])
-    best, worst = settings_of([row("a", 1, None, 0.2, differs={"k": 1}), row("b", 1, 0.1, 0.5, differs={"k": 2})])
+    best, worst = settings_of(
+        [row("a", 1, None, 0.2, differs={"k": 1}), row("b", 1, 0.1, 0.5, differs={"k": 2})]
+    )
     assert [(one.label, one.rewards, one.stderr) for one in (best, worst)] == [
         ("k=2", {1: [0.5]}, None),
         ("k=1", {1: [0.2]}, None),
     ]
-    assert [one.label for one in settings_of([row("a", 1, 0.0, 0.1), row("b", 2, 0.0, 0.1)])] == ["a"]
+    assert [one.label for one in settings_of([row("a", 1, 0.0, 0.1), row("b", 2, 0.0, 0.1)])] == [
+        "a"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -247,10 +302,19 @@ def test_a_setting_has_the_rewards_of_each_of_its_seeds() -> None:
     ],
 )
 def test_seeds_of_one_spec_have_an_interval(
-    tmp_path: Path, rewards: tuple[float, ...], limits: tuple[float | None, float | None], interval: str
+    tmp_path: Path,
+    rewards: tuple[float, ...],
+    limits: tuple[float | None, float | None],
+    interval: str,
 ) -> None:
     rows = [
-        row(f"r{seed}", seed, None, after, result=HeldOutResult(after, None, 1, 0, 0.0, 1.0, 1, limits=limits))
+        row(
+            f"r{seed}",
+            seed,
+            None,
+            after,
+            result=HeldOutResult(after, None, 1, 0, 0.0, 1.0, 1, limits=limits),
+        )
         for seed, after in enumerate(rewards)
     ]
     line = f"{len(rewards)} seeds of one spec: mean held-out reward 0.500, {interval}"
@@ -266,8 +330,13 @@ def test_one_seed_is_compared_task_by_task_without_an_adjustment(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for run, rate, after in (("low", "1e-4", 0.5), ("high", "1e-3", 0.9)):
-        with_tasks(leave(tmp_path, run, after, f"{RATE}={rate}"), [after - number / 100 for number in range(6)])
-    start = f"{RATE}=0.001 is highest with 0.875. {RATE}=0.001 is better than {RATE}=0.0001 by 0.400"
+        with_tasks(
+            leave(tmp_path, run, after, f"{RATE}={rate}"),
+            [after - number / 100 for number in range(6)],
+        )
+    start = (
+        f"{RATE}=0.001 is highest with 0.875. {RATE}=0.001 is better than {RATE}=0.0001 by 0.400"
+    )
     line = shown(capsys, f"outputs={tmp_path}")[-1]
     assert line.startswith(start)
     assert line.endswith(" on 6 tasks.")
@@ -283,20 +352,29 @@ def test_settings_on_few_or_no_common_seeds_have_no_better_one(tmp_path: Path) -
 
     start = "mean held-out rewards are 0.300 to 0.500"
     assert (
-        sentence(tmp_path, rows((1, 2))) == f"{start}, without further statistics: no seed of k=a was run with k=b too"
+        sentence(tmp_path, rows((1, 2)))
+        == f"{start}, without further statistics: no seed of k=a was run with k=b too"
     )
     few = "No difference between k=a and k=b was shown: all 2 seeds differ alike, and 6 such seeds would show it."
     seeds = ((1, 1), (2, 2), (3, 4))
     for some in (seeds, seeds[:2]):
-        assert sentence(tmp_path, rows(*some)) == f"{start}, adjusted by the values before training. {few}"
+        assert (
+            sentence(tmp_path, rows(*some))
+            == f"{start}, adjusted by the values before training. {few}"
+        )
     assert sentence(tmp_path, [*rows(*seeds, before=None), *rows(*seeds)]) == f"{start}. {few}"
 
 
 def result(
-    scoring: dict[str, Any] | None, passes: float | None = 0.5, tasks: str | None = "t", threshold: float = 1.0
+    scoring: dict[str, Any] | None,
+    passes: float | None = 0.5,
+    tasks: str | None = "t",
+    threshold: float = 1.0,
 ) -> HeldOutResult:
     record = None if scoring is None else {"guess": SCORING | scoring}
-    return HeldOutResult(0.5, None, 1, 0, 0.0, threshold, 1, env_pass_share=passes, tasks=tasks, scoring=record)
+    return HeldOutResult(
+        0.5, None, 1, 0, 0.0, threshold, 1, env_pass_share=passes, tasks=tasks, scoring=record
+    )
 
 
 REWARD_FN = 'env.reward_fn (null or {"rewards:twice": 1.0})'
@@ -313,13 +391,25 @@ REDUCTION = 'env.reward.reduction ("sum" or "max")'
         (result({}), result(TWICE), "passes", f"{REWARD_FN} differs"),
         (result({}), result(TWICE, passes=None), "nothing", f"{REWARD_FN} differs"),
         (result({}), result(TWICE, threshold=0.5), "nothing", f"{REWARD_FN} differs"),
-        (result({}), result(TWICE, tasks="u"), "nothing", f"{REWARD_FN} and the held-out tasks differ"),
+        (
+            result({}),
+            result(TWICE, tasks="u"),
+            "nothing",
+            f"{REWARD_FN} and the held-out tasks differ",
+        ),
         (result({}), result({}, tasks="u"), "nothing", "the held-out tasks differ"),
         (result({}), result({"env.reward.reduction": "max"}), "nothing", f"{REDUCTION} differs"),
-        (result({}), result(TWICE | {"env.reward.reduction": "max"}), "nothing", f"{REWARD_FN} and {REDUCTION} differ"),
+        (
+            result({}),
+            result(TWICE | {"env.reward.reduction": "max"}),
+            "nothing",
+            f"{REWARD_FN} and {REDUCTION} differ",
+        ),
     ],
 )
-def test_what_runs_are_ranked_by(first: HeldOutResult, second: HeldOutResult | None, basis: str, reason: str) -> None:
+def test_what_runs_are_ranked_by(
+    first: HeldOutResult, second: HeldOutResult | None, basis: str, reason: str
+) -> None:
     found = _basis([row("a", 1, None, 0.5, result=first), row("b", 2, None, 0.5, result=second)])
     assert (found[0], set(found[1].split(" and "))) == (basis, set(reason.split(" and ")))
 
@@ -339,7 +429,9 @@ def test_the_best_is_first_and_runs_without_a_result_are_last() -> None:
     assert [one.run for one in sorted(unranked, key=_place)] == ["a", "b", "low", "zero", "none"]
 
 
-def test_a_run_that_cannot_be_read_is_last_in_a_list_and_an_error_by_its_name(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_read_is_last_in_a_list_and_an_error_by_its_name(
+    tmp_path: Path,
+) -> None:
     for run in ("a", "b", "c"):
         leave(tmp_path, run, 0.5)
     for run, content in (("a", "{}"), ("b", "")):
@@ -380,7 +472,13 @@ def test_a_table_has_rounded_and_short_values() -> None:
     assert readable(rows[1], names) == ["b", "0.500", "-", "-", "-", "-"]
 
 
-SPEC = {"seed": 1, "outputs": "x", "training": {"rate": 1.0}, "model": {"name": "m", "lora": None}, "env": {"a": [1]}}
+SPEC = {
+    "seed": 1,
+    "outputs": "x",
+    "training": {"rate": 1.0},
+    "model": {"name": "m", "lora": None},
+    "env": {"a": [1]},
+}
 
 
 @pytest.mark.parametrize(
@@ -390,14 +488,22 @@ SPEC = {"seed": 1, "outputs": "x", "training": {"rate": 1.0}, "model": {"name": 
         ({"seed": 2, "outputs": "y", "launcher": {"name": "z"}}, [{}, {}]),
         ({"training": {"rate": 2.0}}, [{"training.rate": 1.0}, {"training.rate": 2.0}]),
         ({"training": {"rate": 1.0, "new": 3}}, [{"training.new": None}, {"training.new": 3}]),
-        ({"model": {"name": "m", "lora": {"rank": 8}}}, [{"model.lora.rank": None}, {"model.lora.rank": 8}]),
+        (
+            {"model": {"name": "m", "lora": {"rank": 8}}},
+            [{"model.lora.rank": None}, {"model.lora.rank": 8}],
+        ),
         # With another model, its other keys follow.
         ({"model": {"name": "n", "lora": {"rank": 8}}}, [{}, {}]),
         ({"env": {"a": [2]}}, [{"env.a": [1]}, {"env.a": [2]}]),
-        ({"env": {"a": {"b": 1}}}, [{"env.a": [1], "env.a.b": None}, {"env.a": {"b": 1}, "env.a.b": 1}]),
+        (
+            {"env": {"a": {"b": 1}}},
+            [{"env.a": [1], "env.a.b": None}, {"env.a": {"b": 1}, "env.a.b": 1}],
+        ),
     ],
 )
-def test_keys_that_decide_nothing_do_not_differ(changes: dict[str, Any], values: list[dict[str, Any]]) -> None:
+def test_keys_that_decide_nothing_do_not_differ(
+    changes: dict[str, Any], values: list[dict[str, Any]]
+) -> None:
     assert differing([SPEC, SPEC | changes]) == values
     assert differing([SPEC]) == [{}]
     assert differing([]) == []

@@ -41,7 +41,10 @@ FRAMES = {
     "harbor": ["env.target=/my/tasks"],
     "harness": ["env.target=/my/tasks", "env.options.command=agent --task {prompt_file}"],
     "openenv": ["env.target=http://127.0.0.1:8000", "env.rows=my_pkg:tasks.jsonl"],
-    **{f"openenv_{name}": ["env.target=http://127.0.0.1:8000"] for name in ("atari", "finrl", "openspiel", "sumo_rl")},
+    **{
+        f"openenv_{name}": ["env.target=http://127.0.0.1:8000"]
+        for name in ("atari", "finrl", "openspiel", "sumo_rl")
+    },
     "hf": ["model.path=Org/Name"],
     "custom": ["algorithm.advantage_fn=my_pkg.algorithms:mine"],
     "opd": ["algorithm.distill.teacher=Org/Teacher"],
@@ -51,7 +54,9 @@ FRAMES = {
 
 
 @pytest.mark.parametrize(("group", "option"), [(g, o) for g in GROUPS for o in options(g)])
-def test_every_option_of_every_group_composes(group: str, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_of_every_group_composes(
+    group: str, option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     given = FRAMES.get(option, []) if group in ("env", "algorithm", "model", "launcher") else []
     assert to_yaml(compose([f"{group}={option}", *given]))
@@ -71,7 +76,9 @@ def test_the_resolved_spec_survives_yaml() -> None:
 
 def test_a_users_option_may_live_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "env").mkdir()
-    (tmp_path / "env" / "mine.yaml").write_text("defaults: [_base, _self_]\nserve: my_pkg.envs:Mine\n")
+    (tmp_path / "env" / "mine.yaml").write_text(
+        "defaults: [_base, _self_]\nserve: my_pkg.envs:Mine\n"
+    )
     assert compose(["env=mine"], [tmp_path]).env.members["mine"].serve == "my_pkg.envs:Mine"
 
 
@@ -123,7 +130,10 @@ def test_two_environments_make_a_mix(tmp_path: Path) -> None:
         "defaults:\n  - /env@members.mini: whodunit_mini\n  - /env@members.echo: echo\n  - _self_\n"
     )
     spec = compose(["env=both", "env.members.echo.weight=0.5"], [tmp_path])
-    assert {name: member.weight for name, member in spec.env.members.items()} == {"mini": 1.0, "echo": 0.5}
+    assert {name: member.weight for name, member in spec.env.members.items()} == {
+        "mini": 1.0,
+        "echo": 0.5,
+    }
 
 
 def test_a_sweep_is_the_product_of_its_values() -> None:
@@ -164,9 +174,15 @@ def test_every_default_has_a_comment_above_it() -> None:
 
 def test_files_are_read_as_omegaconf_reads_them(tmp_path: Path) -> None:
     more = tmp_path / "more.yaml"
-    more.write_text("a: 1_000\nb: 1e3\nc: 2026-01-01\nd: 1:30\ne: yes\nf: .5\ng: 0o10\nh: !!float 3\ni: ~\n")
+    more.write_text(
+        "a: 1_000\nb: 1e3\nc: 2026-01-01\nd: 1:30\ne: yes\nf: .5\ng: 0o10\nh: !!float 3\ni: ~\n"
+    )
     files = [*(ROOT / "conf").rglob("*.yaml"), *(ROOT / "recipes").glob("*.yaml"), more]
-    differ = [file for file in files if read_once(file, 0)[1] != yaml.load(file.read_text(), Loader=get_yaml_loader())]
+    differ = [
+        file
+        for file in files
+        if read_once(file, 0)[1] != yaml.load(file.read_text(), Loader=get_yaml_loader())
+    ]
     assert (differ, len(files) > 60) == ([], True)
     more.write_text("a: 1\na: 2\n")
     with pytest.raises(yaml.YAMLError, match="duplicate key a"):

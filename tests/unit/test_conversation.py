@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from xp.envs.base import DeadlineExceeded, EnvFault, ProtocolError, SessionLost, ToolResult, ToolSpec
+from xp.envs.base import (
+    DeadlineExceeded,
+    EnvFault,
+    ProtocolError,
+    SessionLost,
+    ToolResult,
+    ToolSpec,
+)
 from xp.envs.conversation import ConversationSession, ModelRequest
 from xp.envs.loop import run
 
@@ -29,7 +36,9 @@ class Package(ConversationSession):
         self.num_stopped = 0
 
     def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:
-        async def ask(*messages: dict[str, Any], trace: str = "a", tools: tuple[Any, ...] = (LOOK,)) -> dict[str, Any]:
+        async def ask(
+            *messages: dict[str, Any], trace: str = "a", tools: tuple[Any, ...] = (LOOK,)
+        ) -> dict[str, Any]:
             reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
             await questions.put(ModelRequest(trace, list(messages), list(tools), reply))
             return await reply
@@ -71,15 +80,27 @@ def test_an_episode_is_played_by_calls_and_answers() -> None:
     assert session.prompt() == [{"role": "system", "content": ""}, USER]
     assert session.tools() == (ToolSpec("look", "Looks.", SCHEMA),)
     wrong = session.call("lok", {})
-    assert (wrong.text, wrong.is_call_error) == ("Error: there is no tool 'lok'; there are: look", True)
-    results = [session.call("look", {"at": "é"}), session.call("look", {}), session.answer("Ada"), session.answer("Bo")]
+    assert (wrong.text, wrong.is_call_error) == (
+        "Error: there is no tool 'lok'; there are: look",
+        True,
+    )
+    results = [
+        session.call("look", {"at": "é"}),
+        session.call("look", {}),
+        session.answer("Ada"),
+        session.answer("Bo"),
+    ]
     assert [(one.text, one.awaits_reply, one.finished, one.reward) for one in results] == [
         ("a hall", False, False, None),
         ("b\n\nc", False, False, None),
         ("d\n\ne", True, False, None),
         ("over", False, True, 0.5),
     ]
-    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": "\\u00e9"}'}}
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "look", "arguments": '{"at": "\\u00e9"}'},
+    }
     assert said[0] == {"role": "assistant", "content": None, "tool_calls": [call]}
     assert said[1]["tool_calls"][0]["id"] == "call_2"
     assert said[2:] == [{"role": "assistant", "content": text} for text in ("Ada", "Bo")]
@@ -92,11 +113,31 @@ def test_an_episode_is_played_by_calls_and_answers() -> None:
 @pytest.mark.parametrize(
     ("messages", "trace", "fault", "text"),
     [
-        ((USER, {"role": "assistant", "content": "Ada"}, USER), "b", ProtocolError, "a second seat"),
-        ((USER, {"role": "assistant", "content": "Ada"}), "a", ProtocolError, "rewrote the conversation"),
+        (
+            (USER, {"role": "assistant", "content": "Ada"}, USER),
+            "b",
+            ProtocolError,
+            "a second seat",
+        ),
+        (
+            (USER, {"role": "assistant", "content": "Ada"}),
+            "a",
+            ProtocolError,
+            "rewrote the conversation",
+        ),
         ((USER,), "a", ProtocolError, "rewrote the conversation"),
-        ((USER, USER, {"role": "assistant", "content": "x"}), "a", ProtocolError, "rewrote the conversation"),
-        ((USER, USER, {"role": "user", "content": [{"image": 1}]}), "a", ProtocolError, "a text as content"),
+        (
+            (USER, USER, {"role": "assistant", "content": "x"}),
+            "a",
+            ProtocolError,
+            "rewrote the conversation",
+        ),
+        (
+            (USER, USER, {"role": "user", "content": [{"image": 1}]}),
+            "a",
+            ProtocolError,
+            "a text as content",
+        ),
     ],
 )
 def test_a_conversation_that_no_tokens_can_follow_is_a_fault(
@@ -135,7 +176,9 @@ def test_an_episode_that_asks_nothing_or_too_late_is_a_fault_and_is_stopped() ->
 
     async def waiting() -> list[str]:
         await asyncio.sleep(0.01)
-        return [name for one in asyncio.all_tasks() if "Queue.get" in (name := repr(one.get_coro()))]
+        return [
+            name for one in asyncio.all_tasks() if "Queue.get" in (name := repr(one.get_coro()))
+        ]
 
     # Python would print each as an error later.
     assert run(waiting(), 50.0) == []

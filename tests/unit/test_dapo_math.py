@@ -13,12 +13,19 @@ from xp.builtin import dapo_math
 
 def row(text: str, answer: str, number: int) -> dict[str, Any]:
     prompt = [{"role": "user", "content": text}]
-    return {"prompt": prompt, "reward_model": {"ground_truth": answer}, "extra_info": {"index": str(number)}}
+    return {
+        "prompt": prompt,
+        "reward_model": {"ground_truth": answer},
+        "extra_info": {"index": str(number)},
+    }
 
 
 def test_each_problem_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasets")
-    for name, problems in (("TRAIN", (("1+1", "2"), ("2+2", "4"), ("1+1", "2"))), ("TEST", (("3+3", "6"),) * 32)):
+    for name, problems in (
+        ("TRAIN", (("1+1", "2"), ("2+2", "4"), ("1+1", "2"))),
+        ("TEST", (("3+3", "6"),) * 32),
+    ):
         directory = tmp_path / name
         directory.mkdir()
         lines = (json.dumps(row(*problem, number)) for number, problem in enumerate(problems))

@@ -42,7 +42,9 @@ def test_a_json_file_is_a_list_or_lines(tmp_path: Path) -> None:
 
 
 def test_csv_has_quoted_line_breaks_and_a_byte_order_mark(tmp_path: Path) -> None:
-    file = written(tmp_path / "a.csv", '\ufeffquestion,answer\r\n"one, ""two""\nthree?",3\r\n\r\nfour?,4\r\n')
+    file = written(
+        tmp_path / "a.csv", '\ufeffquestion,answer\r\n"one, ""two""\nthree?",3\r\n\r\nfour?,4\r\n'
+    )
     assert rows_of_file(file) == [
         {"question": 'one, "two"\nthree?', "answer": "3"},
         {"question": "four?", "answer": "4"},
@@ -53,7 +55,10 @@ def test_parquet_has_structs_and_lists_of_them(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    row = {"prompt": [{"role": "user", "content": "a"}], "info": {"truth": {"value": "1"}, "tags": [{"t": 1}]}}
+    row = {
+        "prompt": [{"role": "user", "content": "a"}],
+        "info": {"truth": {"value": "1"}, "tags": [{"t": 1}]},
+    }
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
     assert rows_of_file(tmp_path / "a.parquet") == [row]
     assert value_at(row, "info.truth.value") == "1"
@@ -77,7 +82,9 @@ def test_parquet_has_structs_and_lists_of_them(tmp_path: Path) -> None:
         ("a.xlsx", "x", "ends with .jsonl, .json, .csv, .parquet"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, name: str, text: str, fault: str) -> None:
+def test_a_file_that_cannot_be_read_says_where(
+    tmp_path: Path, name: str, text: str, fault: str
+) -> None:
     with pytest.raises(XpError, match=fault) as error:
         rows_of_file(written(tmp_path / name, text))
     assert str(tmp_path / name) in str(error.value)
@@ -100,7 +107,9 @@ def test_text_of_another_encoding_is_refused(tmp_path: Path) -> None:
         (("question", "solution", "output"), "question", None),
     ],
 )
-def test_usual_columns_are_found(tmp_path: Path, columns: tuple[str, ...], prompt: str, answer: str | None) -> None:
+def test_usual_columns_are_found(
+    tmp_path: Path, columns: tuple[str, ...], prompt: str, answer: str | None
+) -> None:
     file = written(tmp_path / "a.jsonl", json.dumps({name: f"the {name}" for name in columns}))
     (splits, chosen) = load_rows(str(file), {})
     assert (chosen["prompt"], chosen.get("answer")) == (prompt, answer)
@@ -110,7 +119,9 @@ def test_usual_columns_are_found(tmp_path: Path, columns: tuple[str, ...], promp
 
 def test_two_columns_that_may_be_the_prompt_are_not_guessed_among(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", '{"instruction": "a", "input": "b", "output": "c"}')
-    with pytest.raises(XpError, match=r"instruction and input may both be the prompt\n.*env\.columns\.prompt=instr"):
+    with pytest.raises(
+        XpError, match=r"instruction and input may both be the prompt\n.*env\.columns\.prompt=instr"
+    ):
         load_rows(str(file), {})
     assert load_rows(str(file), {"prompt": "input"})[0]["train"][0]["prompt"] == "b"
 
@@ -119,12 +130,16 @@ def test_a_prompt_that_has_the_answer_as_its_last_message_is_refused(tmp_path: P
     """Files for supervised fine-tuning end each dialogue with the answer."""
     dialogue = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
     file = written(tmp_path / "a.jsonl", json.dumps({"messages": dialogue, "answer": "4"}))
-    with pytest.raises(XpError, match=r"row 1 of split train: its last message is the assistant's.*leave .* out"):
+    with pytest.raises(
+        XpError, match=r"row 1 of split train: its last message is the assistant's.*leave .* out"
+    ):
         load_rows(str(file), {"prompt": "messages"})
 
 
 def test_files_are_splits_and_a_column_may_name_them_too(tmp_path: Path) -> None:
-    rows = [{"q": n, "fold": {"name": "dev" if n % 2 else "train"}, "text": f"n{n}"} for n in range(4)]
+    rows = [
+        {"q": n, "fold": {"name": "dev" if n % 2 else "train"}, "text": f"n{n}"} for n in range(4)
+    ]
     file = str(written(tmp_path / "a.json", json.dumps(rows)))
     by_file, _ = load_rows({"train": file, "test": file}, {"prompt": "text"})
     with pytest.raises(XpError, match="hf:ORG/NAME"):
@@ -163,7 +178,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory = tmp_path / "sums"
     (directory / "easy").mkdir(parents=True)
     (directory / "README.md").write_text(HUB_README)
-    files = {"easy/train-0": SUMS[:8], "easy/train-1": SUMS[8:16], "easy/validation": SUMS[16:], "hard": SUMS[:3]}
+    files = {
+        "easy/train-0": SUMS[:8],
+        "easy/train-1": SUMS[8:16],
+        "easy/validation": SUMS[16:],
+        "hard": SUMS[:3],
+    }
     for name, rows in files.items():
         pq.write_table(pa.Table.from_pylist(rows), directory / f"{name}.parquet")
     return directory
@@ -179,20 +199,43 @@ def test_a_data_set_in_the_hubs_layout_has_splits_and_configurations(hub: Path) 
 
 def test_csv_files_of_a_directory_are_read_as_a_single_one(hub: Path) -> None:
     texts = ["007", "NA", "", "1.50", "null", "True", "2024-01-02", " x ", "1e3"]
-    content = "id,question,answer\n" + "".join(f'{n},"q, {n}",{text}\n' for n, text in enumerate(texts))
+    content = "id,question,answer\n" + "".join(
+        f'{n},"q, {n}",{text}\n' for n, text in enumerate(texts)
+    )
     place = hub.parent / "csvs"
     place.mkdir()
     (place / "train.csv").write_text(content)
     (place / "test.csv").write_text("id,question,answer\n9,q,0042\n")
-    assert rows_of_hub(str(place)) == {name: rows_of_file(place / f"{name}.csv") for name in ("train", "test")}
+    assert rows_of_hub(str(place)) == {
+        name: rows_of_file(place / f"{name}.csv") for name in ("train", "test")
+    }
 
 
-def test_a_blank_split_is_the_training_one_and_usual_names_have_one_spelling(tmp_path: Path) -> None:
-    cells: list[object] = [None, "", " ", float("nan"), "train", "Train ", "Test", "test", "TEST", "Dev", "Extra"]
+def test_a_blank_split_is_the_training_one_and_usual_names_have_one_spelling(
+    tmp_path: Path,
+) -> None:
+    cells: list[object] = [
+        None,
+        "",
+        " ",
+        float("nan"),
+        "train",
+        "Train ",
+        "Test",
+        "test",
+        "TEST",
+        "Dev",
+        "Extra",
+    ]
     rows = [{"prompt": f"{n}?", "split": cell} for n, cell in enumerate(cells)]
     file = written(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
     splits, _ = load_rows(str(file), {})
-    assert {name: len(found) for name, found in splits.items()} == {"train": 6, "test": 3, "dev": 1, "Extra": 1}
+    assert {name: len(found) for name, found in splits.items()} == {
+        "train": 6,
+        "test": 3,
+        "dev": 1,
+        "Extra": 1,
+    }
 
 
 @pytest.mark.parametrize(
@@ -212,21 +255,32 @@ def test_a_blank_split_is_the_training_one_and_usual_names_have_one_spelling(tmp
     ],
     ids=str,
 )
-def test_a_row_with_pictures_is_refused_by_name(tmp_path: Path, row: dict[str, object], is_refused: bool) -> None:
-    file = written(tmp_path / "a.jsonl", json.dumps({"prompt": "What is it?", "answer": "a cat", **row}))
-    messages = [{"role": "user", "content": row.get("prompt", "?")}, {"role": "assistant", "content": "a cat"}]
+def test_a_row_with_pictures_is_refused_by_name(
+    tmp_path: Path, row: dict[str, object], is_refused: bool
+) -> None:
+    file = written(
+        tmp_path / "a.jsonl", json.dumps({"prompt": "What is it?", "answer": "a cat", **row})
+    )
+    messages = [
+        {"role": "user", "content": row.get("prompt", "?")},
+        {"role": "assistant", "content": "a cat"},
+    ]
     messages[:1] = row["prompt"] if isinstance(row.get("prompt"), list) else messages[:1]  # type: ignore[assignment]
     talk = written(tmp_path / "b.jsonl", json.dumps({**row, "prompt": None, "messages": messages}))
     for read in (lambda: load_rows(str(file), {}), lambda: list(of_messages(str(talk)))):
         if is_refused:
-            with pytest.raises(XpError, match=r"row [01].*has pictures or sound .*leave such rows out"):
+            with pytest.raises(
+                XpError, match=r"row [01].*has pictures or sound .*leave such rows out"
+            ):
                 read()
         else:
             read()
 
 
 def test_a_hub_data_set_without_its_loader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "find_module", lambda name: None if name == "datasets" else find_module(name))
+    monkeypatch.setattr(
+        packages, "find_module", lambda name: None if name == "datasets" else find_module(name)
+    )
     spec = compose(["env=graded", "env.rows=hf:openai/gsm8k:main@v1", "env.grader=gsm8k"])
     with pytest.raises(
         XpError, match=r"hf:openai/gsm8k:main@v1 needs datasets; install: .*pip install datasets"
@@ -235,10 +289,16 @@ def test_a_hub_data_set_without_its_loader_is_refused(monkeypatch: pytest.Monkey
     assert error.value.code is ExitCode.RUNTIME
 
 
-def test_without_math_verify_its_grader_is_refused_before_a_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "find_module", lambda name: None if name == "math_verify" else find_module(name))
+def test_without_math_verify_its_grader_is_refused_before_a_run(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        packages, "find_module", lambda name: None if name == "math_verify" else find_module(name)
+    )
     assert build_plan(compose(words(here.name)), "r").stages
-    with pytest.raises(XpError, match=r"env.grader=math needs math_verify; install: make setup") as error:
+    with pytest.raises(
+        XpError, match=r"env.grader=math needs math_verify; install: make setup"
+    ) as error:
         build_plan(compose(words(here.name, "env.grader=math")), "r")
     assert error.value.code is ExitCode.RUNTIME
 
@@ -275,7 +335,10 @@ def test_the_plan_says_how_many_rows_and_which_columns() -> None:
 
 
 def test_the_line_is_of_the_rows_as_they_are_now(here: Path) -> None:
-    for rows, text in (("sums.jsonl", "{} train"), ("{train: sums.jsonl, test: sums.jsonl}", "{0} train, {0} test")):
+    for rows, text in (
+        ("sums.jsonl", "{} train"),
+        ("{train: sums.jsonl, test: sums.jsonl}", "{0} train, {0} test"),
+    ):
         for number in (20, 21):
             here.write_text("\n".join(map(json.dumps, [*SUMS, *SUMS[: number - 20]])))
             (line,) = row_lines(compose(words(rows)))
@@ -298,7 +361,9 @@ def test_the_line_is_of_the_rows_as_they_are_now(here: Path) -> None:
 @pytest.mark.usefixtures("here")
 def test_a_pattern_of_a_grader_is_a_text_as_it_is(written: str, pattern: str | None) -> None:
     more = (r"env.grader_args.mark=(\d+)", "env.grader_args.words=[a,b]")
-    (member,) = compose(words("sums.jsonl", f"env.grader_args.pattern={written}", *more)).env.members.values()
+    (member,) = compose(
+        words("sums.jsonl", f"env.grader_args.pattern={written}", *more)
+    ).env.members.values()
     assert member.grader_args == {"pattern": pattern, "mark": r"(\d+)", "words": ["a", "b"]}
 
 
@@ -312,7 +377,9 @@ def test_a_file_belongs_to_the_set_by_its_content(here: Path) -> None:
     assert task_set_place(compose(words(copy))) != place
 
 
-def test_a_run_has_a_copy_of_the_files_as_they_were(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_a_copy_of_the_files_as_they_were(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = compose(words("sums.jsonl"))
     code = here.parent / "code"
     copy_modules((), code, locate_data(spec))
@@ -331,13 +398,23 @@ def test_a_copy_of_a_data_set_has_the_files_behind_its_links(hub: Path, tmp_path
     spec = compose(words(f"{hub}:hard"))
     copy_modules((), tmp_path / "code", locate_data(spec))
     names = sorted(file.name for file in (tmp_path / "code").rglob("*") if file.is_file())
-    assert names == ["README.md", "hard.parquet", "train-0.parquet", "train-1.parquet", "validation.parquet"]
+    assert names == [
+        "README.md",
+        "hard.parquet",
+        "train-0.parquet",
+        "train-1.parquet",
+        "validation.parquet",
+    ]
 
 
 @pytest.mark.usefixtures("here")
-def test_a_data_set_that_is_too_large_for_a_copy_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_set_that_is_too_large_for_a_copy_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("xp.launchers.files.MAX_DATA_BYTES", 10)
-    with pytest.raises(XpError, match=r"would be copied into the run.*env\.rows=module:function") as error:
+    with pytest.raises(
+        XpError, match=r"would be copied into the run.*env\.rows=module:function"
+    ) as error:
         locate_data(compose(words("sums.jsonl")))
     assert error.value.code is ExitCode.RESOURCE
 
@@ -349,13 +426,17 @@ def test_a_run_whose_file_is_gone_says_so(here: Path) -> None:
         source_digest(episode_config(spec).members["sums"])
 
 
-def test_a_path_that_may_not_be_seen_is_one_message(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_may_not_be_seen_is_one_message(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(XpError, match=r"there is no file s\.jsonl in"):
         compose(words(here.parent / "hidden" / "s.jsonl"))
 
 
-@pytest.mark.parametrize("rows", ["https://alice:XPCANARY@host/x.jsonl", "hf:https://alice:XPCANARY@host/x"])
+@pytest.mark.parametrize(
+    "rows", ["https://alice:XPCANARY@host/x.jsonl", "hf:https://alice:XPCANARY@host/x"]
+)
 def test_a_password_in_a_name_of_rows_is_refused_and_not_repeated(rows: str) -> None:
     with pytest.raises(XpError, match="user or a password") as error:
         compose(words(f"'{rows}'"))

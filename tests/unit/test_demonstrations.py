@@ -56,10 +56,16 @@ MODELS = {
     Dialect.ACTION: ("qwen3_instruct_2507", "<|im_end|>", "<|im_end|>"),
 }
 """Dialect -> a template with it, and the tokens that its model writes after a plain turn and after a call."""
-TOOL_SPECS = tuple(ToolSpec(name, "", {"type": "object", "properties": {}}) for name in ("move", "look", "win"))
+TOOL_SPECS = tuple(
+    ToolSpec(name, "", {"type": "object", "properties": {}}) for name in ("move", "look", "win")
+)
 TOOLS = json.dumps(tool_schemas(TOOL_SPECS), sort_keys=True)
 """As the task set has them."""
-ONLY_TOOL = ToolSpec("move", "", {"type": "object", "properties": {"to": {"type": "string"}, "n": {"type": "integer"}}})
+ONLY_TOOL = ToolSpec(
+    "move",
+    "",
+    {"type": "object", "properties": {"to": {"type": "string"}, "n": {"type": "integer"}}},
+)
 """An action is a call of the environment's only tool."""
 BUDGET = sampling_of(4000, 4000, 40_000)
 RULE = limited(
@@ -89,7 +95,9 @@ NUM_EPISODES = 167
 class Scripted(EpisodeEngine):
     """An engine that writes given turns: (text, id of the token that ends it)."""
 
-    def __init__(self, opening: Any, tokenizer: Any, turns: Sequence[Sequence[tuple[str, int]]]) -> None:
+    def __init__(
+        self, opening: Any, tokenizer: Any, turns: Sequence[Sequence[tuple[str, int]]]
+    ) -> None:
         super().__init__(opening, [], BUDGET, "1", lambda _: False)  # type: ignore[arg-type]
         self._turns = [iter(one) for one in turns]
         self._tokenizer = tokenizer
@@ -131,7 +139,12 @@ class Mix:
 
     def episode(self, row: TaskRow) -> Episode:
         game = GameOfActions if self._rules.dialect is Dialect.ACTION else Game
-        return Episode(Task(row.env, row.split, row.index), lambda: game(steady), self._rules, prepared=row.messages)
+        return Episode(
+            Task(row.env, row.split, row.index),
+            lambda: game(steady),
+            self._rules,
+            prepared=row.messages,
+        )
 
     def max_sessions(self) -> int:
         return 32
@@ -150,13 +163,18 @@ class Mix:
 
 def row(number: int) -> TaskRow:
     opening = (Message(role="user", content="play"),)
-    return TaskRow(f"fake/train/{number}", "fake", Purpose.TRAIN, "train", number, "h", opening, TOOLS, 1.0)
+    return TaskRow(
+        f"fake/train/{number}", "fake", Purpose.TRAIN, "train", number, "h", opening, TOOLS, 1.0
+    )
 
 
 @pytest.mark.parametrize("dialect", MODELS)
 def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path) -> None:
     name, plain_end, call_end = MODELS[dialect]
-    chat, syntax = ChatTokens(tokenizer_of(name, tmp_path), chat_model(dialect=dialect)), syntax_of(dialect)
+    chat, syntax = (
+        ChatTokens(tokenizer_of(name, tmp_path), chat_model(dialect=dialect)),
+        syntax_of(dialect),
+    )
     ends = chat.tokenizer.convert_tokens_to_ids([plain_end, call_end])
     rng = random.Random(f"{dialect}")
     has_actions = dialect is Dialect.ACTION
@@ -164,15 +182,22 @@ def test_tokens_and_mask_are_those_of_a_rollout(dialect: Dialect, tmp_path: Path
     for _ in range(NUM_EPISODES):
         calls = [rng.choice(("move", "look")) for _ in range(rng.randrange(4))]
         written = [
-            syntax.write(call, {"to": "".join(rng.choices(WORDS, k=3)), "n": rng.randrange(99)}) for call in calls
+            syntax.write(call, {"to": "".join(rng.choices(WORDS, k=3)), "n": rng.randrange(99)})
+            for call in calls
         ]
         has_won = rng.random() < 0.7 and not has_actions
-        last = (syntax.write("win", {}), ends[1]) if has_won else (syntax.prose("I give up.", False), ends[0])
+        last = (
+            (syntax.write("win", {}), ends[1])
+            if has_won
+            else (syntax.prose("I give up.", False), ends[0])
+        )
         turns.append([*((text, ends[1]) for text in written), last])
     tools = json.dumps(tool_schemas((ONLY_TOOL,)), sort_keys=True) if has_actions else TOOLS
     numbered = [(replace(row(number), tools=tools), 0) for number in range(NUM_EPISODES)]
     mix: Any = Mix(dialect)
-    rollouts = list(EpisodePlay(lambda one: Scripted(one, chat.tokenizer, turns), chat, numbered, mix))
+    rollouts = list(
+        EpisodePlay(lambda one: Scripted(one, chat.tokenizer, turns), chat, numbered, mix)
+    )
     file = tmp_path / "trajectories" / "train.jsonl"
     with TrajectoryWriter(file) as writer:
         for one in rollouts:
@@ -197,19 +222,28 @@ def qwen(directory: Path) -> ChatTokens:
 
 
 def in_hermes(
-    given: Sequence[Demonstration], spec: RunSpec, chat: ChatTokens, counts: Counter[str] | None = None
+    given: Sequence[Demonstration],
+    spec: RunSpec,
+    chat: ChatTokens,
+    counts: Counter[str] | None = None,
 ) -> tuple[list[Example], list[Example]]:
     """The examples to train on, and the held-out ones."""
-    return rendered(given, spec, chat, lambda _: Dialect.HERMES, Counter() if counts is None else counts)
+    return rendered(
+        given, spec, chat, lambda _: Dialect.HERMES, Counter() if counts is None else counts
+    )
 
 
 def trained_ids(sample: Example) -> list[int]:
     return [token for token, is_trained in zip(sample.ids, sample.mask, strict=True) if is_trained]
 
 
-def demonstration(number: int = 0, reward: float = 1.0, text: str = "hi", **changes: Any) -> Demonstration:
+def demonstration(
+    number: int = 0, reward: float = 1.0, text: str = "hi", **changes: Any
+) -> Demonstration:
     messages = [Message(role="user", content="play"), Message(role="assistant", content=text)]
-    return replace(Demonstration(f"fake/train/{number}", "fake", reward, messages, {1: []}, TOOLS), **changes)
+    return replace(
+        Demonstration(f"fake/train/{number}", "fake", reward, messages, {1: []}, TOOLS), **changes
+    )
 
 
 def test_the_best_episodes_of_each_task_are_chosen_and_held_out_tasks_never() -> None:
@@ -223,8 +257,16 @@ def test_the_best_episodes_of_each_task_are_chosen_and_held_out_tasks_never() ->
     counts = Counter[str]()
     rule = with_sft(min_reward=0.5, per_task=2)
     best = chosen(given, rule, frozenset({"fake/train/4"}), counts)
-    assert sorted((one.task_id[-1], one.reward) for one in best) == [("1", 0.7), ("1", 0.9), ("2", 0.6)]
-    assert counts == {"with a reward below 0.5": 1, "of held-out tasks": 1, "without a turn to learn": 1}
+    assert sorted((one.task_id[-1], one.reward) for one in best) == [
+        ("1", 0.7),
+        ("1", 0.9),
+        ("2", 0.6),
+    ]
+    assert counts == {
+        "with a reward below 0.5": 1,
+        "of held-out tasks": 1,
+        "without a turn to learn": 1,
+    }
     assert (
         chosen(given, with_sft(min_reward=0.5, per_task=2, num_episodes=2), frozenset(), counts)
         == chosen(given, rule, frozenset(), counts)[:2]
@@ -234,15 +276,24 @@ def test_the_best_episodes_of_each_task_are_chosen_and_held_out_tasks_never() ->
 def test_a_dialogue_with_a_held_out_prompt_is_left_out_and_counted() -> None:
     def said(*contents: str, system: str = "") -> Demonstration:
         messages = [Message(role="system", content=system)] * bool(system)
-        messages += [Message(role=("user", "assistant")[at % 2], content=one) for at, one in enumerate(contents)]
+        messages += [
+            Message(role=("user", "assistant")[at % 2], content=one)
+            for at, one in enumerate(contents)
+        ]
         turns = {at: [] for at, one in enumerate(messages) if one["role"] == "assistant"}
         return demonstration(len(contents), messages=messages, turns=turns)
 
     held_out = frozenset(
-        prompt_keys([Message(role="system", content="Think."), Message(role="user", content="2 + 2?")])
+        prompt_keys(
+            [Message(role="system", content="Think."), Message(role="user", content="2 + 2?")]
+        )
     )
     others = [said("2 + 3?", "5"), said("hello", "hi", "2 + 4?", "6")]
-    leaks = [said("2 + 2?", "4"), said("2 +\n2? ", "4", system="Be brief."), said("hello", "hi", "2 + 2?", "4")]
+    leaks = [
+        said("2 + 2?", "4"),
+        said("2 +\n2? ", "4", system="Be brief."),
+        said("hello", "hi", "2 + 2?", "4"),
+    ]
     counts = Counter[str]()
     kept = chosen([*others, *leaks], RULE, held_out, counts)
     assert sorted(map(repr, kept)) == sorted(map(repr, others))
@@ -251,17 +302,25 @@ def test_a_dialogue_with_a_held_out_prompt_is_left_out_and_counted() -> None:
 
 def test_a_share_of_the_tasks_is_held_out_with_all_their_episodes(tmp_path: Path) -> None:
     chat = qwen(tmp_path)
-    given = [demonstration(number, text=f"{number} {sample}") for number in range(400) for sample in range(2)]
+    given = [
+        demonstration(number, text=f"{number} {sample}")
+        for number in range(400)
+        for sample in range(2)
+    ]
     trained, held_out = in_hermes(given, with_sft(held_out_fraction=0.25), chat)
     assert len(trained) + len(held_out) == 800
     assert 150 < len(held_out) < 250
-    numbers = [{chat.text(one.ids[:-1]).split()[-2] for one in part} for part in (trained, held_out)]
+    numbers = [
+        {chat.text(one.ids[:-1]).split()[-2] for one in part} for part in (trained, held_out)
+    ]
     assert not numbers[0] & numbers[1]
 
 
 def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path) -> None:
     chat = qwen(tmp_path)
-    tasks = evaluated_episodes(run_spec(evaluation__num_tasks=60).evaluation, [row(number) for number in range(2000)])
+    tasks = evaluated_episodes(
+        run_spec(evaluation__num_tasks=60).evaluation, [row(number) for number in range(2000)]
+    )
     given = [demonstration(one.index) for one in tasks]
     trained, held_out = in_hermes(given, with_sft(held_out_fraction=0.2), chat)
     assert len(given) == 60
@@ -279,7 +338,9 @@ def test_tasks_that_an_evaluation_chose_by_hash_are_on_both_sides(tmp_path: Path
         (replace(BUDGET, max_prompt_tokens=5), False),
     ],
 )
-def test_what_a_rollout_could_not_write_is_left_out(budget: Sampling, is_rendered: bool, tmp_path: Path) -> None:
+def test_what_a_rollout_could_not_write_is_left_out(
+    budget: Sampling, is_rendered: bool, tmp_path: Path
+) -> None:
     chat = qwen(tmp_path)
     counts = Counter[str]()
     trained, _ = in_hermes([demonstration()], within(budget), chat, counts)
@@ -297,12 +358,18 @@ def test_what_a_rollout_could_not_write_is_left_out(budget: Sampling, is_rendere
         ("[look(n=1)]", "{call}"),  # another dialect
     ],
 )
-def test_calls_are_written_in_the_policys_dialect(content: str, expected: str | None, tmp_path: Path) -> None:
+def test_calls_are_written_in_the_policys_dialect(
+    content: str, expected: str | None, tmp_path: Path
+) -> None:
     chat, syntax = qwen(tmp_path), SYNTAX[Dialect.HERMES]
-    sample = example_of(demonstration(text=content, turns={1: [("look", {"n": 1})]}), chat, syntax, RULE)
+    sample = example_of(
+        demonstration(text=content, turns={1: [("look", {"n": 1})]}), chat, syntax, RULE
+    )
     assert sample is not None
     call = syntax.write("look", {"n": 1})
-    assert chat.text(trained_ids(sample)) == (content if expected is None else expected.replace("{call}", call))
+    assert chat.text(trained_ids(sample)) == (
+        content if expected is None else expected.replace("{call}", call)
+    )
 
 
 def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
@@ -311,45 +378,73 @@ def test_another_models_text_is_on_gpt_oss_channels(tmp_path: Path) -> None:
     sample = example_of(demonstration(text="It is 42."), chat, syntax, RULE)
     assert sample is not None
     messages = demonstration(text="It is 42.").messages
-    whole = chat.tokenizer.apply_chat_template(list(messages), tools=json.loads(TOOLS), tokenize=False)
+    whole = chat.tokenizer.apply_chat_template(
+        list(messages), tools=json.loads(TOOLS), tokenize=False
+    )
     assert chat.tokenizer.decode(sample.ids) == whole
     write = partial(text_of, syntax=syntax, tools=TOOLS, thinking=True)
     call = syntax.write("look", {"n": 1})
     assert write("I look.", [("look", {"n": 1})]) == (
         f"<|channel|>commentary<|message|>I look.<|end|><|start|>assistant{call}"
     )
-    on_channels = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes"
+    on_channels = (
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes"
+    )
     assert write(on_channels, []) == on_channels
     assert turn_of("It is 42.", syntax) == "<|channel|>final<|message|>It is 42."
-    assert syntax.read(write("I look.", [("look", {"n": 1})]), lambda: TOOL_SPECS) == (ToolCall("look", {"n": 1}),)
+    assert syntax.read(write("I look.", [("look", {"n": 1})]), lambda: TOOL_SPECS) == (
+        ToolCall("look", {"n": 1}),
+    )
 
 
 @pytest.mark.parametrize(
     ("template", "text"),
     [
         *((name, "<think>\nhm\n</think>\n\nyes") for name in ("qwen3", "qwen3_5_think", "qwen3_6")),
-        *((name, "yes") for name in ("qwen3", "qwen3_5_think", "qwen3_6", "qwen3_8", "qwen3_instruct_2507", "glm4moe")),
-        *((name, "yes") for name in ("nemotron_3_nano", "gemma4_v5", "lfm2", "llama3_1", "qwen2_5")),
+        *(
+            (name, "yes")
+            for name in (
+                "qwen3",
+                "qwen3_5_think",
+                "qwen3_6",
+                "qwen3_8",
+                "qwen3_instruct_2507",
+                "glm4moe",
+            )
+        ),
+        *(
+            (name, "yes")
+            for name in ("nemotron_3_nano", "gemma4_v5", "lfm2", "llama3_1", "qwen2_5")
+        ),
     ],
 )
-def test_a_turn_of_a_file_begins_as_the_template_writes_it(template: str, text: str, tmp_path: Path) -> None:
+def test_a_turn_of_a_file_begins_as_the_template_writes_it(
+    template: str, text: str, tmp_path: Path
+) -> None:
     """With thinking, and without: some templates write an empty block then, or their prompt opens one."""
     chat = ChatTokens(tokenizer_of(template, tmp_path))
     sample = example_of(demonstration(text=text, tools="[]"), chat, SYNTAX[Dialect.HERMES], RULE)
     assert sample is not None
     messages = [dict(one) for one in demonstration(text=text).messages]
     whole = chat.tokenizer.apply_chat_template(messages, tokenize=False)
-    written = chat.tokenizer.decode(sample.ids).removesuffix("<|user|>" if template == "glm4moe" else "")
+    written = chat.tokenizer.decode(sample.ids).removesuffix(
+        "<|user|>" if template == "glm4moe" else ""
+    )
     # Nemotron's prompt has a line break that its history has not.
     assert written.replace("<think>\n</think>", "<think></think>") == whole.rstrip("\n")
 
 
 def test_a_turn_of_the_policy_stays_as_it_was(tmp_path: Path) -> None:
     chat = ChatTokens(tokenizer_of("qwen3", tmp_path))
-    sample = example_of(replace(demonstration(text="yes"), is_own=True), chat, SYNTAX[Dialect.HERMES], RULE)
+    sample = example_of(
+        replace(demonstration(text="yes"), is_own=True), chat, SYNTAX[Dialect.HERMES], RULE
+    )
     assert sample is not None
     assert chat.tokenizer.decode(sample.ids).endswith("<|im_start|>assistant\nyes<|im_end|>")
-    assert after_prompt("<|im_start|>assistant\n<think>\n", "hm\n</think>\n\nyes") == "hm\n</think>\n\nyes"
+    assert (
+        after_prompt("<|im_start|>assistant\n<think>\n", "hm\n</think>\n\nyes")
+        == "hm\n</think>\n\nyes"
+    )
 
 
 def test_thinking_after_a_prompt_without_it_is_left_out_with_the_reason(tmp_path: Path) -> None:
@@ -411,13 +506,18 @@ def test_a_long_episode_is_left_out_or_cut_and_counted(tmp_path: Path) -> None:
         return in_hermes([talk()], spec, chat, counts)[0]
 
     number = len(whole.ids)
-    assert examples(max_tokens=number) == [whole]  # the limits of training are not those of the stage then
+    assert examples(max_tokens=number) == [
+        whole
+    ]  # the limits of training are not those of the stage then
     assert examples(max_tokens=number - 3) == []
     (cut,) = examples(max_tokens=number - 3, too_long=LongDialogues.CUT)
     assert (cut.ids, cut.mask, cut.is_cut) == (whole.ids[:-3], whole.mask[:-3], True)
     assert ", 1 cut;" in summary([cut], [], {})
     assert examples(max_tokens=3, too_long=LongDialogues.CUT) == []
-    assert counts == {f"longer than {number - 3} tokens": 1, "without a token to train on in the first 3": 1}
+    assert counts == {
+        f"longer than {number - 3} tokens": 1,
+        "without a token to train on in the first 3": 1,
+    }
 
 
 def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> None:
@@ -433,19 +533,29 @@ def test_a_file_of_dialogues_is_read_and_a_bad_line_named(tmp_path: Path) -> Non
     file.write_text(json.dumps({"messages": messages, "tools": json.loads(TOOLS)}) + "\n")
     (one,) = of_messages(str(file))
     assert one.turns == {1: [("look", {"n": 1})], 3: []}
-    assert [message["role"] for message in one.messages] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in one.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert chosen([one], RULE, frozenset(), Counter()) == [one]
     for line, expected in (
         ('{"messages": 3}', "expected a list"),
         ('{"messages": []}', "no message of the role assistant"),
         ('{"messages": [], "tools": "search"}', "row 1: expected `tools`"),
         ('{"messages": [], "tools": {"a": 1}}', "row 1: expected `tools`"),
-        ('{"messages": [{"role": "assistant", "content": "a", "thinking": "b"}]}', "message 0: `thinking` is not read"),
+        (
+            '{"messages": [{"role": "assistant", "content": "a", "thinking": "b"}]}',
+            "message 0: `thinking` is not read",
+        ),
     ):
         file.write_text(f"{line}\n")
         with pytest.raises(XpError, match=expected):
             list(of_messages(str(file), thinking=True))
-    assert [one.turns for one in of_messages(str(file))] == [{0: []}], "with sft.thinking=cut it is left out"
+    assert [one.turns for one in of_messages(str(file))] == [{0: []}], (
+        "with sft.thinking=cut it is left out"
+    )
 
 
 def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
@@ -458,9 +568,14 @@ def test_a_script_plays_and_its_faults_are_told(tmp_path: Path) -> None:
     play({"fake": solve}, [row(number) for number in (1, 13, 2)], mix, file, "runs/x")
     counts = Counter[str]()
     won = list(recorded([file], counts))
-    assert [(one.task_id, one.reward) for one in won] == [("fake/train/1", 1.5), ("fake/train/2", 1.5)]
+    assert [(one.task_id, one.reward) for one in won] == [
+        ("fake/train/1", 1.5),
+        ("fake/train/2", 1.5),
+    ]
     assert counts == {"void": 1}
-    assert [list(one.turns.values()) for one in won] == [[[("move", {"n": n})], [("win", {})]] for n in (1, 2)]
+    assert [list(one.turns.values()) for one in won] == [
+        [[("move", {"n": n})], [("win", {})]] for n in (1, 2)
+    ]
     with pytest.raises(XpError, match="the script raised ZeroDivisionError at task fake/train/1"):
         play({"fake": lambda *_: 1 / 0}, [row(1)], mix, file, "runs/x")
     with pytest.raises(XpError, match="returned '7'; expected a text, a call"):
@@ -472,12 +587,18 @@ def test_void_truncated_and_malformed_episodes_are_counted(tmp_path: Path) -> No
     file, write = tmp_path / "trajectories" / "train.jsonl", SYNTAX[Dialect.HERMES].write
     rules = replace(RULES, max_turns=3)
     with TrajectoryWriter(file) as writer:
-        for words in (["<tool_call>{", write("win", {})], [write("move", {})] * 3, [write("win", {})]):
+        for words in (
+            ["<tool_call>{", write("win", {})],
+            [write("move", {})] * 3,
+            [write("win", {})],
+        ):
             one = Episode(Task("fake", "train", 0), lambda: FakeSession(steady), rules)
             for word in words:
                 one.step(word)
             one.settle()
-            writer.write(trajectory(one, run="runs/x", phase="train", step=0, sample=0, tools=TOOLS))
+            writer.write(
+                trajectory(one, run="runs/x", phase="train", step=0, sample=0, tools=TOOLS)
+            )
     counts = Counter[str]()
     assert [one.reward for one in recorded([file], counts)] == [1.0]
     assert counts == {"with a malformed call": 1, "truncated": 1}

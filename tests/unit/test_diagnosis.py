@@ -42,12 +42,16 @@ def changed(lines: list[Line], **metrics: Callable[[float], float]) -> list[Line
     names = {name: name.replace("__", "/") for name in metrics}
     last = len(lines) - 1
     return [
-        {**line, **{names[name]: value(at / last) for name, value in metrics.items()}} for at, line in enumerate(lines)
+        {**line, **{names[name]: value(at / last) for name, value in metrics.items()}}
+        for at, line in enumerate(lines)
     ]
 
 
 def found(lines: list[Line], **parts: Any) -> dict[str, Severity]:
-    return {one.rule: one.severity for one in symptoms(History(lines, parts.pop("facts", FACTS), **parts))}
+    return {
+        one.rule: one.severity
+        for one in symptoms(History(lines, parts.pop("facts", FACTS), **parts))
+    }
 
 
 def during(rewards: list[float]) -> list[Line]:
@@ -75,17 +79,31 @@ FAULTS: dict[str, tuple[str, list[Line]]] = {
     ),
     "too easy": (
         "saturated",
-        changed(good(), reward__groups_without_variance=lambda _: 0.9, reward__avg_raw_reward=lambda _: 1.0),
+        changed(
+            good(),
+            reward__groups_without_variance=lambda _: 0.9,
+            reward__avg_raw_reward=lambda _: 1.0,
+        ),
     ),
     "limit too low": ("truncation", changed(good(), episodes__truncated=lambda at: 0.6 * at)),
     "another dialect": ("malformed", changed(good(), episodes__malformed=lambda _: 0.8)),
     "hacked": ("hacked", changed(good(), reward__avg_pass_at_8=lambda _: 0.2)),
     "no exploration": (
         "entropy",
-        changed(good(), training__entropy=lambda at: 0.6 * (1 - at) ** 6, reward__avg_raw_reward=lambda _: 0.3),
+        changed(
+            good(),
+            training__entropy=lambda at: 0.6 * (1 - at) ** 6,
+            reward__avg_raw_reward=lambda _: 0.3,
+        ),
     ),
-    "far from the reference": ("kl", changed(good(), training__kl=lambda at: 30.0 if at > 0.8 else 0.02)),
-    "a spike": ("gradient", changed(good(), training__grad_norm=lambda at: 40.0 if 0.5 < at < 0.55 else 0.2)),
+    "far from the reference": (
+        "kl",
+        changed(good(), training__kl=lambda at: 30.0 if at > 0.8 else 0.02),
+    ),
+    "a spike": (
+        "gradient",
+        changed(good(), training__grad_norm=lambda at: 40.0 if 0.5 < at < 0.55 else 0.2),
+    ),
     "a failing environment": ("void", changed(good(), episodes__void=lambda at: 0.15 * at)),
 }
 
@@ -96,18 +114,40 @@ def test_a_policy_that_ran_away_early_and_stayed_away_is_named() -> None:
 
 
 COLLAPSED = (
-    *(0.397, 0.406, 0.416, 0.322, 0.416, 0.397, 0.422, 0.491, 0.484, 0.584, 0.578, 0.625, 0.634, 0.778, 0.747, 0.675),
+    *(
+        0.397,
+        0.406,
+        0.416,
+        0.322,
+        0.416,
+        0.397,
+        0.422,
+        0.491,
+        0.484,
+        0.584,
+        0.578,
+        0.625,
+        0.634,
+        0.778,
+        0.747,
+        0.675,
+    ),
     *(0.162, 0.191, 0.0, 0.0),
 )
 """Rewards of a real run on SkyRL that played a step ahead, until two steps after its fall."""
 
 
 def test_a_reward_that_fell_to_nothing_is_named_first() -> None:
-    lines = [{**line, "reward/avg_raw_reward": reward} for line, reward in zip(good(20), COLLAPSED, strict=True)]
+    lines = [
+        {**line, "reward/avg_raw_reward": reward}
+        for line, reward in zip(good(20), COLLAPSED, strict=True)
+    ]
     assert [found(lines[:number]) for number in (17, 18)] == [{}, {}]
     (one,) = symptoms(History(lines, FACTS))
     assert (one.rule, one.severity, one.step) == ("collapse", Severity.ALARM, 20)
-    assert one.found == "the mean reward is 0.206, after 0.692 at step 16 and 0.391 at the beginning"
+    assert (
+        one.found == "the mean reward is 0.206, after 0.692 at step 16 and 0.391 at the beginning"
+    )
     none = {"reward/groups_without_variance": 1.0, "reward/avg_pass_at_8": 0.0}
     silent = [{**line, **none} if line["step"] > 16 else line for line in lines]
     assert list(found(silent)) == ["collapse", "equal_groups"]
@@ -120,7 +160,9 @@ def test_a_rare_reward_that_stays_rare_is_seldom_called_a_collapse() -> None:
 
     def is_named() -> bool:
         rewards = [sum(draw.random() < 0.05 for _ in range(64)) / 64 for _ in range(40)]
-        lines = [{"step": at + 1, "reward/avg_raw_reward": reward} for at, reward in enumerate(rewards)]
+        lines = [
+            {"step": at + 1, "reward/avg_raw_reward": reward} for at, reward in enumerate(rewards)
+        ]
         return any("collapse" in found(lines[:number]) for number in range(1, 41))
 
     assert sum(is_named() for _ in range(100)) <= 5
@@ -136,7 +178,9 @@ def test_a_fault_is_named_and_nothing_else_alarms(fault: str) -> None:
     rule, lines = FAULTS[fault]
     told = found(lines)
     assert rule in told
-    assert [name for name, severity in told.items() if severity is not Severity.NOTE and name != rule] == []
+    assert [
+        name for name, severity in told.items() if severity is not Severity.NOTE and name != rule
+    ] == []
 
 
 def test_a_reward_that_never_varied_is_said_to_teach_nothing() -> None:
@@ -149,9 +193,9 @@ def test_a_reward_that_never_varied_is_said_to_teach_nothing() -> None:
 
 
 def test_a_run_within_its_warm_up_is_told_so() -> None:
-    assert found(good(), facts=replace(FACTS, training=replace(FACTS.training, warmup_updates=100))) == {
-        "warm_up": Severity.ALARM
-    }
+    assert found(
+        good(), facts=replace(FACTS, training=replace(FACTS.training, warmup_updates=100))
+    ) == {"warm_up": Severity.ALARM}
 
 
 def test_first_steps_after_a_short_warm_up_are_no_symptom() -> None:
@@ -160,7 +204,9 @@ def test_first_steps_after_a_short_warm_up_are_no_symptom() -> None:
 
 
 def test_what_is_learned_by_heart_shows_in_held_out_evaluations() -> None:
-    assert found(good(), evaluations=during([0.4, 0.41, 0.4, 0.39])) == {"memorised": Severity.ALARM}
+    assert found(good(), evaluations=during([0.4, 0.41, 0.4, 0.39])) == {
+        "memorised": Severity.ALARM
+    }
 
 
 def test_void_episodes_of_one_environment_are_laid_to_it() -> None:
@@ -173,11 +219,17 @@ def test_void_episodes_of_one_environment_are_laid_to_it() -> None:
     ("tools", "told"),
     [
         (ToolUse(64, frozenset({"look", "answer"}), {}, 0.1), {"no_tool_call": Severity.BROKEN}),
-        (ToolUse(640, frozenset({"look", "answer"}), {"answer": 640}, 0.1), {"unused_tool": Severity.NOTE}),
+        (
+            ToolUse(640, frozenset({"look", "answer"}), {"answer": 640}, 0.1),
+            {"unused_tool": Severity.NOTE},
+        ),
         (ToolUse(640, frozenset({"answer"}), {"answer": 640}, 0.7), {"waiting": Severity.NOTE}),
         (ToolUse(640, frozenset({"answer"}), {"answer": 640}, 0.1), {}),
         (ToolUse(64, frozenset(), {}, 0.1), {}),
-        (ToolUse(64, frozenset({"look"}), {}, 0.1, "<tool_call>{'look'}"), {"malformed": Severity.BROKEN}),
+        (
+            ToolUse(64, frozenset({"look"}), {}, 0.1, "<tool_call>{'look'}"),
+            {"malformed": Severity.BROKEN},
+        ),
         (ToolUse(64, frozenset({"look"}), {"look": 60}, 0.1, "<tool_call>{'look'}"), {}),
     ],
 )
@@ -190,16 +242,24 @@ def watched(root: Path, action: str, lines: list[Line]) -> None:
     file = root / "metrics.jsonl"
     watch = SymptomWatch(run_spec(training__on_symptom=OnSymptom(action)), file)
     for line in lines:
-        metrics = {name: value for name, value in line.items() if isinstance(value, float) and name != "time"}
+        metrics = {
+            name: value
+            for name, value in line.items()
+            if isinstance(value, float) and name != "time"
+        }
         MetricsFile(file, "train", 1).write(line["step"], metrics)
         watch.line(line["step"], metrics)
 
 
-def test_a_symptom_is_told_once_while_the_training_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_symptom_is_told_once_while_the_training_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     watched(tmp_path, "warn", FAULTS["other weights"][1])
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xp: symptom")]
     assert len(told) == 1
-    assert told[0].startswith("xp: symptom engine_gap: engine and trainer differ by 0.400 nats a token (step 2).")
+    assert told[0].startswith(
+        "xp: symptom engine_gap: engine and trainer differ by 0.400 nats a token (step 2)."
+    )
 
 
 def test_a_symptom_stops_the_training_where_the_spec_says_so(tmp_path: Path) -> None:
@@ -209,7 +269,9 @@ def test_a_symptom_stops_the_training_where_the_spec_says_so(tmp_path: Path) -> 
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_nobody_looks_where_nobody_is_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_looks_where_nobody_is_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     watched(tmp_path, "off", FAULTS["other weights"][1])
     assert capsys.readouterr().err == ""
 

@@ -66,7 +66,16 @@ TEMPLATES = {
     "gemma4_v5": Dialect.GEMMA,
 }
 """Templates as models ship them, which TRL carries."""
-SPECIAL = ("<|eot_id|>", "<|eom_id|>", "<|user|>", "<|observation|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>")
+SPECIAL = (
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|user|>",
+    "<|observation|>",
+    "<|start|>",
+    "<|end|>",
+    "<|call|>",
+    "<|return|>",
+)
 
 
 def tokenizer_with(template: str) -> Any:
@@ -74,9 +83,13 @@ def tokenizer_with(template: str) -> Any:
     import trl
 
     tokenizer = copy.deepcopy(tokenizer_and_model()[0])
-    tokenizer.add_special_tokens({"additional_special_tokens": [*SPECIAL]}, replace_extra_special_tokens=False)
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": [*SPECIAL]}, replace_extra_special_tokens=False
+    )
     tokenizer.bos_token = tokenizer.pad_token
-    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja").read_text()
+    tokenizer.chat_template = (
+        Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja"
+    ).read_text()
     return tokenizer
 
 
@@ -84,7 +97,11 @@ def rendered_turn(tokenizer: Any, arguments: dict[str, Any]) -> str:
     """The assistant's turn in the template's own words."""
     asked = {"role": "user", "content": "Where?"}
     function = {"name": "look", "arguments": arguments}
-    called = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    called = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": function}],
+    }
     options = {"tools": [tool_schema(LOOK)], "tokenize": False}
     before = tokenizer.apply_chat_template([asked], **options)
     after = tokenizer.apply_chat_template([asked, called], **options)
@@ -119,25 +136,36 @@ def test_a_template_that_writes_no_call_is_refused_with_the_dialects(template: s
 
 @pytest.mark.parametrize("dialect", list(SYNTAX))
 @pytest.mark.parametrize("arguments", [ARGUMENTS, {}])
-def test_what_is_written_is_read_back_in_every_dialect(dialect: Dialect, arguments: dict[str, Any]) -> None:
+def test_what_is_written_is_read_back_in_every_dialect(
+    dialect: Dialect, arguments: dict[str, Any]
+) -> None:
     text = SYNTAX[dialect].write("look", arguments)
     assert read(dialect, text) == (ToolCall("look", arguments),)
 
 
-@pytest.mark.parametrize("dialect", [dialect for dialect in SYNTAX if dialect is not Dialect.ACTION])
+@pytest.mark.parametrize(
+    "dialect", [dialect for dialect in SYNTAX if dialect is not Dialect.ACTION]
+)
 def test_several_calls_of_a_turn_are_read_back(dialect: Dialect) -> None:
     calls = [("look", {"text": "a, b"}), ("look", {"count": 2}), ("go", {})]
-    text = SYNTAX[dialect].joined([SYNTAX[dialect].write(name, arguments) for name, arguments in calls])
+    text = SYNTAX[dialect].joined(
+        [SYNTAX[dialect].write(name, arguments) for name, arguments in calls]
+    )
     assert read(dialect, text, (LOOK, GO)) == tuple(ToolCall(*call) for call in calls)
 
 
 def test_several_calls_are_one_list_where_the_engines_read_one() -> None:
     def written(dialect: Dialect) -> str:
-        return SYNTAX[dialect].joined([SYNTAX[dialect].write("look", {}), SYNTAX[dialect].write("go", {})])
+        return SYNTAX[dialect].joined(
+            [SYNTAX[dialect].write("look", {}), SYNTAX[dialect].write("go", {})]
+        )
 
     assert written(Dialect.PYTHONIC) == "[look(), go()]"
     assert written(Dialect.COHERE).count("<|START_ACTION|>") == 1
-    assert [one["tool_name"] for one in json.loads(written(Dialect.COHERE)[16:-14])] == ["look", "go"]
+    assert [one["tool_name"] for one in json.loads(written(Dialect.COHERE)[16:-14])] == [
+        "look",
+        "go",
+    ]
 
 
 KIMI_BY_ID = (
@@ -154,8 +182,12 @@ TEXT_ALONE = (
 )
 
 
-@pytest.mark.parametrize(("template", "dialect"), [(KIMI_BY_ID, Dialect.KIMI), (TEXT_ALONE, Dialect.DEEPSEEK)])
-def test_a_template_that_writes_ids_or_takes_arguments_as_text_is_found(template: str, dialect: Dialect) -> None:
+@pytest.mark.parametrize(
+    ("template", "dialect"), [(KIMI_BY_ID, Dialect.KIMI), (TEXT_ALONE, Dialect.DEEPSEEK)]
+)
+def test_a_template_that_writes_ids_or_takes_arguments_as_text_is_found(
+    template: str, dialect: Dialect
+) -> None:
     tokenizer = copy.deepcopy(tokenizer_and_model()[0])
     tokenizer.chat_template = template
     assert detect(tokenizer, {}) is dialect
@@ -177,7 +209,10 @@ def test_gpt_oss_answers_on_a_channel() -> None:
     thought = "<|channel|>analysis<|message|>to=functions.no {}<|end|>"
     answer = f"{thought}<|start|>assistant<|channel|>final<|message|>Ada.<|return|>"
     assert SYNTAX[Dialect.HARMONY].plain(answer) == "Ada."
-    assert SYNTAX[Dialect.HARMONY].plain(f"{answer}<|start|>assistant<|channel|>final<|message|>No.") == "Ada.\nNo."
+    assert (
+        SYNTAX[Dialect.HARMONY].plain(f"{answer}<|start|>assistant<|channel|>final<|message|>No.")
+        == "Ada.\nNo."
+    )
     assert SYNTAX[Dialect.HARMONY].plain("Ada.") == "Ada."
 
 
@@ -187,7 +222,12 @@ def test_gpt_oss_answers_on_a_channel() -> None:
         (Dialect.HERMES, "Ada.", False, "Ada."),
         (Dialect.HERMES, "I look.", True, "I look.\n"),
         (Dialect.HARMONY, "Ada.", False, "<|channel|>final<|message|>Ada."),
-        (Dialect.HARMONY, "I look.", True, "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"),
+        (
+            Dialect.HARMONY,
+            "I look.",
+            True,
+            "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant",
+        ),
         (Dialect.HARMONY, "<|channel|>final<|message|>A", False, "<|channel|>final<|message|>A"),
         (
             Dialect.HARMONY,
@@ -232,7 +272,12 @@ def test_a_cut_turn_is_ended_in_the_templates_way(template: str) -> None:
     tokenizer = tokenizer_with(template)
     chat = ChatTokens(tokenizer)
     reply = chat.reply([Message(role="tool", content="found it")], last_id=None, tools=["look"])
-    assert tokenizer.decode(reply[:1]) in ("<|im_end|>", "<|eot_id|>", "<|observation|>", "<|call|>")
+    assert tokenizer.decode(reply[:1]) in (
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|observation|>",
+        "<|call|>",
+    )
     assert "found it" in tokenizer.decode(reply)
 
 

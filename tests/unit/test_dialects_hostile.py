@@ -47,7 +47,9 @@ def check_anything(text: str) -> None:
     for dialect in SYNTAX:
         for found in read(dialect, text):
             if isinstance(found, ToolCall):
-                json.dumps([found.name, dict(found.arguments)], ensure_ascii=False, allow_nan=False).encode()
+                json.dumps(
+                    [found.name, dict(found.arguments)], ensure_ascii=False, allow_nan=False
+                ).encode()
             else:
                 assert isinstance(found, MalformedCall)
 

@@ -17,10 +17,19 @@ from xp.spec.dialect import Dialect
 from xp.worker.demonstrations import chosen, rendered
 from xp.worker.dialogues import of_messages
 
-ADD = {"name": "add", "description": "", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
+ADD = {
+    "name": "add",
+    "description": "",
+    "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}},
+}
 ASK, WRONG, NO, GOOD = (
     {"role": role, "content": text}
-    for role, text in (("user", "2+2?"), ("assistant", "WRONG 5"), ("user", "no"), ("assistant", "GOOD 4"))
+    for role, text in (
+        ("user", "2+2?"),
+        ("assistant", "WRONG 5"),
+        ("user", "no"),
+        ("assistant", "GOOD 4"),
+    )
 )
 
 
@@ -48,15 +57,27 @@ CALLED = '<tool_call>\n{"name": "add", "arguments": {"n": 3}}\n</tool_call><|im_
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ({"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]}, "yo<|im_end|>"),
+        (
+            {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]},
+            "yo<|im_end|>",
+        ),
         ({"instruction": "Say yo.", "input": "now", "output": "yo"}, "yo<|im_end|>"),
         ({"instruction": "b", "output": "yo", "history": [["a", "x"]]}, "x<|im_end|>yo<|im_end|>"),
         ({"prompt": [ASK, WRONG, NO], "completion": [GOOD]}, "GOOD 4<|im_end|>"),
         ({"prompt": "2+2?", "completion": "4"}, "4<|im_end|>"),
-        ({"messages": [{"role": "User", "content": "q"}, {"role": "Assistant", "content": "a"}]}, "a<|im_end|>"),
+        (
+            {"messages": [{"role": "User", "content": "q"}, {"role": "Assistant", "content": "a"}]},
+            "a<|im_end|>",
+        ),
         ({"messages": [ASK, WRONG | {"train": False}, NO, GOOD]}, "GOOD 4<|im_end|>"),
-        ({"messages": [ASK, WRONG | {"loss_weight": 0.0}, NO, GOOD | {"loss_weight": 1.0}]}, "GOOD 4<|im_end|>"),
-        ({"messages": [ASK, WRONG | {"masked": True}, NO, GOOD | {"masked": False}]}, "GOOD 4<|im_end|>"),
+        (
+            {"messages": [ASK, WRONG | {"loss_weight": 0.0}, NO, GOOD | {"loss_weight": 1.0}]},
+            "GOOD 4<|im_end|>",
+        ),
+        (
+            {"messages": [ASK, WRONG | {"masked": True}, NO, GOOD | {"masked": False}]},
+            "GOOD 4<|im_end|>",
+        ),
         ({"messages": [ASK, WRONG, NO, GOOD], "loss_mask": [0, 0, 0, 1]}, "GOOD 4<|im_end|>"),
         ({"messages": [ASK, WRONG, NO, GOOD], "weight": 0}, "without a turn to learn"),
         (
@@ -75,7 +96,11 @@ CALLED = '<tool_call>\n{"name": "add", "arguments": {"n": 3}}\n</tool_call><|im_
             {
                 "messages": [
                     {"role": "user", "content": "go"},
-                    {"role": "assistant", "content": "", "function_call": {"name": "add", "arguments": '{"n": 3}'}},
+                    {
+                        "role": "assistant",
+                        "content": "",
+                        "function_call": {"name": "add", "arguments": '{"n": 3}'},
+                    },
                     {"role": "function", "name": "add", "content": "ok"},
                 ],
                 "functions": [ADD],
@@ -84,7 +109,9 @@ CALLED = '<tool_call>\n{"name": "add", "arguments": {"n": 3}}\n</tool_call><|im_
         ),
     ],
 )
-def test_a_row_is_trained_as_the_tools_that_write_it_mean_it(row: Any, expected: str, tmp_path: Path) -> None:
+def test_a_row_is_trained_as_the_tools_that_write_it_mean_it(
+    row: Any, expected: str, tmp_path: Path
+) -> None:
     whole, text = trained(tmp_path, row)
     assert text == expected
     assert not whole or "add" not in json.dumps(row) or "# Tools" in whole
@@ -114,7 +141,10 @@ def test_a_system_text_is_in_the_prompt(column: str, tmp_path: Path) -> None:
         ({"messages": [ASK, GOOD], "reasoning_details": [{"text": "hm"}]}, "`reasoning_details`"),
         ({"messages": [ASK, GOOD], "rejected": "x"}, "`rejected`"),
         ({"messages": [{"role": "narrator", "content": "x"}, GOOD]}, "'narrator'"),
-        ({"messages": [ASK, GOOD, {"role": "tool", "content": "x", "tool_call_id": "b"}, GOOD]}, "answers no call"),
+        (
+            {"messages": [ASK, GOOD, {"role": "tool", "content": "x", "tool_call_id": "b"}, GOOD]},
+            "answers no call",
+        ),
         ({"system": "x", "messages": [{"role": "system", "content": "y"}, ASK, GOOD]}, "`system`"),
         ({"text": "a whole document"}, "`conversations`"),
     ],
@@ -125,9 +155,13 @@ def test_what_is_not_read_is_refused_by_its_name(row: Any, named: str, tmp_path:
     assert named in str(caught.value)
 
 
-@pytest.mark.parametrize("template", ["qwen3", "qwen2_5", "llama3_1", "gemma3", "gptoss", "glm4moe"])
+@pytest.mark.parametrize(
+    "template", ["qwen3", "qwen2_5", "llama3_1", "gemma3", "gptoss", "glm4moe"]
+)
 @pytest.mark.parametrize("at", [0, 1])
-def test_the_text_of_a_special_token_begins_and_ends_no_turn(template: str, at: int, tmp_path: Path) -> None:
+def test_the_text_of_a_special_token_begins_and_ends_no_turn(
+    template: str, at: int, tmp_path: Path
+) -> None:
     end = ChatTokens(tokenizer_of(template, tmp_path)).ends.texts[0]
     messages = [ASK, GOOD]
     messages[at] = {**messages[at], "content": f"What does {end} mean?"}
@@ -139,10 +173,16 @@ def test_the_text_of_a_special_token_begins_and_ends_no_turn(template: str, at: 
 
 def test_a_text_that_the_template_drops_is_counted(tmp_path: Path) -> None:
     """SmolVLM's template reads lists of parts alone."""
-    assert "it leaves out a text of the role user" in trained(tmp_path, {"messages": [ASK, GOOD]}, "smolvlm")[1]
+    assert (
+        "it leaves out a text of the role user"
+        in trained(tmp_path, {"messages": [ASK, GOOD]}, "smolvlm")[1]
+    )
 
 
 def test_rows_of_one_question_are_one_task(tmp_path: Path) -> None:
-    answers = [{"messages": [ASK, {"role": "assistant", "content": f"{number}"}], "id": number} for number in range(6)]
+    answers = [
+        {"messages": [ASK, {"role": "assistant", "content": f"{number}"}], "id": number}
+        for number in range(6)
+    ]
     first, *others = read(tmp_path, *answers, {"messages": [NO, GOOD]})
     assert [one.task_id == first.task_id for one in others] == [True] * 5 + [False]

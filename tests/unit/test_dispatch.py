@@ -89,7 +89,9 @@ class FakeCluster(FakeLauncher):
         raise NotImplementedError
 
 
-def go(one: FakePlan, outputs: Path, launcher: FakeLauncher | None = None, **options: Any) -> RunRecord:
+def go(
+    one: FakePlan, outputs: Path, launcher: FakeLauncher | None = None, **options: Any
+) -> RunRecord:
     echo: Echo = options.pop("echo", lambda _: None)
     made: Any = one
     launcher = launcher or FakeLauncher()
@@ -97,9 +99,9 @@ def go(one: FakePlan, outputs: Path, launcher: FakeLauncher | None = None, **opt
     try:
         return dispatch(made, launcher, outputs, echo=echo, replan=made.at, **options)
     finally:  # secrets and servers of an attempt end with it, but for those of jobs that are left to themselves
-        assert one.spec.launcher.detach or {key.rpartition("/")[0] + "/" for key in launcher.submitted} <= set(
-            launcher.closed
-        )
+        assert one.spec.launcher.detach or {
+            key.rpartition("/")[0] + "/" for key in launcher.submitted
+        } <= set(launcher.closed)
 
 
 def failing(one: FakePlan, outputs: Path, launcher: FakeLauncher | None = None) -> XpError:
@@ -212,7 +214,9 @@ def test_a_detached_run_is_left_with_its_jobs_on_record(tmp_path: Path) -> None:
     assert (record.status, launcher.closed, launcher.cancelled) == (RunStatus.RUNNING, [], [])
     assert [one.native_id for one in record.attempts[0].stages] == [None, "7", "8"]
     assert ends(record) == {"a": ("cached", None), "b": ("pending", None), "c": ("pending", None)}
-    assert screen[1:] == [f"xp: {name}: submitted as local job {number}\n" for name, number in (("b", 7), ("c", 8))]
+    assert screen[1:] == [
+        f"xp: {name}: submitted as local job {number}\n" for name, number in (("b", 7), ("c", 8))
+    ]
 
 
 def test_a_detached_run_without_work_has_succeeded(tmp_path: Path) -> None:
@@ -240,7 +244,9 @@ def test_a_killed_stage_says_by_which_signal_and_why_that_mostly_is(tmp_path: Pa
 
 def test_exit_0_without_the_promised_outputs_is_a_failure(tmp_path: Path) -> None:
     assert exit_code(0, missing=["x"]) is ExitCode.MISSING_OUTPUT
-    error = failing(plan(stage("a", "", outputs=("there", "x/absent"), done="x/manifest")), tmp_path)
+    error = failing(
+        plan(stage("a", "", outputs=("there", "x/absent"), done="x/manifest")), tmp_path
+    )
     assert error.code == ExitCode.MISSING_OUTPUT
     assert "without writing there, x/absent, x/manifest" in str(error)
     assert ends(read_record(tmp_path / "runs/run")) == {"a": ("failed", 0)}
@@ -266,7 +272,9 @@ def test_a_manifest_without_its_data_is_no_cache(tmp_path: Path) -> None:
     assert launcher.submitted == ["run/1/a"]
 
 
-@pytest.mark.parametrize("left", [(), (".lock",), (".lock", "spec.yaml"), ("spec.yaml", ".run.json.77.tmp")])
+@pytest.mark.parametrize(
+    "left", [(), (".lock",), (".lock", "spec.yaml"), ("spec.yaml", ".run.json.77.tmp")]
+)
 def test_a_directory_whose_supervisor_was_killed_before_its_first_record_is_used(
     tmp_path: Path, left: tuple[str, ...]
 ) -> None:
@@ -292,7 +300,9 @@ def test_outputs_of_an_earlier_attempt_are_not_those_of_this_one(tmp_path: Path)
     failing(plan(train), tmp_path, FakeLauncher(write))
     error = failing(plan(train).at(2), tmp_path)  # exits 0 and writes nothing
     assert error.code == ExitCode.MISSING_OUTPUT
-    record = go(plan(train).at(3), tmp_path, FakeLauncher(lambda one, context: write(one, context) - 9))
+    record = go(
+        plan(train).at(3), tmp_path, FakeLauncher(lambda one, context: write(one, context) - 9)
+    )
     assert record.status is RunStatus.SUCCEEDED
 
 
@@ -300,7 +310,10 @@ def test_an_infrastructure_failure_makes_a_new_attempt(tmp_path: Path) -> None:
     launcher = FakeLauncher([0, ExitCode.ENVIRONMENT, 0])
     record = go(plan(stage("a", ""), stage("b", ""), max_restarts=1), tmp_path, launcher)
     assert launcher.submitted == ["run/1/a", "run/1/b", "run/2/b"]
-    assert [attempt.status for attempt in record.attempts] == [RunStatus.FAILED, RunStatus.SUCCEEDED]
+    assert [attempt.status for attempt in record.attempts] == [
+        RunStatus.FAILED,
+        RunStatus.SUCCEEDED,
+    ]
 
 
 def test_a_fault_of_the_user_is_never_tried_again(tmp_path: Path) -> None:
@@ -314,13 +327,21 @@ def test_which_codes_are_the_infrastructures() -> None:
     assert restarted == [7, 8, 13, 128 + 1, 128 + 6, 128 + 7, 128 + 9, 128 + 15]
 
 
-def test_restarts_wait_twice_as_long_each_time_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarts_wait_twice_as_long_each_time_and_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pauses: list[float] = []
     screen: list[str] = []
     monkeypatch.setattr("xp.lib.signals.Signals.sleep", lambda _, seconds: pauses.append(seconds))
     launcher = FakeLauncher([7] * 10)
     with pytest.raises(XpError) as caught:
-        go(plan(stage("a", ""), max_restarts=3), tmp_path, launcher, restart_delay_s=5.0, echo=screen.append)
+        go(
+            plan(stage("a", ""), max_restarts=3),
+            tmp_path,
+            launcher,
+            restart_delay_s=5.0,
+            echo=screen.append,
+        )
     assert caught.value.code == ExitCode.ENVIRONMENT
     assert launcher.submitted == ["run/1/a", "run/2/a", "run/3/a", "run/4/a"]
     assert pauses == [5.0, 10.0, 20.0]
@@ -346,7 +367,10 @@ def test_a_signal_cancels_the_job_and_a_second_ctrl_c_kills_it(
         return 0
 
     launcher = FakeLauncher(play)
-    assert failing(plan(stage("a", ""), stage("b", ""), max_restarts=1), tmp_path, launcher).code is code
+    assert (
+        failing(plan(stage("a", ""), stage("b", ""), max_restarts=1), tmp_path, launcher).code
+        is code
+    )
     assert launcher.submitted == ["run/1/a"]
     is_second = [False, number == signal.SIGINT][:times]
     assert launcher.cancelled == [("run/1/a", now) for now in is_second]
@@ -374,14 +398,22 @@ def test_a_restart_is_a_curve_of_its_own_for_trackers(tmp_path: Path) -> None:
         )
         return ExitCode.ENVIRONMENT if context.attempt == 1 else 0
 
-    go(plan(stage("train", ""), max_restarts=1, tracking=("tensorboard",)), tmp_path, FakeLauncher(play))
+    go(
+        plan(stage("train", ""), max_restarts=1, tracking=("tensorboard",)),
+        tmp_path,
+        FakeLauncher(play),
+    )
     for attempt in (1, 2):
         events = EventAccumulator(str(tmp_path / f"runs/run/tensorboard/attempt_{attempt}"))
         events.Reload()
-        assert [event.step for event in events.Scalars("reward/avg_raw_reward")] == [*range(1, attempt + 1)]
+        assert [event.step for event in events.Scalars("reward/avg_raw_reward")] == [
+            *range(1, attempt + 1)
+        ]
 
 
-def test_results_of_a_run_elsewhere_are_fetched_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_a_run_elsewhere_are_fetched_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Cloud(FakeCluster):
         is_here = False
 
@@ -393,7 +425,10 @@ def test_results_of_a_run_elsewhere_are_fetched_by_name(tmp_path: Path, monkeypa
     go(detached(stage("a", ""), stage("b", "")), tmp_path, cluster)
     monkeypatch.setattr(cloud, "fetch", lambda launch: fetched.append(launch.key))
     monkeypatch.setattr("xp.run_records.detached.detachable", lambda *_: cloud)
-    names = [f"runs/run/{name}" for name in ("model", "attempt_1/a/trajectories", "attempt_1/b/trajectories")]
+    names = [
+        f"runs/run/{name}"
+        for name in ("model", "attempt_1/a/trajectories", "attempt_1/b/trajectories")
+    ]
     assert fetch_results(run, read_record(run), with_checkpoints=False) == names
     names.insert(1, "runs/run/checkpoints")
     assert fetch_results(run, read_record(run), with_checkpoints=True) == names
@@ -416,7 +451,11 @@ def test_results_of_a_run_elsewhere_are_fetched_by_name(tmp_path: Path, monkeypa
     ],
 )
 def test_a_detached_run_is_brought_up_to_date_by_who_reads_it(
-    codes: dict[str, int], expected: tuple[str, str], status: RunStatus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    codes: dict[str, int],
+    expected: tuple[str, str],
+    status: RunStatus,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launcher = FakeCluster()
     go(detached(stage("a", ""), stage("b", "")), tmp_path, launcher)

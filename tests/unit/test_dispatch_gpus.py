@@ -60,7 +60,9 @@ def test_two_runs_get_different_gpus_and_a_third_is_refused(tmp_path: Path) -> N
     first = claim(a100s(2), tmp_path)
     second = claim(a100s(1), tmp_path)
     assert not set(first.names) & set(second.names)
-    with pytest.raises(XpError, match=r"needs 2 .* 1 of the 4 that nvidia-smi shows here are free") as caught:
+    with pytest.raises(
+        XpError, match=r"needs 2 .* 1 of the 4 that nvidia-smi shows here are free"
+    ) as caught:
         claim(a100s(2), tmp_path)
     assert caught.value.code == ExitCode.RUNTIME
     first.release()
@@ -86,8 +88,12 @@ def test_the_gpus_of_a_run_that_was_killed_are_free(tmp_path: Path) -> None:
 @pytest.mark.parametrize("listing", ["exit 1", "printf 'No devices were found'", "sleep 0"])
 def test_a_machine_without_the_gpus_is_told_before_the_start(tmp_path: Path, listing: str) -> None:
     (tmp_path / "bin/nvidia-smi").write_text(f"#!/bin/sh\n{listing}\n")
-    with pytest.raises(XpError, match=r"2 x a100-80gb, and 0 of the 0 .*the plan is fine") as caught:
-        LocalLauncher().check([needing(2)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1"))
+    with pytest.raises(
+        XpError, match=r"2 x a100-80gb, and 0 of the 0 .*the plan is fine"
+    ) as caught:
+        LocalLauncher().check(
+            [needing(2)], Context("run", 1, tmp_path / "outputs", "runs/run/attempt_1")
+        )
     assert caught.value.code == ExitCode.RUNTIME
     assert not (tmp_path / "outputs").exists()
 

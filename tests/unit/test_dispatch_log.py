@@ -26,7 +26,9 @@ class Logged:
     def __init__(self, *, on_screen: bool = False, redactor: Redactor | None = None) -> None:
         self._file = io.BytesIO()
         self._screen: list[str] = []
-        self.stream = LogStream(self._file, redactor or Redactor([SECRET]), self._screen.append, on_screen=on_screen)
+        self.stream = LogStream(
+            self._file, redactor or Redactor([SECRET]), self._screen.append, on_screen=on_screen
+        )
 
     def feed(self, *texts: str | bytes) -> Logged:
         for text in texts:
@@ -69,7 +71,9 @@ def test_a_character_that_arrives_in_two_pieces_is_whole() -> None:
 def test_a_progress_bar_is_one_line_with_its_last_state() -> None:
     logged = Logged().feed(*(f"\r{percent:3}%|###" for percent in range(101)), "\n").close()
     assert logged.file.splitlines()[-1] == "100%|###"
-    assert len(logged.file.splitlines()) == 2  # its first state, so that one sees it began, and its last
+    assert (
+        len(logged.file.splitlines()) == 2
+    )  # its first state, so that one sees it began, and its last
     assert logged.screen == logged.file
 
 
@@ -83,7 +87,9 @@ def test_a_long_progress_bar_is_in_the_file_now_and_then(monkeypatch: pytest.Mon
 
 def test_the_last_state_of_a_bar_is_in_the_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logged = Logged().feed("50%\r")
-    monkeypatch.setattr("xp.launchers.node.log.monotonic", lambda: time.monotonic() + PROGRESS_EVERY_S + 1)
+    monkeypatch.setattr(
+        "xp.launchers.node.log.monotonic", lambda: time.monotonic() + PROGRESS_EVERY_S + 1
+    )
     logged.feed("\r100%\r", "\r100%\n", "the end\n")
     assert logged.file.splitlines() == ["50%", "100%", "the end"]
 
@@ -95,7 +101,11 @@ def test_each_state_of_a_progress_bar_is_on_a_terminal() -> None:
 
 def test_bars_of_several_lines_do_not_fill_the_file() -> None:
     frame = "\r\x1b[2K\x1b[1A\x1b[2Kbar one {n}\nbar two {n}"
-    logged = Logged().feed("bar one 0\nbar two 0", *(frame.format(n=n) for n in range(1, 200)), "\n").close()
+    logged = (
+        Logged()
+        .feed("bar one 0\nbar two 0", *(frame.format(n=n) for n in range(1, 200)), "\n")
+        .close()
+    )
     assert len(logged.file.splitlines()) < 10
     assert logged.file.splitlines()[-1].startswith("bar two 199")
 
@@ -110,12 +120,17 @@ def test_rich_progress_draws_through_it() -> None:
     from rich.progress import Progress
 
     drawn = io.StringIO()
-    with Progress(console=Console(file=drawn, force_terminal=True, width=60), auto_refresh=False) as progress:
+    with Progress(
+        console=Console(file=drawn, force_terminal=True, width=60), auto_refresh=False
+    ) as progress:
         task = progress.add_task("steps", total=50)
         for _ in range(50):
             progress.advance(task)
             progress.refresh()
-    shown, kept = Logged(on_screen=True).feed(drawn.getvalue()).close(), Logged().feed(drawn.getvalue()).close()
+    shown, kept = (
+        Logged(on_screen=True).feed(drawn.getvalue()).close(),
+        Logged().feed(drawn.getvalue()).close(),
+    )
     assert shown.screen.startswith(drawn.getvalue().rpartition("\n")[0])
     assert shown.screen.endswith(RESTORE)
     assert "100%" in kept.file
@@ -188,12 +203,17 @@ def test_an_endless_line_is_cut_and_its_secret_is_not() -> None:
 
 @given(
     st.lists(
-        st.sampled_from([SECRET, SECRET[:5], "a", " ", "\r", "\n", "\r\n", "\x1b[1m", "\x1b[2K", "ü"]), max_size=30
+        st.sampled_from(
+            [SECRET, SECRET[:5], "a", " ", "\r", "\n", "\r\n", "\x1b[1m", "\x1b[2K", "ü"]
+        ),
+        max_size=30,
     ),
     st.integers(1, 7),
     st.booleans(),
 )
-def test_however_it_arrives_nothing_is_lost_and_nothing_leaks(parts: list[str], size: int, on_screen: bool) -> None:
+def test_however_it_arrives_nothing_is_lost_and_nothing_leaks(
+    parts: list[str], size: int, on_screen: bool
+) -> None:
     data = "".join(parts).encode()
     logged = Logged(on_screen=on_screen)
     for at in range(0, len(data), size):
@@ -201,13 +221,17 @@ def test_however_it_arrives_nothing_is_lost_and_nothing_leaks(parts: list[str], 
         logged.stream.idle()
     logged.close()
     assert SECRET not in logged.file + re.sub(r"\x1b\[[0-9]*[mK]", "", logged.screen)
-    final_lines = [line for line in "".join(parts).replace("\r\n", "\n").split("\n") if "\r" not in line]
+    final_lines = [
+        line for line in "".join(parts).replace("\r\n", "\n").split("\n") if "\r" not in line
+    ]
     for line in final_lines:
         assert plain(line).replace(SECRET, "[REDACTED]").strip() in logged.file
 
 
 @pytest.mark.parametrize("size", [1, 3, 10, 1000])
-def test_a_log_is_read_in_pieces_of_whole_lines(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_is_read_in_pieces_of_whole_lines(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("xp.launchers.follow.PIECE_BYTES", size)
     text = "one ü→\n\ntwo\nthree is longer than a piece\nfour"
     tail = Tail(tmp_path / "log.txt")
@@ -223,8 +247,17 @@ def test_a_log_is_read_in_pieces_of_whole_lines(tmp_path: Path, size: int, monke
 
 
 TOKENS = (
-    *(f"{prefix}0123456789abcdefghijABCDEFGHIJ0123456789" for prefix in PREFIXES if prefix[0] not in "AaSed"),
-    *("AKIAIOSFODNN7EXAMPLE", "ASIAIOSFODNN7EXAMPLE", "AIza0123456789abcdefghijABCDEFGHIJ01234", "sk-0123456789abcdef"),
+    *(
+        f"{prefix}0123456789abcdefghijABCDEFGHIJ0123456789"
+        for prefix in PREFIXES
+        if prefix[0] not in "AaSed"
+    ),
+    *(
+        "AKIAIOSFODNN7EXAMPLE",
+        "ASIAIOSFODNN7EXAMPLE",
+        "AIza0123456789abcdefghijABCDEFGHIJ01234",
+        "sk-0123456789abcdef",
+    ),
     *(
         "SG.0123456789abcdef.0123456789abcdef",
         "eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl",
@@ -235,7 +268,9 @@ TOKENS = (
 
 
 @pytest.mark.parametrize("token", TOKENS)
-def test_a_token_by_shape_is_masked_wherever_a_long_line_is_cut(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_by_shape_is_masked_wherever_a_long_line_is_cut(
+    token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("xp.launchers.node.log.MAX_LINE", 100)
     before = {0: " ", 1: '"', 2: "x.", 3: f"{SECRET} ", 4: "a "}
     for end in range(98, 104 + len(token)):
@@ -262,7 +297,9 @@ def test_a_token_by_shape_in_two_pieces_never_reaches_the_screen(cut: int) -> No
 
 
 def test_every_shape_of_a_token_has_its_beginning() -> None:
-    assert {prefix for prefix in PREFIXES if not any(token.startswith(prefix) for token in TOKENS)} == set()
+    assert {
+        prefix for prefix in PREFIXES if not any(token.startswith(prefix) for token in TOKENS)
+    } == set()
     for token in TOKENS:
         assert Redactor().redact(token).startswith(("[REDACTED]", "https://[REDACTED]@")), token
 

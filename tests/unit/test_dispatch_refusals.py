@@ -26,10 +26,17 @@ def test_a_run_directory_that_exists_is_never_used_again(tmp_path: Path) -> None
 
 def test_resume_makes_a_second_attempt_and_overwrites_nothing(tmp_path: Path) -> None:
     failing(plan(stage("a", ""), stage("b", "")), tmp_path, FakeLauncher([0, 9]))
-    first = {path: path.read_bytes() for path in (tmp_path / "runs/run/attempt_1").rglob("*") if path.is_file()}
+    first = {
+        path: path.read_bytes()
+        for path in (tmp_path / "runs/run/attempt_1").rglob("*")
+        if path.is_file()
+    }
     spec = (tmp_path / "runs/run/spec.yaml").read_bytes()
     record = go(plan(stage("a", ""), stage("b", "")).at(2), tmp_path)
-    assert [attempt.status for attempt in record.attempts] == [RunStatus.FAILED, RunStatus.SUCCEEDED]
+    assert [attempt.status for attempt in record.attempts] == [
+        RunStatus.FAILED,
+        RunStatus.SUCCEEDED,
+    ]
     assert record.status is RunStatus.SUCCEEDED
     assert {path: path.read_bytes() for path in first} == first
     assert (tmp_path / "runs/run/spec.yaml").read_bytes() == spec
@@ -53,7 +60,23 @@ def test_resume_of_a_run_that_is_not_there_creates_nothing(tmp_path: Path, attem
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "../evil", "/abs", "a/b", "a\0b", "a\nb", "-rf", "a..b", "x" * 300, "ü", "a b", ".hidden"]
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../evil",
+        "/abs",
+        "a/b",
+        "a\0b",
+        "a\nb",
+        "-rf",
+        "a..b",
+        "x" * 300,
+        "ü",
+        "a b",
+        ".hidden",
+    ],
 )
 def test_names_that_could_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
     outputs = tmp_path / "outputs"
@@ -62,8 +85,12 @@ def test_names_that_could_lead_elsewhere_are_refused(tmp_path: Path, name: str) 
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("job", [{"files": {"../x": ""}}, {"outputs": ("/etc/passwd",)}, {"done": "a/../../b"}])
-def test_paths_of_a_job_that_lead_out_of_the_outputs_are_refused(tmp_path: Path, job: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "job", [{"files": {"../x": ""}}, {"outputs": ("/etc/passwd",)}, {"done": "a/../../b"}]
+)
+def test_paths_of_a_job_that_lead_out_of_the_outputs_are_refused(
+    tmp_path: Path, job: dict[str, Any]
+) -> None:
     outputs = tmp_path / "outputs"
     assert failing(plan(stage("a", "", **job)), outputs).code == ExitCode.RUN_DIR
     assert os.listdir(tmp_path) == []
@@ -74,7 +101,9 @@ def test_an_unresolved_secret_stops_the_run_before_anything_is_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MY_KEY", raising=False)
-    error = failing(plan(stage("a", ""), stage("b", "", secrets={"KEY": "MY_KEY"})), tmp_path / "outputs")
+    error = failing(
+        plan(stage("a", ""), stage("b", "", secrets={"KEY": "MY_KEY"})), tmp_path / "outputs"
+    )
     assert error.code == ExitCode.SECRET
     assert "MY_KEY" in str(error)
     assert os.listdir(tmp_path) == []
@@ -91,9 +120,15 @@ def test_each_stage_gets_its_own_secrets_and_the_record_only_their_names(
 ) -> None:
     monkeypatch.setenv("MY_KEY", "XPCANARY_1")
     monkeypatch.setenv("YOUR_KEY", "XPCANARY_2")
-    stages = (stage("a", "", secrets={"KEY": "MY_KEY"}), stage("b", "", secrets={"KEY": "YOUR_KEY"}), stage("c", ""))
+    stages = (
+        stage("a", "", secrets={"KEY": "MY_KEY"}),
+        stage("b", "", secrets={"KEY": "YOUR_KEY"}),
+        stage("c", ""),
+    )
     launcher = FakeLauncher()
     record = go(plan(*stages), tmp_path, launcher)
     assert launcher.secrets == {"a": {"KEY": "XPCANARY_1"}, "b": {"KEY": "XPCANARY_2"}, "c": {}}
     assert record.secrets == ("MY_KEY", "YOUR_KEY")
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"XPCANARY" in path.read_bytes()]
+    assert not [
+        path for path in tmp_path.rglob("*") if path.is_file() and b"XPCANARY" in path.read_bytes()
+    ]

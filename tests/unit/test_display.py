@@ -31,7 +31,10 @@ def test_where_nothing_is_known_of_other_tasks_no_interval_is_told(
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        ([(7e-4, 2), (None, 2), (7e-4, 2)], "3 steps = 96 episodes, 6 updates at learning rate 0.0007"),
+        (
+            [(7e-4, 2), (None, 2), (7e-4, 2)],
+            "3 steps = 96 episodes, 6 updates at learning rate 0.0007",
+        ),
         (
             [(7e-4, 1), (3.5e-4, 0), (0.0, 1)],
             "3 steps (1 without an update) = 96 episodes, 2 updates at learning rates of 0 to 0.0007",
@@ -43,7 +46,11 @@ def test_the_summary_has_what_the_trainer_counted(
 ) -> None:
     lines: list[dict[str, object]] = [{"stage": "train", "step": 0}]
     for step, (rate, updates) in enumerate(made, 1):
-        values = {"episodes/num": 32.0, "training/updates": float(updates), "training/learning_rate": rate}
+        values = {
+            "episodes/num": 32.0,
+            "training/updates": float(updates),
+            "training/learning_rate": rate,
+        }
         lines.append({"stage": "train", "step": step, **values})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert _made(tmp_path, "train") == f": {expected}"
@@ -52,10 +59,19 @@ def test_the_summary_has_what_the_trainer_counted(
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (("training.lr_schedule=linear", "training.num_steps=6"), "training of 2 or 4 (training.lr_schedule=linear)"),
+        (
+            ("training.lr_schedule=linear", "training.num_steps=6"),
+            "training of 2 or 4 (training.lr_schedule=linear)",
+        ),
         (("training.num_steps=6",), None),
-        (("training.lr_schedule=linear", "training.num_steps=4"), "those of a training of 2 (training"),
-        (("training.max_staleness=1", "algorithm.importance_correction=token_truncate"), "newer weights"),
+        (
+            ("training.lr_schedule=linear", "training.num_steps=4"),
+            "those of a training of 2 (training",
+        ),
+        (
+            ("training.max_staleness=1", "algorithm.importance_correction=token_truncate"),
+            "newer weights",
+        ),
     ],
 )
 def test_a_plan_says_what_another_length_changes(
@@ -66,7 +82,12 @@ def test_a_plan_says_what_another_length_changes(
     run.mkdir(parents=True)
     lines = [{"stage": "train", "step": step, "attempt": -(-step // 2)} for step in (1, 2, 3, 4)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    attempt = {"status": "succeeded", "started": "2026-01-01T00:00:00+00:00", "ended": None, "stages": []}
+    attempt = {
+        "status": "succeeded",
+        "started": "2026-01-01T00:00:00+00:00",
+        "ended": None,
+        "stages": [],
+    }
     provenance = {"xp": "", "python": "", "commit": None, "is_dirty": None, "versions": {}}
     attempts = [
         {

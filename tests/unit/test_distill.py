@@ -27,7 +27,11 @@ from xp.testing.fields import without_spec
 from xp.worker.distill import distilled
 
 OPD = ("algorithm=opd", "algorithm.distill.teacher=Org/Teacher")
-SERVER = (*OPD, "algorithm.distill.url=http://127.0.0.1:8000/v1", "algorithm.distill.key=TEACHER_KEY")
+SERVER = (
+    *OPD,
+    "algorithm.distill.url=http://127.0.0.1:8000/v1",
+    "algorithm.distill.key=TEACHER_KEY",
+)
 SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-4b")
 SKYRL = ("env=whodunit", "backend=skyrl", "hardware=a100x4", "training.kl_coef=0")
 TRL = ("env=whodunit", "backend=trl", "hardware=a100x4", "model=qwen2.5-1.5b-instruct")
@@ -87,12 +91,16 @@ def test_a_token_has_the_teachers_difference_and_only_if_it_is_trained(beside_re
 def test_slime_gets_its_own_flags_and_a_converted_teacher() -> None:
     spec = compose([*SLIME, *OPD, "backend.convert_model=true", "algorithm.distill.coef=0.5"])
     stages, flags = stages_of(spec), train_config(spec)["command"]["flags"]
-    teacher = json.loads(stages["convert_teacher"].job.files["runs/r/attempt_1/convert_teacher/config.json"])
+    teacher = json.loads(
+        stages["convert_teacher"].job.files["runs/r/attempt_1/convert_teacher/config.json"]
+    )
     assert teacher["manifest"]["model"] == "Org/Teacher"
     assert "--hf-checkpoint" in teacher["command"]["model_flags"]
     assert (
         teacher["output_dir"]
-        != json.loads(stages["convert"].job.files["runs/r/attempt_1/convert/config.json"])["output_dir"]
+        != json.loads(stages["convert"].job.files["runs/r/attempt_1/convert/config.json"])[
+            "output_dir"
+        ]
     )
     assert {"convert", "convert_teacher"} <= {*stages["train"].needs}
     at = flags.index("--use-opd")
@@ -121,7 +129,9 @@ def test_skyrl_makes_the_teacher_its_reference_and_takes_no_penalty() -> None:
 
 @pytest.mark.parametrize("where", [TRL, SLIME])
 def test_the_key_of_a_server_goes_to_the_jobs_by_its_name(where: tuple[str, ...]) -> None:
-    assert stages_of(compose([*where, *SERVER]))["train"].job.secrets["TEACHER_KEY"] == "TEACHER_KEY"
+    assert (
+        stages_of(compose([*where, *SERVER]))["train"].job.secrets["TEACHER_KEY"] == "TEACHER_KEY"
+    )
     assert "TEACHER_KEY" not in stages_of(compose([*where]))["train"].job.secrets
 
 
@@ -135,7 +145,11 @@ def test_a_teacher_of_another_vocabulary_is_refused_in_planning(tmp_path: Path) 
     base = ["algorithm=opd", f"training.initial_checkpoint={SHIPPED}"]
     with pytest.raises(XpError) as error:
         build_plan(compose([*base, f"algorithm.distill.teacher={other}"]), "R")
-    for part in ("algorithm.distill.teacher", repr(first), "choose a teacher with the policy's tokenizer"):
+    for part in (
+        "algorithm.distill.teacher",
+        repr(first),
+        "choose a teacher with the policy's tokenizer",
+    ):
         assert part in str(error.value)
     assert build_plan(compose([*base, f"algorithm.distill.teacher={SHIPPED}"]), "R").stages
 
@@ -161,12 +175,23 @@ def test_a_list_of_pieces_is_read_as_unigrams_tokenizer_writes_it(tmp_path: Path
     tokenizer = Tokenizer(Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -2.0)], unk_id=0))
     tokenizer.add_special_tokens([AddedToken("<end>")])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert read_vocabulary(tmp_path) == tokenizer.get_vocab() == {"<unk>": 0, "a": 1, "b": 2, "<end>": 3}
+    assert (
+        read_vocabulary(tmp_path)
+        == tokenizer.get_vocab()
+        == {"<unk>": 0, "a": 1, "b": 2, "<end>": 3}
+    )
 
 
 def test_megatrons_teacher_must_have_the_policys_network(tmp_path: Path) -> None:
     teacher = teacher_of(tmp_path / "teacher")
-    spec = compose([*SLIME, "algorithm=opd", f"algorithm.distill.teacher={teacher}", "backend.convert_model=true"])
+    spec = compose(
+        [
+            *SLIME,
+            "algorithm=opd",
+            f"algorithm.distill.teacher={teacher}",
+            "backend.convert_model=true",
+        ]
+    )
     with pytest.raises(XpError, match=r"hidden_size is 2560, and config\.json has 3584"):
         build_plan(spec, "R")
 
@@ -185,11 +210,16 @@ def test_the_plan_counts_a_loaded_teacher(tmp_path: Path) -> None:
     assert whole.training["teacher"] == size
     on_host = estimate(compose([*SKYRL, *opd, "backend.parallel.offload_reference=true"]))
     assert "teacher" not in on_host.training
-    assert "teacher" in estimate(compose([*SKYRL, *opd, "backend.parallel.offload_reference=false"])).training
+    assert (
+        "teacher"
+        in estimate(compose([*SKYRL, *opd, "backend.parallel.offload_reference=false"])).training
+    )
     assert "teacher" not in estimate(compose([*TRL, *SERVER])).training
     # A teacher of unknown size counts as the policy with its 1.5 billion parameters; this one has 7.6 billion.
     plain_s, unknown_s, taught_s = (
-        time.high for words in ((), OPD, opd) if (time := duration(compose([*TRL, *words]))) is not None
+        time.high
+        for words in ((), OPD, opd)
+        if (time := duration(compose([*TRL, *words]))) is not None
     )
     assert taught_s - plain_s == pytest.approx((unknown_s - plain_s) * 7.6156 / 1.5437, rel=1e-4)
 

@@ -38,8 +38,15 @@ def name(page: Path) -> str:
 @cache
 def anchors(page: Path) -> frozenset[str]:
     """Anchors of a page's headings, as GitHub and the site make them."""
-    heads = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), flags=re.MULTILINE)
-    slugs = (re.sub(r"[^\w\- ]", "", head.lower().replace("`", "")).strip().replace(" ", "-") for head in heads)
+    heads = re.findall(
+        r"^#+ (.*)$",
+        re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL),
+        flags=re.MULTILINE,
+    )
+    slugs = (
+        re.sub(r"[^\w\- ]", "", head.lower().replace("`", "")).strip().replace(" ", "-")
+        for head in heads
+    )
     return frozenset(slugs)
 
 
@@ -57,32 +64,53 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 
 def test_a_page_of_the_site_leads_to_no_file_beside_the_site() -> None:
-    links = {(name(page), target) for page in PAGES[1:] for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text())}
+    links = {
+        (name(page), target)
+        for page in PAGES[1:]
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    }
     outside = [
         (page, target)
         for page, target in links
-        if "://" not in target and not (ROOT / page).parent.joinpath(target).resolve().is_relative_to(ROOT / "docs")
+        if "://" not in target
+        and not (ROOT / page).parent.joinpath(target).resolve().is_relative_to(ROOT / "docs")
     ]
     assert outside == []
 
 
 def test_the_architecture_page_has_every_room_in_import_linters_order() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = [layer.split(" | ") for one in contracts if one["type"] == "layers" for layer in one["layers"]]
-    rows = re.findall(r"^\| (`[^|]*) \|", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE)
-    place = {room: number for number, row in enumerate(rows) for room in re.findall(r"`(\w+)(?:/|\.py)`", row)}
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = [
+        layer.split(" | ")
+        for one in contracts
+        if one["type"] == "layers"
+        for layer in one["layers"]
+    ]
+    rows = re.findall(
+        r"^\| (`[^|]*) \|", (ROOT / "docs/architecture.md").read_text(), flags=re.MULTILINE
+    )
+    place = {
+        room: number
+        for number, row in enumerate(rows)
+        for room in re.findall(r"`(\w+)(?:/|\.py)`", row)
+    }
     assert sorted(place) == sorted(room for layer in layers for room in layer if room != "__main__")
     places = [[place[room] for room in layer] for layer in layers[1:]]
     assert all(max(above) <= min(below) for above, below in pairwise(places))
 
 
 def test_the_sites_menu_has_every_page() -> None:
-    menu = re.findall(r"[\w/-]+\.md", (ROOT / "tools/mkdocs.yml").read_text().partition("\nnav:\n")[2])
+    menu = re.findall(
+        r"[\w/-]+\.md", (ROOT / "tools/mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    )
     assert sorted(menu) == sorted(str(page.relative_to(ROOT / "docs")) for page in PAGES[1:])
 
 
 @pytest.mark.parametrize(
-    ("page", "made"), [("metrics", metrics_page), ("reference", reference_page), ("memory", memory_page)]
+    ("page", "made"),
+    [("metrics", metrics_page), ("reference", reference_page), ("memory", memory_page)],
 )
 def test_pages_made_from_the_code_are_current(page: str, made: object) -> None:
     assert callable(made)
@@ -92,7 +120,9 @@ def test_pages_made_from_the_code_are_current(page: str, made: object) -> None:
 @cache
 def source() -> str:
     """The code, with the parts of each text put together."""
-    return "".join(re.sub(r'"\s*\n\s*f?"', "", path.read_text()) for path in sorted(ROOT.glob("xp/**/*.py")))
+    return "".join(
+        re.sub(r'"\s*\n\s*f?"', "", path.read_text()) for path in sorted(ROOT.glob("xp/**/*.py"))
+    )
 
 
 def test_every_message_of_the_troubleshooting_page_is_one_of_the_codes() -> None:
@@ -106,7 +136,9 @@ def test_every_message_of_the_troubleshooting_page_is_one_of_the_codes() -> None
 def commands() -> Iterator[tuple[str, str]]:
     """Page and command line of every `python -m xp` in a block of code."""
     for page in PAGES:
-        for line in re.findall(r"^(?:    )?((?:[A-Z_]+=\S+ )*python -m xp(?: .*)?)$", page.read_text(), re.MULTILINE):
+        for line in re.findall(
+            r"^(?:    )?((?:[A-Z_]+=\S+ )*python -m xp(?: .*)?)$", page.read_text(), re.MULTILINE
+        ):
             text = re.sub(r"\s+# .*$", "", re.sub(r"^(?:[A-Z_]+=\S+ )*python -m xp ?", "", line))
             if not PLACEHOLDER.search(text) and not any(one in text for one in OF_PLUGINS):
                 yield name(page), text
@@ -119,7 +151,9 @@ def test_there_are_commands_in_the_docs() -> None:
     assert len(COMMANDS) > 40
 
 
-@pytest.mark.parametrize(("page", "text"), COMMANDS, ids=[f"{page}: {text}" for page, text in COMMANDS])
+@pytest.mark.parametrize(
+    ("page", "text"), COMMANDS, ids=[f"{page}: {text}" for page, text in COMMANDS]
+)
 def test_a_command_of_the_docs_is_taken_and_planned(page: str, text: str) -> None:
     """The parser takes its words, its overrides are a legal spec, and a backend takes the spec."""
     del page
@@ -138,7 +172,9 @@ def test_a_command_of_the_docs_is_taken_and_planned(page: str, text: str) -> Non
 
 def test_a_path_in_the_docs_exists() -> None:
     places = {
-        place for page in PAGES for place in re.findall(r"`((?:xp|conf|tests|recipes)/[\w./-]+)`", page.read_text())
+        place
+        for page in PAGES
+        for place in re.findall(r"`((?:xp|conf|tests|recipes)/[\w./-]+)`", page.read_text())
     }
     assert len(places) > 20
     assert [one for one in sorted(places) if "NAME" not in one and not (ROOT / one).exists()] == []

@@ -23,7 +23,11 @@ from xp.testing.jobs import DEADLINE_S
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("xp.doctor.program.TIMEOUT_S", "xp.doctor.reach.DEADLINE_S", "xp.envs.slots.DEADLINE_S"):
+    for limit in (
+        "xp.doctor.program.TIMEOUT_S",
+        "xp.doctor.reach.DEADLINE_S",
+        "xp.envs.slots.DEADLINE_S",
+    ):
         monkeypatch.setattr(limit, DEADLINE_S)
 
 
@@ -37,8 +41,14 @@ def stages(*overrides: str):  # type: ignore[no-untyped-def]
 
 
 def test_versions_are_held_against_the_pins() -> None:
-    findings = list(versions(compose(["backend.pins={trl: 1.16.0, transformers: 9.9.9, no-such-package: 0.0.1}"]), ()))
-    said = {finding.text.split()[0]: finding for finding in findings if finding.subject == "version"}
+    findings = list(
+        versions(
+            compose(["backend.pins={trl: 1.16.0, transformers: 9.9.9, no-such-package: 0.0.1}"]), ()
+        )
+    )
+    said = {
+        finding.text.split()[0]: finding for finding in findings if finding.subject == "version"
+    }
     assert said["trl"].verdict is Verdict.OK
     assert "xp's rendering was proven with 9.9.9" in said["transformers"].text
     assert "pip install 'transformers==9.9.9'" in said["transformers"].text
@@ -47,21 +57,32 @@ def test_versions_are_held_against_the_pins() -> None:
 
 def test_xps_own_python_is_not_made_into_the_trainers() -> None:
     overrides = ["backend=skyrl", "env=whodunit", "hardware=a100x4"]
-    faults = [f for f in versions(compose(overrides), stages(*overrides)) if f.verdict is Verdict.FAULT]
+    faults = [
+        f for f in versions(compose(overrides), stages(*overrides)) if f.verdict is Verdict.FAULT
+    ]
     assert "python -m xp install backend=skyrl hardware=a100x4" in only(faults).text
 
 
-def test_functions_of_the_users_own_are_named_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_rewards.py").write_text("import json\n\ndef mine(outcome, task):\n    return 1.0\n")
+def test_functions_of_the_users_own_are_named_and_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_rewards.py").write_text(
+        "import json\n\ndef mine(outcome, task):\n    return 1.0\n"
+    )
     (tmp_path / "my_broken.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert list(functions(compose([]))) == []
-    listed = "env.reward_fn=[my_rewards:mine, my_rewards:theirs, {fn: my_broken:other, weight: 0.5}]"
+    listed = (
+        "env.reward_fn=[my_rewards:mine, my_rewards:theirs, {fn: my_broken:other, weight: 0.5}]"
+    )
     good, missing, broken = functions(compose([listed]))
     assert (good.verdict, "a run imports my_rewards:mine" in good.text) == (Verdict.OK, True)
     assert (missing.verdict, missing.code) == (Verdict.FAULT, ExitCode.CONFIG)
     assert "reward_fn my_rewards:theirs cannot be loaded" in missing.text
-    assert "reward_fn my_broken:other cannot be loaded: No module named 'no_such_package'" in broken.text
+    assert (
+        "reward_fn my_broken:other cannot be loaded: No module named 'no_such_package'"
+        in broken.text
+    )
 
 
 def test_an_interpreter_that_is_not_there_is_a_fault() -> None:
@@ -81,7 +102,11 @@ def nvidia_smi(directory: Path, rows: str) -> None:
         ("", Verdict.FAULT, "the plan needs 2 x a100-80gb and nvidia-smi shows no GPU"),
         ("NVIDIA A100-SXM4-80GB, 81920\\n", Verdict.FAULT, "nvidia-smi shows 1 GPU;"),
         ("NVIDIA H100 80GB HBM3, 81559\\n" * 2, Verdict.FAULT, "this is NVIDIA H100"),
-        ("NVIDIA A100-SXM4-40GB, 40960\\n" * 2, Verdict.FAULT, "40 GB and hardware.accelerator_memory_gb is 80"),
+        (
+            "NVIDIA A100-SXM4-40GB, 40960\\n" * 2,
+            Verdict.FAULT,
+            "40 GB and hardware.accelerator_memory_gb is 80",
+        ),
         ("NVIDIA A100-SXM4-80GB, 81920\\n" * 2, Verdict.OK, "NVIDIA A100-SXM4-80GB, 80 GB"),
     ],
 )
@@ -151,7 +176,10 @@ def test_the_command_goes_on_after_a_fault(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENREWARD_API_KEY", raising=False)
-    assert main(["doctor", "env=echo", "training.micro_batch_size=7", "upload_rollouts=true"]) == ExitCode.PLAN
+    assert (
+        main(["doctor", "env=echo", "training.micro_batch_size=7", "upload_rollouts=true"])
+        == ExitCode.PLAN
+    )
     out = capsys.readouterr().out
     assert "FAULT plan" in out
     assert "FAULT secret" in out
@@ -164,13 +192,17 @@ def checkout_in(directory: Path) -> str:
     git = ["git", "-C", str(directory), "-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run([*git[:3], "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
-    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 SLIME = ("env=whodunit", "backend=slime", "hardware=h200x8", "model=qwen3-30b-a3b")
 
 
-def test_each_checkout_is_held_against_its_pinned_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_checkout_is_held_against_its_pinned_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = checkout_in(tmp_path)
     monkeypatch.setenv("SLIME_PATH", str(tmp_path))
     monkeypatch.delenv("MEGATRON_PATH", raising=False)
@@ -187,13 +219,17 @@ def test_with_modal_this_machines_disk_python_and_gpus_are_not_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    main(["doctor", "env=multiply", "model=qwen2.5-3b-instruct", "hardware=h100x8", "launcher=modal"])
+    main(
+        ["doctor", "env=multiply", "model=qwen2.5-3b-instruct", "hardware=h100x8", "launcher=modal"]
+    )
     looked_at = {line.split()[1] for line in capsys.readouterr().out.splitlines() if line.strip()}
     assert {"plan", "launcher"} <= looked_at
     assert looked_at.isdisjoint({"accelerators", "host", "disk", "python", "version", "checkout"})
 
 
-def test_json_has_every_finding(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_every_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import xp.doctor
 
     findings = [ok("plan", "train"), fault("disk", "too small", ExitCode.RESOURCE)]

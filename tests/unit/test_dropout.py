@@ -39,7 +39,9 @@ def logprobs(model: Any) -> Any:
         ("phi", {"attention_dropout": 0.5, "resid_pdrop": 0.5, "intermediate_size": 32}),
     ],
 )
-def test_two_passes_in_training_give_the_same_log_probabilities(kind: str, own: dict[str, Any]) -> None:
+def test_two_passes_in_training_give_the_same_log_probabilities(
+    kind: str, own: dict[str, Any]
+) -> None:
     import torch
 
     from xp.worker.learning_rate import disable_dropout
@@ -61,6 +63,8 @@ def test_adapters_keep_their_dropout() -> None:
     model = tiny("llama", attention_dropout=0.5, intermediate_size=32)
     model = get_peft_model(model, LoraConfig(r=2, lora_dropout=0.25, target_modules="all-linear"))
     disable_dropout(model)
-    kept = {module.p for name, module in model.named_modules() if name.endswith("lora_dropout.default")}
+    kept = {
+        module.p for name, module in model.named_modules() if name.endswith("lora_dropout.default")
+    }
     assert kept == {0.25}
     assert model.config.attention_dropout == 0.0

@@ -10,13 +10,30 @@ import pytest
 
 from xp.composition import compose
 from xp.composition.points import to_yaml
-from xp.planning.duration import FACTOR, checkpoint_bytes, disk_bytes, duration, sft_time_lines, time_lines
+from xp.planning.duration import (
+    FACTOR,
+    checkpoint_bytes,
+    disk_bytes,
+    duration,
+    sft_time_lines,
+    time_lines,
+)
 from xp.spec import RunSpec
 
 SIZE = (
-    *("model=qwen2.5-1.5b-instruct", "env=sums", "hardware=1xH200", "training.num_steps=3", "training.kl_coef=0"),
+    *(
+        "model=qwen2.5-1.5b-instruct",
+        "env=sums",
+        "hardware=1xH200",
+        "training.num_steps=3",
+        "training.kl_coef=0",
+    ),
     *("training.prompts_per_step=16", "training.group_size=8", "training.micro_batch_size=8"),
-    *("training.max_prompt_tokens=256", "training.max_tokens_per_turn=1024", "training.max_response_tokens=1024"),
+    *(
+        "training.max_prompt_tokens=256",
+        "training.max_tokens_per_turn=1024",
+        "training.max_response_tokens=1024",
+    ),
 )
 LEARN = ("recipes=first-gpu", "hardware=1xH200")
 
@@ -40,7 +57,9 @@ def high(*overrides: str) -> float:
     # wrote up to its limit in each episode.
     [(SIZE, 11.9), (LEARN, 2.8), (LEARN, 1.6)],
 )
-def test_a_step_at_its_limit_takes_what_an_h200_measured(overrides: tuple[str, ...], measured: float) -> None:
+def test_a_step_at_its_limit_takes_what_an_h200_measured(
+    overrides: tuple[str, ...], measured: float
+) -> None:
     found = duration(compose(overrides))
     assert found is not None
     assert FACTOR == 1.5
@@ -79,10 +98,18 @@ def test_an_engine_reads_its_weights_and_half_of_its_cache_for_each_token() -> N
     assert high(*two) == pytest.approx(1.7 + rollout(128, 2) + update / 2 + sent)
     # Beside a training on the other card, only the longer of the two counts.
     separate = ("backend.engine.placement=separate", "backend.engine.accelerators=1")
-    ahead = ("backend=slime", "backend.parallel.tensor=1", "hardware=2xH200", "training.max_staleness=1", *separate)
+    ahead = (
+        "backend=slime",
+        "backend.parallel.tensor=1",
+        "hardware=2xH200",
+        "training.max_staleness=1",
+        *separate,
+    )
     sent = 2 * NETWORK_PARAMETERS / 450e9
     assert high(*ahead) == pytest.approx(1.7 + sent + max(rollout(128, 1), update))
-    assert high(*ahead, "algorithm=ppo") == pytest.approx(1.7 + sent + max(rollout(128, 1), 2 * update))
+    assert high(*ahead, "algorithm=ppo") == pytest.approx(
+        1.7 + sent + max(rollout(128, 1), 2 * update)
+    )
 
 
 def test_time_depends_on_tensor_parallelism_trainer_placement_and_the_models_size() -> None:
@@ -110,7 +137,12 @@ def test_sampling_and_update_are_close_to_those_of_an_h200() -> None:
 
 
 def test_a_sparse_model_counts_its_active_experts() -> None:
-    sparse = ("model=qwen3-30b-a3b", "backend=slime", "hardware=8xH200", "backend.parallel.tensor=1")
+    sparse = (
+        "model=qwen3-30b-a3b",
+        "backend=slime",
+        "hardware=8xH200",
+        "backend.parallel.tensor=1",
+    )
     # The model card has 3.3 billion of 30.5 active.
     reference = high(*sparse, "training.kl_coef=0.001") - high(*sparse)
     assert reference / (2 * OPERATION_S / 8) == pytest.approx(3.3e9 / NETWORK_PARAMETERS, rel=0.02)
@@ -128,7 +160,8 @@ def left(outputs: Path, name: str, seconds: list[float], *overrides: str) -> Non
     run.mkdir(parents=True)
     (run / "spec.yaml").write_text(to_yaml(compose(overrides)))
     lines = [
-        {"step": n, "time": 0, "stage": "train", "attempt": 1, "time/step_s": one} for n, one in enumerate(seconds, 1)
+        {"step": n, "time": 0, "stage": "train", "attempt": 1, "time/step_s": one}
+        for n, one in enumerate(seconds, 1)
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -139,7 +172,13 @@ def test_a_run_of_the_same_shape_tells_the_time(tmp_path: Path) -> None:
     left(tmp_path, "other", [9.0, 9.0], "training.prompts_per_step=16")
     assert duration(spec, tmp_path) is None
     # The first step has the start in it.
-    left(tmp_path, "same", [60.0, 3.0, 2.0, 2.5], "training.num_steps=4", "training.learning_rate=0.1")
+    left(
+        tmp_path,
+        "same",
+        [60.0, 3.0, 2.0, 2.5],
+        "training.num_steps=4",
+        "training.learning_rate=0.1",
+    )
     found = duration(spec, tmp_path)
     assert found is not None
     assert (found.low, found.high) == pytest.approx((2.5 * 0.85, 2.5 * 1.15))
@@ -174,11 +213,16 @@ def test_the_line_adds_the_runs(tmp_path: Path, runs: list[int], text: str) -> N
     text = text.format(all="with starts, evaluations and checkpoints")
 
     def specs(price: str) -> list[RunSpec]:
-        return [compose([*MACHINES, f"hardware.usd_per_hour={price}", f"training.num_steps={n}"]) for n in runs]
+        return [
+            compose([*MACHINES, f"hardware.usd_per_hour={price}", f"training.num_steps={n}"])
+            for n in runs
+        ]
 
     *_, line = time_lines(specs("10"), tmp_path)
     assert text in line
-    (mixed,) = time_lines([*specs("10"), compose(["env=sums", "training.num_steps=3600"])], tmp_path)
+    (mixed,) = time_lines(
+        [*specs("10"), compose(["env=sums", "training.num_steps=3600"])], tmp_path
+    )
     assert "hours" in mixed
     assert not {"GPU-hours", "USD"} & set(mixed.split())
     # Without a duration or a number of steps of one of them, the sum is unknown.
@@ -196,7 +240,9 @@ def test_the_newest_of_several_runs_tells_the_time(tmp_path: Path) -> None:
     (tmp_path / "runs/d/spec.yaml").write_text("- damaged")
     for newest in "cab":
         for name in "abcd":
-            os.utime(tmp_path / f"runs/{name}/spec.yaml", (0, {"d": 3e9, newest: 2e9}.get(name, 1e9)))
+            os.utime(
+                tmp_path / f"runs/{name}/spec.yaml", (0, {"d": 3e9, newest: 2e9}.get(name, 1e9))
+            )
         time = duration(spec, tmp_path)
         assert time is not None
         assert time.source == f"as {newest}, within 15%"
@@ -225,14 +271,18 @@ def test_a_fine_tuning_has_updates_without_an_engine(tmp_path: Path) -> None:
     assert sft_time_lines(compose([*sft, "sft.num_updates=100"])) == [
         f"{text}, 3.4 to 5.3 min for 100 updates (arithmetic)"
     ]
-    assert sft_time_lines(compose([*sft, "sft.num_updates=null", "sft.epochs=1"])) == [f"{text} (arithmetic)"]
+    assert sft_time_lines(compose([*sft, "sft.num_updates=null", "sft.epochs=1"])) == [
+        f"{text} (arithmetic)"
+    ]
     for more in ("sft.data=null", "hardware.accelerator=other", "model.architecture=null"):
         assert sft_time_lines(compose([*sft, more])) == []
     # Where every earlier episode was at its limit, both ends are the same.
     left(tmp_path, "long", [], *SIZE)
     episodes = tmp_path / "runs/long/attempt_1/train/trajectories"
     episodes.mkdir(parents=True)
-    (episodes / "1.jsonl").write_text('{"tokens": {"prompt": 256, "generated": 1000, "observed": 24}}\n')
+    (episodes / "1.jsonl").write_text(
+        '{"tokens": {"prompt": 256, "generated": 1000, "observed": 24}}\n'
+    )
     (line,) = sft_time_lines(compose(sft), tmp_path)
     assert " start: 3.2 s an update" in line
 

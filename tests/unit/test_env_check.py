@@ -81,10 +81,17 @@ def test_an_argument_with_a_default_has_other_values_too() -> None:
 
     schema = Move.model_json_schema()
     drawn = [arguments_of(ToolSpec("move", "", schema), Draw(seed, ())) for seed in range(100)]
-    values = {name: {json.dumps(one[name]) for one in drawn if name in one} for name in schema["properties"]}
+    values = {
+        name: {json.dumps(one[name]) for one in drawn if name in one}
+        for name in schema["properties"]
+    }
     for name, one in schema["properties"].items():
         assert json.dumps(one["default"]) in values[name]
-    assert {name for name, several in values.items() if len(several) > 1} == {"steps", "side", "note"}
+    assert {name for name, several in values.items() if len(several) > 1} == {
+        "steps",
+        "side",
+        "note",
+    }
     for one in drawn:
         Move.model_validate(one)
 
@@ -120,10 +127,21 @@ def test_a_tool_that_would_break_something_is_named(tool: ToolSpec, fault: str) 
 
 def checked(config: EnvConfig, num_tasks: int = 2, group_size: int = 3) -> EnvReport:
     provider = load_provider(config, os.environ)
-    how: Any = {"num_tasks": num_tasks, "group_size": group_size, "environ": os.environ, "watch": Watch("check")}
+    how: Any = {
+        "num_tasks": num_tasks,
+        "group_size": group_size,
+        "environ": os.environ,
+        "watch": Watch("check"),
+    }
     *_, found = measure(provider, config, "train", **how)
     provider.close()
-    return report(config, found, group_size=group_size, max_prompt_tokens=3, count_tokens=lambda m, t: len(m) + len(t))
+    return report(
+        config,
+        found,
+        group_size=group_size,
+        max_prompt_tokens=3,
+        count_tokens=lambda m, t: len(m) + len(t),
+    )
 
 
 def test_an_environment_is_measured_and_its_faults_are_told() -> None:
@@ -144,7 +162,11 @@ def test_an_answer_is_given_where_there_is_no_tool() -> None:
 def test_a_prompt_is_measured_without_tools_where_calls_are_text() -> None:
     silent = rules(provider="tests.unit.test_env_check:Silent")
     assert not checked(silent).facts["prompt"].startswith("3 to 3 tokens")
-    assert checked(replace(silent, dialect=Dialect.ACTION)).facts["prompt"].startswith("3 to 3 tokens, of 3")
+    assert (
+        checked(replace(silent, dialect=Dialect.ACTION))
+        .facts["prompt"]
+        .startswith("3 to 3 tokens, of 3")
+    )
 
 
 def test_an_environment_that_scores_nothing_is_at_fault() -> None:
@@ -206,7 +228,11 @@ class Silent:
 )
 def test_another_prompt_is_a_fault_unless_it_is_live(config: EnvConfig, place: str | None) -> None:
     def faults(config: EnvConfig) -> list[str]:
-        return [fault for fault in checked(config, num_tasks=1, group_size=1).faults if "prompt" in fault]
+        return [
+            fault
+            for fault in checked(config, num_tasks=1, group_size=1).faults
+            if "prompt" in fault
+        ]
 
     if place is None:
         assert faults(config) == []
@@ -224,8 +250,18 @@ def check_command(words: list[str]) -> int:
     return env_command(parse(["env", *words]))
 
 
-def test_the_command_checks_each_member_and_says_so_by_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["check", "env=gsm8k_mini", "tasks=1", "training.group_size=2", "--json", "--seconds", "1000"]
+def test_the_command_checks_each_member_and_says_so_by_its_exit_code(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [
+        "check",
+        "env=gsm8k_mini",
+        "tasks=1",
+        "training.group_size=2",
+        "--json",
+        "--seconds",
+        "1000",
+    ]
     assert check_command(words) == ExitCode.OK
     reports = json.loads(capsys.readouterr().out)
     assert [one["name"] for one in reports] == ["gsm8k_mini"]
@@ -245,14 +281,22 @@ class Sums:
 """
 
 
-def test_answers_of_rows_are_graded_and_unset_variables_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_of_rows_are_graded_and_unset_variables_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my_sums.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("SUMS_FACTOR", "1")
     found = checked(rules(provider="local", grader="my_sums:Sums"))
-    assert found.facts["right answers"] == "20 of 40 right answers, written as they are, score 1, 20 x 0"
+    assert (
+        found.facts["right answers"]
+        == "20 of 40 right answers, written as they are, score 1, 20 x 0"
+    )
     (warning,) = [one for one in found.warnings if "reads" in one]
-    assert "reads SUMS_FACTOR, which is set in this shell and absent in its process; pass it by XP_PASS_ENV" in warning
+    assert (
+        "reads SUMS_FACTOR, which is set in this shell and absent in its process; pass it by XP_PASS_ENV"
+        in warning
+    )
 
 
 def test_the_solve_beside_a_class_is_played() -> None:
@@ -310,7 +354,9 @@ def test_a_check_of_a_slow_environment_ends_and_tells_what_it_measured(
     assert "still opening two sessions on task 2 of 2" in said.err
 
 
-def test_a_stopped_check_says_so_where_a_person_reads_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stopped_check_says_so_where_a_person_reads_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     show_report(EnvReport("slow", {"tasks": "3"}, (), (), "opening two sessions"))
     text = capsys.readouterr().out
     assert "the time was over while opening two sessions" in text
@@ -323,7 +369,13 @@ def test_a_time_that_is_none_is_refused(arguments: list[str]) -> None:
         check_command(["check", "env=echo", *arguments])
 
 
-@pytest.mark.parametrize("arguments", [[], ["lists"], ["check"], ["check", "--what"], ["check", "env=echo", "tasks=x"]])
-def test_a_command_line_that_makes_no_sense_is_answered_with_the_usage(arguments: list[str]) -> None:
-    with pytest.raises(XpError, match=r"usage: python -m xp env|whole number|no such action of env"):
+@pytest.mark.parametrize(
+    "arguments", [[], ["lists"], ["check"], ["check", "--what"], ["check", "env=echo", "tasks=x"]]
+)
+def test_a_command_line_that_makes_no_sense_is_answered_with_the_usage(
+    arguments: list[str],
+) -> None:
+    with pytest.raises(
+        XpError, match=r"usage: python -m xp env|whole number|no such action of env"
+    ):
         check_command(arguments)

@@ -23,15 +23,36 @@ from xp.errors import XpError
         (
             Multiply().grade,
             "42",
-            {r"It is \boxed{42}.": 1, r"\boxed{41}, no: \boxed{ 42 }": 1, "42": 0, r"\boxed{420}": 0},
+            {
+                r"It is \boxed{42}.": 1,
+                r"\boxed{41}, no: \boxed{ 42 }": 1,
+                "42": 0,
+                r"\boxed{420}": 0,
+            },
         ),
-        (gsm8k.grade, "18", {"6*3=18\n#### 18": 1, "#### 7\nNo. #### 18.": 1, r"\boxed{18}": 1, r"\boxed{\$18}": 1}),
-        (gsm8k.grade, "18", {r"#### \$18": 1, "#### **18**": 1, "#### $1,018.00": 0, "18": 0, "####": 0}),
+        (
+            gsm8k.grade,
+            "18",
+            {"6*3=18\n#### 18": 1, "#### 7\nNo. #### 18.": 1, r"\boxed{18}": 1, r"\boxed{\$18}": 1},
+        ),
+        (
+            gsm8k.grade,
+            "18",
+            {r"#### \$18": 1, "#### **18**": 1, "#### $1,018.00": 0, "18": 0, "####": 0},
+        ),
         (gsm8k.grade, "1,018", {"#### $1,018.0": 1}),
         (
             Sums().grade,
             "19",
-            {"12 + 7 = 19": 1, "19": 1, "It is 19.": 1, "19 or 20": 0, "-19": 0, "nineteen": 0, "": 0},
+            {
+                "12 + 7 = 19": 1,
+                "19": 1,
+                "It is 19.": 1,
+                "19 or 20": 0,
+                "-19": 0,
+                "nineteen": 0,
+                "": 0,
+            },
         ),
     ],
 )
@@ -48,14 +69,18 @@ def test_the_answers_of_multiply_are_right_and_not_in_its_prompts() -> None:
         assert row["answer"] not in row["prompt"][-1]["content"].split() or 1 in (one, other)
 
 
-def test_math_verify_takes_an_answer_however_it_is_written(caplog: pytest.LogCaptureFixture) -> None:
+def test_math_verify_takes_an_answer_however_it_is_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
     from xp.builtin import math_verified
 
     grade = math_verified.math
     assert grade(r"so it is $\frac{36}{2}$", {"answer": "18"}) == 1.0
     assert grade(r"$\boxed{19}$", {"answer": "18"}) == 0.0
-    assert grade(r"\boxed{2\sqrt{3}}", {"answer": r"\sqrt{12}"}) == 1.0  # The answer of a data set has no dollar signs.
+    assert (
+        grade(r"\boxed{2\sqrt{3}}", {"answer": r"\sqrt{12}"}) == 1.0
+    )  # The answer of a data set has no dollar signs.
     with pytest.raises(ValueError, match="cannot read whole"):
         grade("1", {"answer": r"1 - \frac{1}{"})
     assert caplog.records == []  # It is asked ten thousand times in a run.
@@ -66,8 +91,15 @@ def test_an_interpreter_without_a_graders_package_says_so_before_the_first_episo
 ) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     monkeypatch.delitem(sys.modules, "xp.builtin.math_verified", raising=False)
-    rule = replace(RULES, provider="local", grader="xp.builtin.math_verified:math", rows="xp.builtin.gsm8k:made")
-    with pytest.raises(XpError, match=f"math_verified:math cannot be loaded by {sys.executable}.*math_verify"):
+    rule = replace(
+        RULES,
+        provider="local",
+        grader="xp.builtin.math_verified:math",
+        rows="xp.builtin.gsm8k:made",
+    )
+    with pytest.raises(
+        XpError, match=f"math_verified:math cannot be loaded by {sys.executable}.*math_verify"
+    ):
         load_provider(rule, {})
 
 
@@ -75,7 +107,9 @@ def test_the_made_set_is_reproducible_and_hides_its_answers() -> None:
     made = gsm8k.made()
     assert made == gsm8k.made()
     assert {split: len(rows) for split, rows in made.items()} == gsm8k.NUM_MADE
-    assert all(row["answer"] not in str(row["prompt"]).replace(".", " ").split() for row in made["test"])
+    assert all(
+        row["answer"] not in str(row["prompt"]).replace(".", " ").split() for row in made["test"]
+    )
 
 
 def test_the_public_set_without_a_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

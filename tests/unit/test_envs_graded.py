@@ -30,12 +30,16 @@ MODULE = "tests.graders_under_test.graders"
 
 
 def graded(grader: str, **changes: object) -> EnvConfig:
-    return rules(provider="local", grader=f"{MODULE}:{grader}", **{"rows": f"{MODULE}:rows", **changes})
+    return rules(
+        provider="local", grader=f"{MODULE}:{grader}", **{"rows": f"{MODULE}:rows", **changes}
+    )
 
 
 def play(config: EnvConfig, index: int, *turns: str) -> tuple[EpisodeResult, list[Message]]:
     provider = GradedProvider(config, {})
-    episode = Episode(Task("x", "train", index), lambda: provider.open(Task("x", "train", index)), config)
+    episode = Episode(
+        Task("x", "train", index), lambda: provider.open(Task("x", "train", index)), config
+    )
     said = [message for text in turns for message in episode.step(text).messages]
     return episode.settle(), said
 
@@ -64,7 +68,10 @@ def test_a_grader_of_another_framework_reads_what_that_gives_it(
     text, other = "<think>hm</think> It is 42.", "It is 42."
     if form is GraderForm.TRL:
         rewards = pytest.importorskip("trl.rewards", reason="TRL is not installed (extra trl)")
-        own = [rewards.think_format_reward([[{"role": "assistant", "content": one}]])[0] for one in (text, other)]
+        own = [
+            rewards.think_format_reward([[{"role": "assistant", "content": one}]])[0]
+            for one in (text, other)
+        ]
         assert own == [1.0, 0.0]
         config = replace(config, grader=grader)
     assert [play(config, 0, one)[0].reward for one in (text, other)] == [float(reads_it), 0.0]
@@ -78,7 +85,10 @@ def test_an_environment_with_steps_is_a_conversation_whose_rewards_are_summed() 
 
 
 def test_a_conversation_that_runs_out_of_turns_is_truncated() -> None:
-    assert play(replace(graded("Higher"), max_turns=2), 5, "3", "4")[0].status is EpisodeStatus.TRUNCATED
+    assert (
+        play(replace(graded("Higher"), max_turns=2), 5, "3", "4")[0].status
+        is EpisodeStatus.TRUNCATED
+    )
 
 
 def test_a_grader_whose_process_ended_begins_again_only_before_its_first_answer() -> None:
@@ -95,7 +105,9 @@ def test_a_grader_whose_process_ended_begins_again_only_before_its_first_answer(
 
 def test_the_conversations_of_one_process_share_a_grader_and_end_alone() -> None:
     handler, row = GraderHandler(graded("Counts")), {"prompt": "Count."}
-    assert [handler.open(number, row) for number in (1, 2)] == [[{"role": "user", "content": "Count."}]] * 2
+    assert [handler.open(number, row) for number in (1, 2)] == [
+        [{"role": "user", "content": "Count."}]
+    ] * 2
     assert [handler.take(number, "x").reward for number in (2, 1)] == [1.0, 2.0]
     handler.close(1, None)
     handler.close(1, None)
@@ -105,7 +117,12 @@ def test_the_conversations_of_one_process_share_a_grader_and_end_alone() -> None
 
 
 MESSAGE = {"role": "user", "content": "?"}
-VERL = {"prompt": "?", "data_source": "sums", "reward_model": {"ground_truth": "3"}, "extra_info": {}}
+VERL = {
+    "prompt": "?",
+    "data_source": "sums",
+    "reward_model": {"ground_truth": "3"},
+    "extra_info": {},
+}
 
 
 @pytest.mark.parametrize(
@@ -118,14 +135,26 @@ VERL = {"prompt": "?", "data_source": "sums", "reward_model": {"ground_truth": "
         ("numpy_scalar", GraderForm.XP, {"answer": "3"}, "3", 0.25, {}),
         ("torch_scalar", GraderForm.XP, {"answer": "3"}, "3", 0.25, {}),
         ("compute_score", GraderForm.VERL, VERL, "3", 1.0, {"known": 1.0}),
-        ("compute_score", GraderForm.VERL, {"prompt": "?", "answer": "4"}, "4", 1.0, {"known": 0.0}),
+        (
+            "compute_score",
+            GraderForm.VERL,
+            {"prompt": "?", "answer": "4"},
+            "4",
+            1.0,
+            {"known": 0.0},
+        ),
         ("short_score", GraderForm.VERL, VERL, "4", 0.0, {}),
         ("trl_reward", GraderForm.TRL, {"prompt": "?", "answer": "3"}, "3", 1.0, {}),
         ("trl_reward", GraderForm.TRL, {"prompt": [MESSAGE], "answer": "3"}, "4", 0.0, {}),
     ],
 )
 def test_an_answer_is_graded_in_each_form(
-    grader: str, form: GraderForm, row: dict[str, object], answer: str, reward: float, metrics: dict[str, float]
+    grader: str,
+    form: GraderForm,
+    row: dict[str, object],
+    answer: str,
+    reward: float,
+    metrics: dict[str, float],
 ) -> None:
     if grader == "torch_scalar":
         pytest.importorskip("torch")
@@ -133,7 +162,12 @@ def test_an_answer_is_graded_in_each_form(
     assert handler.open(1, {"prompt": [MESSAGE]} | row) == [MESSAGE]
     result = handler.take(1, answer)
     assert type(result.reward) is float
-    assert (result.text, result.reward, result.finished, result.metrics) == ("", reward, True, metrics)
+    assert (result.text, result.reward, result.finished, result.metrics) == (
+        "",
+        reward,
+        True,
+        metrics,
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +190,10 @@ def test_what_is_no_reward_is_a_fault(grader: str, form: GraderForm, fault: str)
 
 def test_each_step_of_a_conversation_has_its_reward() -> None:
     handler = GraderHandler(graded("Higher"))
-    assert [one["content"] for one in handler.open(1, {"prompt": "Say 5.", "answer": "5"})] == ["Guess.", "Say 5."]
+    assert [one["content"] for one in handler.open(1, {"prompt": "Say 5.", "answer": "5"})] == [
+        "Guess.",
+        "Say 5.",
+    ]
     results = [handler.take(1, guess) for guess in ("3", "5")]
     assert [(one.text, one.reward, one.finished, one.awaits_reply) for one in results] == [
         ("higher", 0.0, False, True),
@@ -173,7 +210,9 @@ def test_each_step_of_a_conversation_has_its_reward() -> None:
         ("forgets_to_return", ("ProtocolError", "None as the reward")),
     ],
 )
-def test_a_grader_that_fails_makes_the_episode_void_never_zero(grader: str, words: tuple[str, ...]) -> None:
+def test_a_grader_that_fails_makes_the_episode_void_never_zero(
+    grader: str, words: tuple[str, ...]
+) -> None:
     hangs = {"call_timeout_s": 1.0} if words == ("DeadlineExceeded",) else {}
     outcome, _ = play(with_limits(graded(grader), **hangs, retries_per_episode=0), 1, "1")
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
@@ -185,11 +224,17 @@ def test_a_grader_that_holds_the_interpreter_costs_one_episode() -> None:
     config = with_limits(graded("backtracks"), retries_per_episode=1)
     provider = GradedProvider(config, {})
     hung, other = (
-        Episode(Task("x", "train", index), lambda index=index: provider.open(Task("x", "train", index)), config)
+        Episode(
+            Task("x", "train", index),
+            lambda index=index: provider.open(Task("x", "train", index)),
+            config,
+        )
         for index in (1, 2)
     )
     other.start()
-    provider._config = with_limits(config, call_timeout_s=1.0)  # The other one may take longer on a busy machine.
+    provider._config = with_limits(
+        config, call_timeout_s=1.0
+    )  # The other one may take longer on a busy machine.
     hung.start()
     hung.step("1")
     other.step("2")
@@ -198,7 +243,9 @@ def test_a_grader_that_holds_the_interpreter_costs_one_episode() -> None:
     provider.close()
 
 
-@pytest.mark.parametrize(("grader", "fault"), [("eats", "MemoryError"), ("ends", "it ended with code 3")])
+@pytest.mark.parametrize(
+    ("grader", "fault"), [("eats", "MemoryError"), ("ends", "it ended with code 3")]
+)
 def test_a_grader_that_eats_memory_or_exits_makes_void(grader: str, fault: str) -> None:
     config = with_limits(graded(grader), memory_gb=1.0, retries_per_episode=0)
     outcome, _ = play(config, 1, "1")
@@ -206,7 +253,9 @@ def test_a_grader_that_eats_memory_or_exits_makes_void(grader: str, fault: str) 
     assert fault in (outcome.void_reason or "")
 
 
-def test_a_grader_sees_the_secrets_that_are_declared_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grader_sees_the_secrets_that_are_declared_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("JUDGE_API_KEY", "OTHER_API_KEY", "UNKNOWN_VARIABLE"):
         monkeypatch.setenv(name, "x")
     config = graded("sees", secrets={"JUDGE_API_KEY": None})
@@ -231,7 +280,12 @@ def test_a_closed_provider_leaves_no_process_that_its_grader_started() -> None:
 
 
 def test_a_rows_other_columns_reach_neither_task_nor_repr(package: Path) -> None:
-    row = {"prompt": "a", "answer": "canary-1", "reward_spec": {"ground_truth": "canary-2"}, "note": "canary-3"}
+    row = {
+        "prompt": "a",
+        "answer": "canary-1",
+        "reward_spec": {"ground_truth": "canary-2"},
+        "note": "canary-3",
+    }
     (package / "rows.jsonl").write_text(json.dumps(row))
     config = graded("equals", rows="lent_rows:rows.jsonl")
     provider = GradedProvider(config, {})
@@ -260,16 +314,24 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_the_text_of_a_tool_call_is_graded(package: Path) -> None:
     """Public sets of tool use describe the tools in the prompt, and score the text of the call."""
     call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
-    (package / "rows.jsonl").write_text(json.dumps({"prompt": "Call weather for Rome.", "answer": call}))
+    (package / "rows.jsonl").write_text(
+        json.dumps({"prompt": "Call weather for Rome.", "answer": call})
+    )
     config = rules(provider="local", grader="xp.builtin.graders:exact", rows="lent_rows:rows.jsonl")
     outcome, _ = play(config, 0, f"<think>Rome.</think>{call}")
-    assert (outcome.status, outcome.reward, outcome.num_malformed) == (EpisodeStatus.FINISHED, 1.0, 0)
+    assert (outcome.status, outcome.reward, outcome.num_malformed) == (
+        EpisodeStatus.FINISHED,
+        1.0,
+        0,
+    )
     assert play(config, 0, call[:-20])[0].reward == 0.0
 
 
 def test_rows_of_a_file_belong_to_the_split_that_they_name(package: Path) -> None:
     lines = [{"prompt": "a\u2028b", "answer": "1"}, {"prompt": "b", "answer": "2", "split": "test"}]
-    (package / "rows.jsonl").write_text("\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n")
+    (package / "rows.jsonl").write_text(
+        "\n".join(json.dumps(line, ensure_ascii=False) for line in lines) + "\n"
+    )
     provider = GradedProvider(graded("equals", rows="lent_rows:rows.jsonl"), {})
     assert provider.splits() == ("train", "test")
     assert provider.tasks("test", [0])[0].spec["answer"] == "2"
@@ -279,7 +341,10 @@ def test_rows_of_a_parquet_file_are_read_as_skyrl_writes_them(package: Path) -> 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    row = {"prompt": [{"role": "user", "content": "a"}], "reward_spec": {"method": "rule", "ground_truth": "1"}}
+    row = {
+        "prompt": [{"role": "user", "content": "a"}],
+        "reward_spec": {"method": "rule", "ground_truth": "1"},
+    }
     pq.write_table(pa.Table.from_pylist([row]), package / "rows.parquet")
     provider = GradedProvider(graded("equals", rows="lent_rows:rows.parquet"), {})
     assert provider.tasks("train", [0])[0].spec["reward_spec"]["ground_truth"] == "1"
@@ -287,7 +352,8 @@ def test_rows_of_a_parquet_file_are_read_as_skyrl_writes_them(package: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "fault"), [("{", "line 1"), ('{"answer": 1}', "none is called prompt"), ('{"prompt": []}', "row 1")]
+    ("text", "fault"),
+    [("{", "line 1"), ('{"answer": 1}', "none is called prompt"), ('{"prompt": []}', "row 1")],
 )
 def test_a_bad_file_of_rows_is_named_with_its_place(package: Path, text: str, fault: str) -> None:
     (package / "rows.jsonl").write_text(text)
@@ -318,13 +384,25 @@ def test_unknown_arguments_of_a_class_are_refused_with_known_ones() -> None:
         GradedProvider(graded("Scaled", grader_args={"size": 1}), {})
 
 
-@pytest.mark.parametrize("name", ["accuracy_reward", "reasoning_accuracy_reward", "think_format_reward"])
+@pytest.mark.parametrize(
+    "name", ["accuracy_reward", "reasoning_accuracy_reward", "think_format_reward"]
+)
 def test_trls_own_functions_give_their_own_rewards(name: str) -> None:
-    own = getattr(pytest.importorskip("trl.rewards", reason="TRL is not installed (extra trl)"), name)
+    own = getattr(
+        pytest.importorskip("trl.rewards", reason="TRL is not installed (extra trl)"), name
+    )
     pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
-    texts = [r"\boxed{\frac{1}{3}}", r"<think>A half?</think>So \boxed{\frac{1}{3}}", r"<think>\boxed{1}", "1/3", ""]
+    texts = [
+        r"\boxed{\frac{1}{3}}",
+        r"<think>A half?</think>So \boxed{\frac{1}{3}}",
+        r"<think>\boxed{1}",
+        "1/3",
+        "",
+    ]
     row = {"prompt": [MESSAGE], "solution": r"$\frac{1}{3}$"}
-    handler = GraderHandler(replace(graded("equals", grader_form=GraderForm.TRL), grader=f"trl.rewards:{name}"))
+    handler = GraderHandler(
+        replace(graded("equals", grader_form=GraderForm.TRL), grader=f"trl.rewards:{name}")
+    )
     rewards = []
     for number, text in enumerate(texts):
         handler.open(number, row)
@@ -334,8 +412,12 @@ def test_trls_own_functions_give_their_own_rewards(name: str) -> None:
     assert len(set(rewards)) == 2
 
 
-@pytest.mark.parametrize(("rewritten", "is_refused"), [(None, False), ("go ", False), ("<act>go</act>", True)])
-def test_a_message_that_the_environment_rewrites_is_refused(rewritten: str | None, is_refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("rewritten", "is_refused"), [(None, False), ("go ", False), ("<act>go</act>", True)]
+)
+def test_a_message_that_the_environment_rewrites_is_refused(
+    rewritten: str | None, is_refused: bool
+) -> None:
     handler = GraderHandler(graded("Rewriter", grader_args={"rewritten": rewritten}, max_turns=7))
     handler.open(1, {"prompt": "?"})
     if not is_refused:
@@ -365,7 +447,9 @@ def test_a_function_of_another_form_is_refused_since_it_could_score_nonsense(
 
 def test_a_ready_grader_refuses_rows_that_no_answer_could_equal() -> None:
     config = replace(graded("equals"), grader="xp.builtin.graders:choice")
-    with pytest.raises(XpError, match=r"row 1 of split train: its answer is '0'; expected a letter") as error:
+    with pytest.raises(
+        XpError, match=r"row 1 of split train: its answer is '0'; expected a letter"
+    ) as error:
         GradedProvider(config, {}).check_answers()
     assert "env.columns.answer=COLUMN" in str(error.value)
 
@@ -374,5 +458,9 @@ def test_a_mixture_has_the_dialect_of_each_member_and_the_smallest_limit() -> No
     one = replace(with_limits(graded("equals"), max_sessions=7), dialect=Dialect.QWEN_XML)
     members = {"a": one, "b": replace(with_limits(one, max_sessions=5), dialect=Dialect.GLM)}
     with EnvironmentMixture(EpisodeConfig(members), {}) as mix:
-        assert [mix.dialect(name) for name in ("a", "b", "other")] == [Dialect.QWEN_XML, Dialect.GLM, Dialect.QWEN_XML]
+        assert [mix.dialect(name) for name in ("a", "b", "other")] == [
+            Dialect.QWEN_XML,
+            Dialect.GLM,
+            Dialect.QWEN_XML,
+        ]
         assert mix.max_sessions() == 5

@@ -15,7 +15,9 @@ from xp.envs.openenv import Socket, client_of, connect
 from xp.envs.target import Target
 from xp.testing.jobs import DEADLINE_S
 
-ANSWER = json.dumps({"type": "observation", "data": {"observation": {}, "reward": 1.0, "done": True}})
+ANSWER = json.dumps(
+    {"type": "observation", "data": {"observation": {}, "reward": 1.0, "done": True}}
+)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -71,7 +73,9 @@ def test_a_redirect_of_the_handshake_is_not_followed(status: int) -> None:
     assert asyncio.run(play()) == []
 
 
-def speaking(frames: Callable[[web.WebSocketResponse], Awaitable[None]], ended: asyncio.Event) -> Handler:
+def speaking(
+    frames: Callable[[web.WebSocketResponse], Awaitable[None]], ended: asyncio.Event
+) -> Handler:
     """A server that answers the first request and then sends `frames`; sets `ended` with the session."""
 
     async def handle(request: web.Request) -> web.StreamResponse:

@@ -12,15 +12,28 @@ from xp.errors import XpError
 
 
 def test_the_action_model_is_the_tool_without_the_shared_field() -> None:
-    action = {"title": "A", "description": "Go.", "properties": {"to": {"type": "string"}, "metadata": {}}}
+    action = {
+        "title": "A",
+        "description": "Go.",
+        "properties": {"to": {"type": "string"}, "metadata": {}},
+    }
     tool = openenv.step_tool({"action": {**action, "required": ["to"]}}, "x")
     assert tool is not None
     assert (tool.name, tool.description) == ("step", "Go.")
-    assert tool.parameters == {"type": "object", "properties": {"to": {"type": "string"}}, "required": ["to"]}
+    assert tool.parameters == {
+        "type": "object",
+        "properties": {"to": {"type": "string"}},
+        "required": ["to"],
+    }
 
 
 def test_an_environment_of_mcp_tools_has_no_step() -> None:
-    assert openenv.step_tool({"action": {"properties": {"tool_name": {}, "arguments": {}, "type": {}}}}, "x") is None
+    assert (
+        openenv.step_tool(
+            {"action": {"properties": {"tool_name": {}, "arguments": {}, "type": {}}}}, "x"
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,8 +43,22 @@ def test_an_environment_of_mcp_tools_has_no_step() -> None:
         ({"text": "hi", "more": None}, "hi"),
         ({"board": [1, 2], "turn": "x"}, '{"board": [1, 2], "turn": "x"}'),
         ({}, "{}"),
-        ({"tool_name": "f", "result": {"content": [{"type": "text", "text": "a"}, {"text": "b"}]}}, "a\nb"),
-        ({"tool_name": "f", "result": {"content": [{"type": "resource", "resource": {"uri": "a", "text": "b"}}]}}, "b"),
+        (
+            {
+                "tool_name": "f",
+                "result": {"content": [{"type": "text", "text": "a"}, {"text": "b"}]},
+            },
+            "a\nb",
+        ),
+        (
+            {
+                "tool_name": "f",
+                "result": {
+                    "content": [{"type": "resource", "resource": {"uri": "a", "text": "b"}}]
+                },
+            },
+            "b",
+        ),
         ({"tool_name": "f", "result": {"x": 1}}, '{"x": 1}'),
         ({"tool_name": "f", "result": "plain", "error": None}, "plain"),
     ],
@@ -50,9 +77,18 @@ def test_a_result_that_is_no_text_is_refused(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["execution_error", "invalid_args", "tool_not_found", "timeout"])
 def test_a_failed_call_is_the_models_with_its_reward_and_end(kind: str) -> None:
     error = {"error_type": kind, "message": "no such file"}
-    reply = {"observation": {"tool_name": "f", "result": None, "error": error}, "reward": -0.5, "done": True}
+    reply = {
+        "observation": {"tool_name": "f", "result": None, "error": error},
+        "reward": -0.5,
+        "done": True,
+    }
     result = openenv.observed(reply, "x")
-    assert (result.text, result.reward, result.finished, result.is_call_error) == ("no such file", -0.5, True, True)
+    assert (result.text, result.reward, result.finished, result.is_call_error) == (
+        "no such file",
+        -0.5,
+        True,
+        True,
+    )
 
 
 def test_a_call_that_did_not_reach_its_tool_is_a_fault() -> None:
@@ -62,7 +98,10 @@ def test_a_call_that_did_not_reach_its_tool_is_a_fault() -> None:
 
 
 FINQA = {"observation": {"metadata": {"question": "How much?", "company": {"name": "A"}}}}
-MAZE = {"observation": {"position": [0, 0], "metadata": {"maze": [[0, 1]]}}, "metadata": {"maze": [[0, 1]]}}
+MAZE = {
+    "observation": {"position": [0, 0], "metadata": {"maze": [[0, 1]]}},
+    "metadata": {"maze": [[0, 1]]},
+}
 
 
 @pytest.mark.parametrize(
@@ -71,20 +110,28 @@ MAZE = {"observation": {"position": [0, 0], "metadata": {"maze": [[0, 1]]}}, "me
         ("At {observation}", MAZE, 'At {"position": [0, 0]}'),
         ("{metadata.maze}, {x}", MAZE, "[[0, 1]], {x}"),
         ("{metadata.question} of {metadata.company.name}", FINQA, "How much? of A"),
-        ("{observation}", {"observation": {}, "metadata": {"question": "{metadata}?"}}, "{metadata}?"),
+        (
+            "{observation}",
+            {"observation": {}, "metadata": {"question": "{metadata}?"}},
+            "{metadata}?",
+        ),
         ("{metadata}", FINQA, '{"question": "How much?", "company": {"name": "A"}}'),
         ("{observation}", {"observation": {"metadata": {}}}, "{}"),
         ("Say hello.", {"observation": {"text": "", "metadata": {}}}, "Say hello."),
     ],
 )
-def test_a_prompt_shows_observation_and_metadata(prompt: str, reply: dict[str, Any], text: str) -> None:
+def test_a_prompt_shows_observation_and_metadata(
+    prompt: str, reply: dict[str, Any], text: str
+) -> None:
     (message,) = openenv.opening({"prompt": prompt}, "x", reply)
     assert message["content"] == text
 
 
 @pytest.mark.parametrize("prompt", ["Answer.", "{metadata.answer}", "{metadata.question.text}"])
 @pytest.mark.parametrize("reply", [FINQA, MAZE])
-def test_a_prompt_that_shows_nothing_of_the_observation_is_refused(prompt: str, reply: dict[str, Any]) -> None:
+def test_a_prompt_that_shows_nothing_of_the_observation_is_refused(
+    prompt: str, reply: dict[str, Any]
+) -> None:
     with pytest.raises(XpError, match="metadata"):
         openenv.opening({"prompt": prompt}, "x", reply)
 
@@ -128,19 +175,27 @@ def test_an_error_is_raised_as_what_it_is(code: str | None, fault: type[EnvFault
 
 def test_wrong_arguments_are_the_models_fault_and_named() -> None:
     errors = [{"loc": ["amount"], "msg": "Field required", "type": "missing"}]
-    result = openenv.refusal({"code": "VALIDATION_ERROR", "message": "Invalid", "errors": errors}, "x")
+    result = openenv.refusal(
+        {"code": "VALIDATION_ERROR", "message": "Invalid", "errors": errors}, "x"
+    )
     assert result.is_call_error
     assert "amount: Field required" in result.text
 
 
-@pytest.mark.parametrize("errors", [[{"msg": "bad"}], [{"loc": "x", "msg": "bad"}], ["bad"], {"a": 1}, "bad", None])
+@pytest.mark.parametrize(
+    "errors", [[{"msg": "bad"}], [{"loc": "x", "msg": "bad"}], ["bad"], {"a": 1}, "bad", None]
+)
 def test_errors_of_another_form_stay_the_models_fault(errors: Any) -> None:
-    result = openenv.refusal({"code": "VALIDATION_ERROR", "message": "Invalid", "errors": errors}, "x")
+    result = openenv.refusal(
+        {"code": "VALIDATION_ERROR", "message": "Invalid", "errors": errors}, "x"
+    )
     assert result.is_call_error
     assert result.text.startswith("Invalid: ")
 
 
 @pytest.mark.parametrize("key", ["inputSchema", "input_schema"])
 def test_mcp_tools_have_their_schema_under_either_name(key: str) -> None:
-    (tool,) = openenv.mcp_tools({"result": {"tools": [{"name": "say", key: {"type": "object"}}]}}, "x")
+    (tool,) = openenv.mcp_tools(
+        {"result": {"tools": [{"name": "say", key: {"type": "object"}}]}}, "x"
+    )
     assert (tool.name, tool.description, tool.parameters) == ("say", "", {"type": "object"})

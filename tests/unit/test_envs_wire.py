@@ -18,12 +18,21 @@ OUTPUT = {"blocks": TEXT, "reward": 0.5, "finished": False}
     ("reply", "result"),
     [
         ({"ok": True, "output": OUTPUT}, ToolResult("a", 0.5, False)),
-        ({"ok": True, "output": {**OUTPUT, "reward": None, "finished": True}}, ToolResult("a", None, True)),
-        ({"ok": True, "output": {**OUTPUT, "blocks": THOUGHT}}, ToolResult("a<think>b</think>", 0.5, False)),
+        (
+            {"ok": True, "output": {**OUTPUT, "reward": None, "finished": True}},
+            ToolResult("a", None, True),
+        ),
+        (
+            {"ok": True, "output": {**OUTPUT, "blocks": THOUGHT}},
+            ToolResult("a<think>b</think>", 0.5, False),
+        ),
         ({"ok": True, "output": {**OUTPUT, "blocks": [], "reward": 1}}, ToolResult("", 1.0, False)),
         ({"ok": False, "error": "no"}, ToolResult("no", is_call_error=True)),
         ({"ok": False, "error": "no", "reason": "not_found"}, ToolResult("no", is_call_error=True)),
-        ({"ok": False, "error": "no", "reason": "input_validation"}, ToolResult("no", is_call_error=True)),
+        (
+            {"ok": False, "error": "no", "reason": "input_validation"},
+            ToolResult("no", is_call_error=True),
+        ),
     ],
 )
 def test_an_answer_to_a_call_is_its_result(reply: Any, result: ToolResult) -> None:
@@ -49,8 +58,14 @@ def test_an_answer_to_a_call_is_its_result(reply: Any, result: ToolResult) -> No
         ({"ok": True, "output": {**OUTPUT, "reward": 10**400}}, "the reward is inf"),
         ({"ok": True, "output": {**OUTPUT, "blocks": "a"}}, "blocks is str"),
         ({"ok": True, "output": {**OUTPUT, "blocks": [{"type": "text"}]}}, "text is NoneType"),
-        ({"ok": True, "output": {**OUTPUT, "blocks": [{"type": "image", "mimeType": "x/y"}]}}, r"an image \(x/y\)"),
-        ({"ok": True, "output": {**OUTPUT, "blocks": [{"type": "audio"}]}}, "type of a block is str 'audio'"),
+        (
+            {"ok": True, "output": {**OUTPUT, "blocks": [{"type": "image", "mimeType": "x/y"}]}},
+            r"an image \(x/y\)",
+        ),
+        (
+            {"ok": True, "output": {**OUTPUT, "blocks": [{"type": "audio"}]}},
+            "type of a block is str 'audio'",
+        ),
         ([], "an object is list"),
     ],
 )
@@ -69,9 +84,14 @@ def test_the_tools_of_a_task_have_names_and_one_schema() -> None:
         ({"name": "b"}, ("b", None)),
         ({"name": "b", "arg": "text"}, ("b", "text")),
     ):
-        assert wire.tools({"tools": [one, other], "terminal_tool": terminal}, "tools") == (specs, expected)
+        assert wire.tools({"tools": [one, other], "terminal_tool": terminal}, "tools") == (
+            specs,
+            expected,
+        )
     keys = ("inputSchema", "input_schema")
-    assert wire.tool_specs([{**other, "inputSchema": {"y": 2}}], "t", keys) == (ToolSpec("b", "B", {"y": 2}),)
+    assert wire.tool_specs([{**other, "inputSchema": {"y": 2}}], "t", keys) == (
+        ToolSpec("b", "B", {"y": 2}),
+    )
     for listing in (
         {"tools": None},
         {"tools": [one, one]},
@@ -86,7 +106,12 @@ def test_the_tools_of_a_task_have_names_and_one_schema() -> None:
 
 def test_the_scores_of_a_group_are_as_many_as_its_candidates() -> None:
     assert wire.scores({"scores": [{"reward": 1}, {"reward": 0.25}]}, 2, "group") == [1.0, 0.25]
-    for answer in ({"scores": [{"reward": 1}]}, {"scores": [{"reward": 1}, {}]}, {"scores": None}, [1, 2]):
+    for answer in (
+        {"scores": [{"reward": 1}]},
+        {"scores": [{"reward": 1}, {}]},
+        {"scores": None},
+        [1, 2],
+    ):
         with pytest.raises(ProtocolError):
             wire.scores(answer, 2, "group")
     assert [wire.count(number, "n") for number in (0, 7)] == [0, 7]
@@ -99,7 +124,11 @@ def test_the_scores_of_a_group_are_as_many_as_its_candidates() -> None:
 
 
 def test_a_dialogue_is_written_for_a_group_as_the_server_reads_it() -> None:
-    call: Any = {"id": "c", "type": "function", "function": {"name": "look", "arguments": {"at": 1}}}
+    call: Any = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "look", "arguments": {"at": 1}},
+    }
     dialogue: Any = [
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": "a", "tool_calls": [call]},
@@ -114,9 +143,14 @@ def test_a_dialogue_is_written_for_a_group_as_the_server_reads_it() -> None:
     rich = [
         {"role": "user", "blocks": [text("q")]},
         {"role": "assistant", "blocks": [text("a"), block]},
-        {"role": "user", "blocks": [{"type": "tool_result", "tool_call_id": "c", "blocks": [text("r")]}]},
+        {
+            "role": "user",
+            "blocks": [{"type": "tool_result", "tool_call_id": "c", "blocks": [text("r")]}],
+        },
         {"role": "user", "blocks": [text("s")]},
     ]
     assert wire.blocks(dialogue, is_rich=True) == rich
     plain = [("user", "q"), ("assistant", "a"), ("user", "r"), ("user", "s")]
-    assert wire.blocks(dialogue, is_rich=False) == [{"role": role, "blocks": [text(one)]} for role, one in plain]
+    assert wire.blocks(dialogue, is_rich=False) == [
+        {"role": role, "blocks": [text(one)]} for role, one in plain
+    ]

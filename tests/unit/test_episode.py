@@ -34,12 +34,24 @@ LAST = {"reward": reward_rule(Reduction.LAST, nonterminal=-1.0)}
         ({"max_turns": 1}, [call("win")], EpisodeStatus.FINISHED, 1.0, "win"),
         # A turn without a call, or with a malformed one.
         ({}, ["I give up."], EpisodeStatus.STOPPED, 0.0, ""),
-        ({"on_no_tool_call": OnNoToolCall.NUDGE, "max_turns": 2}, ["hm", "hm"], EpisodeStatus.TRUNCATED, 0.0, ""),
+        (
+            {"on_no_tool_call": OnNoToolCall.NUDGE, "max_turns": 2},
+            ["hm", "hm"],
+            EpisodeStatus.TRUNCATED,
+            0.0,
+            "",
+        ),
         ({"on_malformed_call": OnMalformedCall.STOP}, [MALFORMED], EpisodeStatus.STOPPED, 0.0, ""),
         ({}, [MALFORMED], EpisodeStatus.ONGOING, 0.0, ""),
         # Several calls in a turn.
         ({}, [call("look") + call("win")], EpisodeStatus.ONGOING, 0.0, "look"),
-        (ALL, [call("look") + MALFORMED + call("win") + call("move")], EpisodeStatus.FINISHED, 1.0, "look win"),
+        (
+            ALL,
+            [call("look") + MALFORMED + call("win") + call("move")],
+            EpisodeStatus.FINISHED,
+            1.0,
+            "look win",
+        ),
         # The nonterminal reward is added unless the environment has ended it.
         (LAST, [call("move")], EpisodeStatus.ONGOING, -1.0, "move"),
         (LAST, [call("win")], EpisodeStatus.FINISHED, 1.0, "win"),
@@ -56,7 +68,10 @@ def test_texts_are_played_by_the_rules(
     assert episode.settle() is outcome
     assert outcome.reward == reward
     assert [name for name, _ in session.calls] == calls.split()
-    assert (outcome.num_tool_calls, outcome.num_malformed) == (len(session.calls), "".join(texts).count(MALFORMED))
+    assert (outcome.num_tool_calls, outcome.num_malformed) == (
+        len(session.calls),
+        "".join(texts).count(MALFORMED),
+    )
     assert session.num_closed == 1
 
 
@@ -79,12 +94,18 @@ def result(text: str, name: str, number: int = 0) -> Message:
         ({}, call("move"), [result("moved after 0", "move")]),
         ({}, call("unknown"), [result("'unknown' is not a valid tool", "unknown")]),
         ({"on_no_tool_call": OnNoToolCall.NUDGE}, "hm", [Message(role="user", content=NUDGE)]),
-        (ALL, call("look") + call("move"), [result("a room", "look"), result("moved after 1", "move", 1)]),
+        (
+            ALL,
+            call("look") + call("move"),
+            [result("a room", "look"), result("moved after 1", "move", 1)],
+        ),
         # A final reply appends nothing, but is remembered.
         ({}, call("win"), [result("won", "win")]),
     ],
 )
-def test_the_model_is_told_the_results(changes: dict[str, Any], text: str, messages: list[Message]) -> None:
+def test_the_model_is_told_the_results(
+    changes: dict[str, Any], text: str, messages: list[Message]
+) -> None:
     episode = episode_of(FakeSession(steady), replace(RULES, **changes))
     reply = episode.step(text)
     assert [*episode.turns[0].messages] == messages
@@ -100,7 +121,8 @@ def test_the_model_is_told_what_is_malformed() -> None:
 def test_kimis_calls_are_answered_by_the_id_that_the_model_wrote() -> None:
     episode = episode_of(FakeSession(steady), replace(RULES, dialect=Dialect.KIMI))
     written = [
-        f"<|tool_call_begin|>functions.move:{n}<|tool_call_argument_begin|>{{}}<|tool_call_end|>" for n in (0, 1)
+        f"<|tool_call_begin|>functions.move:{n}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+        for n in (0, 1)
     ]
     ids = [message["tool_call_id"] for text in written for message in episode.step(text).messages]
     assert ids == ["functions.move:0", "functions.move:1"]
@@ -111,10 +133,16 @@ LOOKS_LIKE_A_CALL = [
     (Dialect.PYTHONIC, "[f(2), f(3)] is [4, 9]"),
     (Dialect.LLAMA_JSON, '{"name": "Ada", "parameters": 3}'),
     (Dialect.LLAMA_JSON, 'It is {"name": "Ada"}.'),
-    (Dialect.HERMES, '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'),
+    (
+        Dialect.HERMES,
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>',
+    ),
     (Dialect.HERMES, "42</tool_call>"),
     (Dialect.QWEN_XML, "<function=weather>\n<parameter=city>\nRome\n</parameter>\n</function>"),
-    (Dialect.GLM, "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>"),
+    (
+        Dialect.GLM,
+        "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n</tool_call>",
+    ),
     (Dialect.ACTION, "<action>42</action>"),
 ]
 
@@ -150,7 +178,9 @@ def test_an_episode_that_never_took_a_step_opens_no_session() -> None:
 
 @pytest.mark.parametrize("rule", list(OnNoToolCall))
 def test_a_terminal_tool_gets_the_plain_message_as_its_answer(rule: OnNoToolCall) -> None:
-    session = FakeSession(steady, grade=lambda text: ToolResult("graded", float(text == "42"), True))
+    session = FakeSession(
+        steady, grade=lambda text: ToolResult("graded", float(text == "42"), True)
+    )
     episode = episode_of(session, replace(RULES, on_no_tool_call=rule))
     episode.step(call("look"))
     assert episode.step("<think>6 * 7</think>\n42").status is EpisodeStatus.FINISHED
@@ -179,7 +209,9 @@ def test_an_answer_with_a_lone_surrogate_can_still_be_sent() -> None:
         ({"dialect": Dialect.QWEN_XML}, "<tool_call>\n<function=move>\n"),
     ],
 )
-def test_a_cut_last_turn_without_a_complete_call_truncates(changes: dict[str, Any], text: str) -> None:
+def test_a_cut_last_turn_without_a_complete_call_truncates(
+    changes: dict[str, Any], text: str
+) -> None:
     for is_cut in (True, False):
         session = FakeSession(lambda *_: ToolResult("won", 1.0, finished=True))
         episode = episode_of(session, replace(RULES, **changes))
@@ -241,7 +273,10 @@ def test_a_state_is_scored_once_where_a_turn_was_played_and_nothing_has_ended_it
 @pytest.mark.parametrize("rule", ToolCallsPerTurn)
 def test_a_complete_final_call_in_a_cut_turn_finishes_the_episode(rule: ToolCallsPerTurn) -> None:
     episode = episode_of(FakeSession(steady), replace(RULES, tool_calls_per_turn=rule))
-    assert episode.step(f"{call('win')}\n<tool_call>\n{{", is_cut=True).status is EpisodeStatus.FINISHED
+    assert (
+        episode.step(f"{call('win')}\n<tool_call>\n{{", is_cut=True).status
+        is EpisodeStatus.FINISHED
+    )
     assert episode.settle().reward == 1.0
 
 
@@ -261,7 +296,8 @@ def test_an_episode_whose_environment_fails_in_a_cut_turn_is_void() -> None:
         raise ToolCrashed("no grader")
 
     episode = episode_of(
-        FakeSession(steady, fails), replace(RULES, limits=replace(RULES.limits, retries_per_episode=0))
+        FakeSession(steady, fails),
+        replace(RULES, limits=replace(RULES.limits, retries_per_episode=0)),
     )
     assert episode.step("It was", is_cut=True).status is EpisodeStatus.VOID
     assert episode.settle().reward is None

@@ -44,7 +44,9 @@ def test_an_answer_that_comes_after_the_time_is_not_scored() -> None:
     assert episode.step(call("win")).status is EpisodeStatus.VOID
     outcome = episode.settle()
     assert (outcome.reward, outcome.step_rewards) == (None, ())
-    assert "the episode took longer than its 0.05 s (win was the last call)" in str(outcome.void_reason)
+    assert "the episode took longer than its 0.05 s (win was the last call)" in str(
+        outcome.void_reason
+    )
 
 
 def test_a_finished_episode_keeps_its_reward_when_the_engine_is_lost() -> None:
@@ -61,7 +63,9 @@ def test_a_finished_episode_keeps_its_reward_when_the_engine_is_lost() -> None:
 
 @pytest.mark.parametrize("reward", [1e30, -1e30, 1e6 + 1, math.inf, -math.inf, math.nan])
 def test_a_reward_beyond_the_bound_voids_with_the_reason(reward: float) -> None:
-    session = FakeSession(lambda name, done: ToolResult("paid", reward) if done else steady(name, done))
+    session = FakeSession(
+        lambda name, done: ToolResult("paid", reward) if done else steady(name, done)
+    )
     episode = episode_of(session)
     episode.step(call("move"))
     assert episode.step(call("move")).status is EpisodeStatus.VOID
@@ -110,7 +114,9 @@ def test_a_fault_without_retries_voids_and_never_scores() -> None:
 
 
 def test_a_lost_session_is_replaced_by_one_in_the_same_state() -> None:
-    broken = FakeSession(lambda name, done: SessionLost("restart") if done == 2 else steady(name, done))
+    broken = FakeSession(
+        lambda name, done: SessionLost("restart") if done == 2 else steady(name, done)
+    )
     fresh = FakeSession(steady)
     episode = Episode(TASK, Sessions(broken, fresh), RULES)
     for name in ("move", "move", "move", "win"):
@@ -165,9 +171,13 @@ def test_an_episode_over_its_time_is_void() -> None:
 
 
 def test_an_exception_of_a_foreign_provider_voids_instead_of_reaching_the_trainer() -> None:
-    episode = episode_of(FakeSession(lambda *_: KeyError("bug")), with_limits(RULES, retries_per_episode=0))
+    episode = episode_of(
+        FakeSession(lambda *_: KeyError("bug")), with_limits(RULES, retries_per_episode=0)
+    )
     assert episode.step(call("move")).status is EpisodeStatus.VOID
-    assert episode.settle().void_reason == "EnvFault: the environment's client raised KeyError: 'bug'"
+    assert (
+        episode.settle().void_reason == "EnvFault: the environment's client raised KeyError: 'bug'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,7 +189,9 @@ def test_an_exception_of_a_foreign_provider_voids_instead_of_reaching_the_traine
         (ToolResult("ok", 1.0, finished="false"), "finished is 'false', not True or False"),  # type: ignore[arg-type]
     ],
 )
-def test_a_result_of_a_users_own_provider_that_is_no_number_voids(result: ToolResult, says: str) -> None:
+def test_a_result_of_a_users_own_provider_that_is_no_number_voids(
+    result: ToolResult, says: str
+) -> None:
     episode = episode_of(FakeSession(lambda *_: result), with_limits(RULES, retries_per_episode=0))
     assert episode.step(call("move")).status is EpisodeStatus.VOID
     assert re.search(says, episode.settle().void_reason or "")
@@ -189,7 +201,9 @@ class Begins(FakeSession):
     """Begins with this text."""
 
     def __init__(self, text: str, lost_at: int | None = None) -> None:
-        super().__init__(lambda name, done: SessionLost("restart") if done == lost_at else steady(name, done))
+        super().__init__(
+            lambda name, done: SessionLost("restart") if done == lost_at else steady(name, done)
+        )
         self._text = text
 
     def prompt(self) -> list[Message]:
@@ -216,13 +230,21 @@ def test_a_session_with_another_prompt_is_void_without_a_retry() -> None:
 
 def test_a_lost_session_returns_with_the_prompt_the_model_read() -> None:
     for rules in (RULES, LIVE):
-        same = Episode(TASK, Sessions(Begins("play", lost_at=1), Begins("play")), rules, prepared=PREPARED)
-        other = Episode(TASK, Sessions(Begins("play", lost_at=1), Begins("think")), rules, prepared=PREPARED)
+        same = Episode(
+            TASK, Sessions(Begins("play", lost_at=1), Begins("play")), rules, prepared=PREPARED
+        )
+        other = Episode(
+            TASK, Sessions(Begins("play", lost_at=1), Begins("think")), rules, prepared=PREPARED
+        )
         for episode in (same, other):
             episode.step(call("move"))
             episode.step(call("win"))
         assert same.settle().reward == 1.5
-        kind = "PromptDiffers" if rules is RULES else "Diverged: a fresh session has another prompt than the one"
+        kind = (
+            "PromptDiffers"
+            if rules is RULES
+            else "Diverged: a fresh session has another prompt than the one"
+        )
         assert str(other.settle().void_reason).startswith(kind)
 
 
@@ -230,7 +252,9 @@ def test_the_dialogue_of_a_live_episode_begins_with_its_sessions_own_prompt() ->
     shown: list[Message] = []
     shape = Shape("my_rewards:look", lambda messages: shown.extend(messages) or 1.0, ("messages",))
     rules = replace(LIVE, system_prompt="Be brief.")
-    episode = Episode(TASK, Sessions(Begins("think")), rules, RewardSteps(rules.reward, [shape]), PREPARED)
+    episode = Episode(
+        TASK, Sessions(Begins("think")), rules, RewardSteps(rules.reward, [shape]), PREPARED
+    )
     assert list(episode.opening) == PREPARED  # until its session is open
     episode.start()
     assert [message["content"] for message in episode.opening] == ["Be brief.", "think"]

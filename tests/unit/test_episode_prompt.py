@@ -11,14 +11,20 @@ from tests.support.fake_session import FakeSession, steady
 from xp.envs.base import Message, SessionLost, ToolSpec
 from xp.episode.prompt import first_difference, opening_messages, session_messages, tool_schema
 
-TOOL = ToolSpec("look", "Look at {tool_names}.", {"type": "object", "properties": {"at": {"type": "string"}}})
+TOOL = ToolSpec(
+    "look", "Look at {tool_names}.", {"type": "object", "properties": {"at": {"type": "string"}}}
+)
 USER = Message(role="user", content="Who was it?")
 
 
 def test_a_tool_becomes_the_schema_that_chat_templates_take() -> None:
     assert tool_schema(TOOL) == {
         "type": "function",
-        "function": {"name": "look", "description": "Look at {tool_names}.", "parameters": TOOL.parameters},
+        "function": {
+            "name": "look",
+            "description": "Look at {tool_names}.",
+            "parameters": TOOL.parameters,
+        },
     }
 
 
@@ -72,7 +78,10 @@ def test_the_first_difference_of_dialogues_is_a_few_words(
 def test_tools_are_requested_for_a_system_prompt_that_names_them_only() -> None:
     session = NoTools(steady)
     assert session_messages(None, session) == session.prompt()
-    assert [message["role"] for message in session_messages("Be brief.", session)] == ["system", "user"]
+    assert [message["role"] for message in session_messages("Be brief.", session)] == [
+        "system",
+        "user",
+    ]
     with pytest.raises(SessionLost):
         session_messages("{tools}", session)
 

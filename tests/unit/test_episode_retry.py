@@ -43,8 +43,14 @@ def lost(retry_after_s: float | None = None) -> ResponseLost:
     ("rule", "fault", "attempt", "left_s", "wait_s"),
     [
         # What may have been executed is repeated only where that is safe, and as often as the rule says.
-        *((ONCE, fault("x"), 1, 60.0, None) for fault in (ResponseLost, SessionLost, ProtocolError, DeadlineExceeded)),
-        *((AGAIN, lost(), attempt, 60.0, wait_s) for attempt, wait_s in ((1, 0.25), (4, 2.0), (5, None), (6, None))),
+        *(
+            (ONCE, fault("x"), 1, 60.0, None)
+            for fault in (ResponseLost, SessionLost, ProtocolError, DeadlineExceeded)
+        ),
+        *(
+            (AGAIN, lost(), attempt, 60.0, wait_s)
+            for attempt, wait_s in ((1, 0.25), (4, 2.0), (5, None), (6, None))
+        ),
         # A wait that would reach the deadline is not begun.
         (ONCE, Refused("x"), 1, 0.26, 0.25),
         (ONCE, Refused("x"), 1, 0.25, None),
@@ -75,7 +81,9 @@ def test_which_faults_are_retried_after_which_wait(
 def test_the_wait_grows_and_is_spread() -> None:
     def waits(dice: float) -> list[float]:
         rule = RetryRule(waited_out=(Refused,))
-        return [rule.wait_s(Refused("x"), attempt, 1e9, lambda: dice) or 0.0 for attempt in range(1, 9)]
+        return [
+            rule.wait_s(Refused("x"), attempt, 1e9, lambda: dice) or 0.0 for attempt in range(1, 9)
+        ]
 
     assert waits(0.5) == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     assert all(low < high for low, high in zip(waits(0.0), waits(0.9), strict=True))
@@ -96,7 +104,9 @@ def test_the_wait_grows_and_is_spread() -> None:
         ("²", None),
     ],
 )
-def test_retry_after_is_read_as_seconds_or_as_a_date(header: str | None, seconds: float | None) -> None:
+def test_retry_after_is_read_as_seconds_or_as_a_date(
+    header: str | None, seconds: float | None
+) -> None:
     assert retry_after_s(header, now=1795240800.0) == seconds
 
 
@@ -161,7 +171,9 @@ STARTING = {"X-Backend-State": "starting"}
         (505, {}, None, ToolCrashed),
     ],
 )
-def test_a_status_is_its_fault(status: int, headers: dict[str, str], sid: str | None, fault: type[EnvFault]) -> None:
+def test_a_status_is_its_fault(
+    status: int, headers: dict[str, str], sid: str | None, fault: type[EnvFault]
+) -> None:
     with pytest.raises(EnvFault) as caught:
         asyncio.run(request([(status, headers)], sid=sid))
     assert type(caught.value) is fault
@@ -181,17 +193,24 @@ def test_a_status_is_its_fault(status: int, headers: dict[str, str], sid: str | 
         (Repeat.RESUMPTION, 503, {}, 5),
     ],
 )
-def test_each_kind_of_request_has_its_rule(repeat: Repeat, status: int, headers: dict[str, str], attempts: int) -> None:
+def test_each_kind_of_request_has_its_rule(
+    repeat: Repeat, status: int, headers: dict[str, str], attempts: int
+) -> None:
     def attempts_of(num_refused: int) -> int | None:
         try:
             return asyncio.run(request([(status, headers)] * num_refused + [(200, {})], repeat))
         except EnvFault:
             return None
 
-    assert [attempts_of(number) for number in (attempts - 1, attempts)] == [attempts, 10 if attempts == 9 else None]
+    assert [attempts_of(number) for number in (attempts - 1, attempts)] == [
+        attempts,
+        10 if attempts == 9 else None,
+    ]
 
 
-def test_each_outage_is_reported_once_and_from_the_fourth_attempt(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_outage_is_reported_once_and_from_the_fourth_attempt(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     down: list[Answer] = [(503, {})]
     asyncio.run(request([*down * (SAID_AFTER - 1), (200, {})], Repeat.OPENING))
     assert caplog.records == []

@@ -18,7 +18,9 @@ def tokenizer_with(template: str) -> Any:
     import trl
 
     tokenizer = copy.deepcopy(tokenizer_and_model()[0])
-    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja").read_text()
+    tokenizer.chat_template = (
+        Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja"
+    ).read_text()
     return tokenizer
 
 
@@ -27,7 +29,9 @@ def tokenizer_with(template: str) -> Any:
 def test_a_reply_opens_the_next_turn_in_any_template(template: str, role: str) -> None:
     tokenizer = tokenizer_with(template)
     chat = ChatTokens(tokenizer)
-    text = tokenizer.decode(chat.reply([Message(role=role, content="found it")], last_id=chat.end_id))
+    text = tokenizer.decode(
+        chat.reply([Message(role=role, content="found it")], last_id=chat.end_id)
+    )
     assert text.startswith("\n<|im_start|>user\n")
     assert "found it" in text
     assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
@@ -36,15 +40,22 @@ def test_a_reply_opens_the_next_turn_in_any_template(template: str, role: str) -
 def test_a_cut_turn_is_ended_by_the_environment() -> None:
     chat = ChatTokens(tokenizer_with("qwen3"))
     message = [Message(role="tool", content="found it")]
-    assert chat.reply(message, last_id=None) == [chat.end_id, *chat.reply(message, last_id=chat.end_id)]
+    assert chat.reply(message, last_id=None) == [
+        chat.end_id,
+        *chat.reply(message, last_id=chat.end_id),
+    ]
 
 
 def test_without_thinking_every_turn_begins_after_an_empty_thought() -> None:
     tokenizer = tokenizer_with("qwen3")
     chat = ChatTokens(tokenizer, chat_model(chat_template={"enable_thinking": False}))
     opening = "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    assert tokenizer.decode(chat.prompt([Message(role="user", content="hi")], "[]")).endswith(opening)
-    assert tokenizer.decode(chat.reply([Message(role="tool", content="found")], last_id=chat.end_id)).endswith(opening)
+    assert tokenizer.decode(chat.prompt([Message(role="user", content="hi")], "[]")).endswith(
+        opening
+    )
+    assert tokenizer.decode(
+        chat.reply([Message(role="tool", content="found")], last_id=chat.end_id)
+    ).endswith(opening)
 
 
 def test_where_a_template_only_appends_the_parts_are_the_whole() -> None:

@@ -14,7 +14,13 @@ import pytest
 from tests.support.fake_session import RULES, TASK, FakeSession, call, steady
 from tests.support.sections import replace
 from xp.episode.episode import Episode
-from xp.episode.trajectory import Tokens, Trajectory, TrajectoryWriter, read_trajectories, trajectory
+from xp.episode.trajectory import (
+    Tokens,
+    Trajectory,
+    TrajectoryWriter,
+    read_trajectories,
+    trajectory,
+)
 
 KILLED = """
 import sys
@@ -38,15 +44,28 @@ def a_record(step: int = 3, text: str = "I move.", tools: str = "[]") -> Traject
     episode.step(call("win") + call("look"))
     episode.settle()
     tokens = Tokens(9, 8, 7)
-    return trajectory(episode, run="r1", phase="train", step=step, sample=1, tools=tools, tokens=tokens)
+    return trajectory(
+        episode, run="r1", phase="train", step=step, sample=1, tools=tools, tokens=tokens
+    )
 
 
 def test_each_distinct_list_of_tools_is_kept_once_beside_the_records(tmp_path: Path) -> None:
-    move, look = {"function": {"name": "move"}, "type": "function"}, {"function": {"name": "look"}, "type": "function"}
+    move, look = (
+        {"function": {"name": "move"}, "type": "function"},
+        {"function": {"name": "look"}, "type": "function"},
+    )
     same = json.dumps([dict(reversed(move.items())), look])
     file = tmp_path / "trajectories" / "train.jsonl"
-    with TrajectoryWriter(file) as one, TrajectoryWriter(file.with_name("train.rank_1.jsonl")) as two:
-        for writer, tools in ((one, json.dumps([move, look])), (one, same), (two, same), (one, "[]")):
+    with (
+        TrajectoryWriter(file) as one,
+        TrajectoryWriter(file.with_name("train.rank_1.jsonl")) as two,
+    ):
+        for writer, tools in (
+            (one, json.dumps([move, look])),
+            (one, same),
+            (two, same),
+            (one, "[]"),
+        ):
             writer.write(a_record(tools=tools))
     digests = [record["tools"] for record in read_trajectories(file)]
     assert digests[0] == digests[1] != digests[2]
@@ -70,9 +89,16 @@ def test_a_record_holds_the_whole_conversation_and_each_call(tmp_path: Path) -> 
     with TrajectoryWriter(tmp_path / "t" / "0.jsonl") as writer:
         writer.write(a_record())
     (record,) = read_trajectories(tmp_path / "t" / "0.jsonl")
-    assert [message["role"] for message in record["messages"]] == ["user", *["assistant", "tool"] * 3]
+    assert [message["role"] for message in record["messages"]] == [
+        "user",
+        *["assistant", "tool"] * 3,
+    ]
     first, malformed, won, ignored = record["tool_calls"]
-    assert (first["name"], first["arguments"], first["result"]["reward"]) == ("move", {"to": "ö"}, 0.5)
+    assert (first["name"], first["arguments"], first["result"]["reward"]) == (
+        "move",
+        {"to": "ö"},
+        0.5,
+    )
     assert malformed["turn"] == 1
     assert "malformed" in malformed
     assert won["result"]["finished"]
@@ -110,7 +136,9 @@ def test_a_record_of_another_schema_is_refused(tmp_path: Path) -> None:
 def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path) -> None:
     file = tmp_path / "0.jsonl"
     program = KILLED.format(path=[entry or os.getcwd() for entry in sys.path], file=str(file))
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         for _ in range(20):
             written = int(child.stdout.readline())

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from tools.benchmarks.curves import draw
-from tools.benchmarks.equivalence import Verdict, _parser, _sweeps, compared, comparisons, main, table
+from tools.benchmarks.equivalence import (
+    Verdict,
+    _parser,
+    _sweeps,
+    compared,
+    comparisons,
+    main,
+    table,
+)
 from tools.benchmarks.sweeps import TrainedRun, rewards_of
 from xp.composition import compose_sweep
 from xp.errors import ExitCode, XpError
@@ -20,11 +28,16 @@ NAMES = ("trl", "skyrl")
 
 def pairs_of(differences: list[float]) -> dict[int, tuple[float, float]]:
     """Seeds whose first value varies more than the differences do."""
-    return {seed: (0.5 + seed / 20, 0.5 + seed / 20 + one) for seed, one in enumerate(differences, start=1)}
+    return {
+        seed: (0.5 + seed / 20, 0.5 + seed / 20 + one)
+        for seed, one in enumerate(differences, start=1)
+    }
 
 
 def run_of(seed: int, rewards: tuple[float, ...], after: float) -> TrainedRun:
-    before, trained = (HeldOutResult(value, 0.01, 512, 0, value, 1.0, 512) for value in (0.4, after))
+    before, trained = (
+        HeldOutResult(value, 0.01, 512, 0, value, 1.0, 512) for value in (0.4, after)
+    )
     return TrainedRun(f"run-{seed}", seed, rewards, before, trained)
 
 
@@ -71,7 +84,11 @@ def test_the_area_is_the_mean_of_the_steps() -> None:
         "slime": [run_of(1, (0.1, 0.1, 0.1), 0.5), run_of(2, (0.1, 0.1, 0.1), 0.5)],
     }
     found = comparisons(runs, 0.03)
-    assert [(one.first, one.second) for one in found[::2]] == [("trl", "skyrl"), ("trl", "slime"), ("skyrl", "slime")]
+    assert [(one.first, one.second) for one in found[::2]] == [
+        ("trl", "skyrl"),
+        ("trl", "slime"),
+        ("skyrl", "slime"),
+    ]
     assert found[0].difference == pytest.approx(0.05)  # 0.1 and 0.0
     assert found[1].difference == pytest.approx(-0.005)  # -0.02 and 0.01
     text = table(runs, found)
@@ -87,18 +104,26 @@ def test_one_seed_has_no_spread() -> None:
 
 
 def test_runs_of_one_name_are_one_curve_with_a_band(tmp_path: Path) -> None:
-    draw(tmp_path / "curves.png", {"trl, mean of 2 seeds": [(0.1, 0.5), (0.3, 0.6, 0.7)], "one run": [(0.2, 0.2)]})
+    draw(
+        tmp_path / "curves.png",
+        {"trl, mean of 2 seeds": [(0.1, 0.5), (0.3, 0.6, 0.7)], "one run": [(0.2, 0.2)]},
+    )
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_step_without_a_reward_is_not_counted_as_zero(tmp_path: Path) -> None:
-    lines = [{"stage": "train", "step": 1, "reward/avg_raw_reward": 0.5}, {"stage": "train", "step": 2}]
+    lines = [
+        {"stage": "train", "step": 1, "reward/avg_raw_reward": 0.5},
+        {"stage": "train", "step": 2},
+    ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(XpError, match="not every step"):
         rewards_of(tmp_path)
 
 
-def test_where_a_run_is_missing_nothing_is_concluded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_a_run_is_missing_nothing_is_concluded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--read-only", "--seeds", "1,2", "--outputs", str(tmp_path)]) == ExitCode.RUN_DIR
     assert "no finished run of" in capsys.readouterr().err
 

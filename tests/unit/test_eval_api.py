@@ -32,13 +32,21 @@ ECHO = {
     "function": {
         "name": "echo",
         "description": "Say it.",
-        "parameters": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"text": {"type": "string"}},
+            "required": ["text"],
+        },
     },
 }
 
 
-def api(server: ChatServer, secret: str | None = None, pauses: list[float] | None = None, **given: Any) -> Api:
-    endpoint = settings({"model.url": server.url, **{f"model.{name}": value for name, value in given.items()}}).model
+def api(
+    server: ChatServer, secret: str | None = None, pauses: list[float] | None = None, **given: Any
+) -> Api:
+    endpoint = settings(
+        {"model.url": server.url, **{f"model.{name}": value for name, value in given.items()}}
+    ).model
     noted = [] if pauses is None else pauses
     return Api(endpoint, "stub", secret, noted.append, max_attempts=endpoint.max_attempts)
 
@@ -50,12 +58,16 @@ def refusing(*replies: Reply) -> ChatServer:
 
 def row(tools: list[Any], prompt: str = "Say 'hi'.") -> TaskRow:
     message = Message(role="user", content=prompt)
-    return TaskRow("e/test/0", "e", Purpose.HELD_OUT, "test", 0, "hash", (message,), json.dumps(tools), 1.0)
+    return TaskRow(
+        "e/test/0", "e", Purpose.HELD_OUT, "test", 0, "hash", (message,), json.dumps(tools), 1.0
+    )
 
 
 def test_a_request_says_model_messages_tools_and_limits() -> None:
     with serving(ChatServer()) as server:
-        answer = api(server, limit_name="max_completion_tokens", seed=3).ask(MESSAGES, [ECHO], 0.7, 0.9)
+        answer = api(server, limit_name="max_completion_tokens", seed=3).ask(
+            MESSAGES, [ECHO], 0.7, 0.9
+        )
     (asked,) = server.requests
     assert 0 <= asked.pop("seed") < 2**31
     assert asked == {
@@ -79,14 +91,19 @@ def test_a_busy_endpoint_is_asked_again_no_earlier_than_it_wishes() -> None:
 
 
 def test_an_endpoint_that_never_answers_is_given_up_with_its_last_words() -> None:
-    with serving(ChatServer(before=lambda _: (500, {}, {"error": {"message": "out of memory"}}))) as server:
+    with serving(
+        ChatServer(before=lambda _: (500, {}, {"error": {"message": "out of memory"}}))
+    ) as server:
         with pytest.raises(Unavailable, match="in 3 tries; the last one: HTTP 500: out of memory"):
             api(server, max_attempts=3).ask(MESSAGES, [], 0.0)
     assert len(server.requests) == 3 + 1  # and a dialogue of one word, to see whether it lives
 
 
 def test_a_dialogue_that_breaks_off_is_told_from_a_dead_endpoint() -> None:
-    with serving(refusing((500, {}, {}), (500, {}, {}))) as server, pytest.raises(DialogueFails, match="HTTP 500"):
+    with (
+        serving(refusing((500, {}, {}), (500, {}, {}))) as server,
+        pytest.raises(DialogueFails, match="HTTP 500"),
+    ):
         api(server, max_attempts=2).ask(MESSAGES, [], 0.0)
 
 
@@ -101,10 +118,22 @@ NO_MESSAGE: dict[str, Reply] = {
     "an object": (200, {}, {"choices": [{"message": {"content": {"type": "text", "text": "7"}}}]}),
     "parts without a type": (200, {}, {"choices": [{"message": {"content": [{"text": "7"}]}}]}),
     "parts of nothing": (200, {}, {"choices": [{"message": {"content": [{"type": "text"}]}}]}),
-    "parts of an unknown type": (200, {}, {"choices": [{"message": {"content": [{"type": "smell"}]}}]}),
+    "parts of an unknown type": (
+        200,
+        {},
+        {"choices": [{"message": {"content": [{"type": "smell"}]}}]},
+    ),
     "a list of strings": (200, {}, {"choices": [{"message": {"content": ["7"]}}]}),
-    "filtered parts": (200, {}, {"choices": [{"message": {"content": []}, "finish_reason": "content_filter"}]}),
-    "filtered": (200, {}, {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]}),
+    "filtered parts": (
+        200,
+        {},
+        {"choices": [{"message": {"content": []}, "finish_reason": "content_filter"}]},
+    ),
+    "filtered": (
+        200,
+        {},
+        {"choices": [{"message": {"content": ""}, "finish_reason": "content_filter"}]},
+    ),
 }
 
 
@@ -150,17 +179,33 @@ def test_the_texts_of_a_content_in_parts_are_the_message(content: Any, text: str
     assert dialogue.messages[-1] == {"role": "assistant", "content": text or ""}
 
 
-NASTY = ["<think>x</think>", "</think>", "</tool_call>", "</parameter>", "</arg_value>", "<|end|>", ")]", "\n<think>"]
+NASTY = [
+    "<think>x</think>",
+    "</think>",
+    "</tool_call>",
+    "</parameter>",
+    "</arg_value>",
+    "<|end|>",
+    ")]",
+    "\n<think>",
+]
 
 
 @pytest.mark.parametrize(
-    "said", ["", "Now.", "<think>I never close", "</think>", "<tool_call>", '{"name": "no"}', "[no("]
+    "said",
+    ["", "Now.", "<think>I never close", "</think>", "<tool_call>", '{"name": "no"}', "[no("],
 )
 @pytest.mark.parametrize("dialect", [one for one in SYNTAX if one is not Dialect.ACTION])
 def test_a_native_call_reaches_the_environment_as_it_is(dialect: Dialect, said: str) -> None:
     def write(body: dict[str, Any]) -> dict[str, Any]:
-        function = {"name": "echo", "arguments": json.dumps({"text": NASTY[len(body["messages"]) // 2]})}
-        return {"content": said, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+        function = {
+            "name": "echo",
+            "arguments": json.dumps({"text": NASTY[len(body["messages"]) // 2]}),
+        }
+        return {
+            "content": said,
+            "tool_calls": [{"id": "c", "type": "function", "function": function}],
+        }
 
     rules = replace(RULES, dialect=dialect, max_turns=len(NASTY))
     session = FakeSession(lambda name, _: ToolResult(name))
@@ -191,14 +236,20 @@ def test_a_dialogue_beyond_the_context_is_no_fault() -> None:
 VLLM_TOO_LONG: Reply = (
     400,
     {},
-    {"error": {"message": "'max_tokens' is too large: 8192. This model's maximum context length is 8192 tokens."}},
+    {
+        "error": {
+            "message": "'max_tokens' is too large: 8192. This model's maximum context length is 8192 tokens."
+        }
+    },
 )
 """vLLM's answer where `max_tokens` leaves no room for a prompt."""
 
 
 def test_a_limit_that_leaves_no_room_for_any_dialogue_stops_the_evaluation() -> None:
     with serving(ChatServer(before=lambda _: VLLM_TOO_LONG)) as server:
-        with pytest.raises(XpError, match=r"model\.max_tokens=8192: .* refuses every dialogue with it") as caught:
+        with pytest.raises(
+            XpError, match=r"model\.max_tokens=8192: .* refuses every dialogue with it"
+        ) as caught:
             api(server, max_tokens=8192).ask(MESSAGES, [], 0.0)
     assert caught.value.code is ExitCode.CONFIG
     assert "lower model.max_tokens" in str(caught.value)
@@ -217,9 +268,15 @@ def test_an_error_of_the_model_with_status_200_is_tried_again(name: str) -> None
     failure: Reply = (200, {}, FAILURES[name])
     with serving(refusing(failure)) as server:
         assert api(server).ask(MESSAGES, [], 0.0).completion_tokens == 5
-    with serving(refusing(failure, failure)) as server, pytest.raises(DialogueFails, match="answers other dialogues"):
+    with (
+        serving(refusing(failure, failure)) as server,
+        pytest.raises(DialogueFails, match="answers other dialogues"),
+    ):
         api(server, max_attempts=2).ask(MESSAGES, [], 0.0)
-    with serving(ChatServer(before=lambda _: failure)) as server, pytest.raises(Unavailable, match="HTTP 200"):
+    with (
+        serving(ChatServer(before=lambda _: failure)) as server,
+        pytest.raises(Unavailable, match="HTTP 200"),
+    ):
         api(server, max_attempts=2).ask(MESSAGES, [], 0.0)
 
 
@@ -263,8 +320,14 @@ def test_a_key_instead_of_its_variable_is_refused_and_not_repeated() -> None:
 def test_a_native_call_is_read_and_answered_by_its_id() -> None:
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
     function = {"name": "echo", "arguments": '{"text": "hi"}'}
-    message = {"content": "Now.", "tool_calls": [{"id": "c7", "type": "function", "function": function}] * 2}
-    assert dialogue.written(message) == 'Now.\n<tool_call>\n{"name": "echo", "arguments": {"text": "hi"}}\n</tool_call>'
+    message = {
+        "content": "Now.",
+        "tool_calls": [{"id": "c7", "type": "function", "function": function}] * 2,
+    }
+    assert (
+        dialogue.written(message)
+        == 'Now.\n<tool_call>\n{"name": "echo", "arguments": {"text": "hi"}}\n</tool_call>'
+    )
     result = Message(role="tool", content="hi", name="echo", tool_call_id="call00000")
     dialogue.add(message, EpisodeReply((result,), EpisodeStatus.ONGOING))
     said, answer = dialogue.messages[1:]
@@ -279,14 +342,27 @@ def test_a_dialogue_goes_on_after_an_earlier_turn_or_with_a_new_prompt() -> None
         user = Message(role="user", content=f"{number}?")
         dialogue.add({"content": f"say {number}"}, EpisodeReply((user,), on, follows, "[]"))
         texts = [one["content"] for one in dialogue.messages]
-        assert texts == ([] if follows == NEW_PROMPT else [first[0]["content"], "say 0"]) + [f"{number}?"]
+        assert texts == ([] if follows == NEW_PROMPT else [first[0]["content"], "say 0"]) + [
+            f"{number}?"
+        ]
 
 
 def test_a_native_call_is_malformed_where_the_same_call_in_a_text_is() -> None:
-    for arguments in ('{"text": "a", "text": "b"}', '{"text": NaN}', "[1]", "{", '{"text": "a"}', "null", ""):
+    for arguments in (
+        '{"text": "a", "text": "b"}',
+        '{"text": NaN}',
+        "[1]",
+        "{",
+        '{"text": "a"}',
+        "null",
+        "",
+    ):
         dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
         (native,) = (
-            dialogue.native_calls({"tool_calls": [{"function": {"name": "echo", "arguments": arguments}}]}) or ()
+            dialogue.native_calls(
+                {"tool_calls": [{"function": {"name": "echo", "arguments": arguments}}]}
+            )
+            or ()
         )
         text = f'<tool_call>\n{{"name": "echo", "arguments": {arguments or "null"}}}\n</tool_call>'
         (written,) = SYNTAX[Dialect.HERMES].read(text, lambda: ())
@@ -295,13 +371,17 @@ def test_a_native_call_is_malformed_where_the_same_call_in_a_text_is() -> None:
 
 def test_arguments_that_are_no_json_reach_the_episode_as_a_malformed_call() -> None:
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.NATIVE)
-    text = dialogue.written({"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{broken"}}]})
+    text = dialogue.written(
+        {"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{broken"}}]}
+    )
     (call,) = SYNTAX[Dialect.HERMES].read(text, lambda: ())
     assert isinstance(call, MalformedCall)
     # Only JSON has a form for arguments that are no object.
     tagged = Dialogue(row([ECHO]), replace(RULES, dialect=Dialect.QWEN_XML), ToolCalls.NATIVE)
     listed = {"tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "[1]"}}]}
-    assert tagged.written(listed) == '<tool_call>\n{"name": "echo", "arguments": "[1]"}\n</tool_call>'
+    assert (
+        tagged.written(listed) == '<tool_call>\n{"name": "echo", "arguments": "[1]"}\n</tool_call>'
+    )
 
 
 def test_tools_in_text_are_written_by_xp_and_answered_as_user() -> None:
@@ -317,10 +397,15 @@ def test_tools_in_text_are_written_by_xp_and_answered_as_user() -> None:
 
 def test_a_call_that_a_server_reads_from_text_is_not_lost() -> None:
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
-    message = {"content": "", "tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": {"text": "hi"}}}]}
+    message = {
+        "content": "",
+        "tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": {"text": "hi"}}}],
+    }
     text = dialogue.written(message)
     assert '{"name": "echo", "arguments": {"text": "hi"}}' in text
-    dialogue.add(message, EpisodeReply((Message(role="tool", content="hi"),), EpisodeStatus.ONGOING))
+    dialogue.add(
+        message, EpisodeReply((Message(role="tool", content="hi"),), EpisodeStatus.ONGOING)
+    )
     assert dialogue.messages[-2] == {"role": "assistant", "content": text}
     assert dialogue.messages[-1]["role"] == "user"
 
@@ -340,15 +425,27 @@ def test_whatever_an_endpoint_sends_is_read_as_data(message: dict[str, Any], wri
 
 
 def test_models_and_environments_come_as_lists() -> None:
-    asked = read(["env=multiply,echo", "model=tiny,endpoint", "model.name=a,b", "model.url=http://h/v1", "run=R@0,R"])
+    asked = read(
+        [
+            "env=multiply,echo",
+            "model=tiny,endpoint",
+            "model.name=a,b",
+            "model.url=http://h/v1",
+            "run=R@0,R",
+        ]
+    )
     assert (asked.models, asked.endpoint_names) == (("tiny", "endpoint"), ("a", "b"))
     assert (asked.envs, asked.runs) == (("multiply", "echo"), ("R@0", "R"))
 
 
 @pytest.mark.parametrize("finish_reason", ["stop", "length"])
 @pytest.mark.parametrize("said", ["It was the but", call("win")], ids=["text", "a complete call"])
-def test_a_cut_last_message_truncates_unless_its_call_ended_it(finish_reason: str, said: str) -> None:
-    episode = Episode(TASK, lambda: FakeSession(steady, lambda _: ToolResult("graded", 0.25, True)), RULES)
+def test_a_cut_last_message_truncates_unless_its_call_ended_it(
+    finish_reason: str, said: str
+) -> None:
+    episode = Episode(
+        TASK, lambda: FakeSession(steady, lambda _: ToolResult("graded", 0.25, True)), RULES
+    )
     dialogue = Dialogue(row([ECHO]), RULES, ToolCalls.TEXT)
     with serving(ChatServer(lambda _: {"content": said}, finish_reason=finish_reason)) as server:
         client = api(server)

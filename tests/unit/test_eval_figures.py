@@ -77,7 +77,11 @@ def test_a_dialogue_that_ends_early_is_truncated_or_void(
     assert (episode.settle().status, episode.settle().reward) == (status, reward)
     assert used.requests == after
     is_void = status is EpisodeStatus.VOID
-    assert str(fault) in str(episode.settle().void_reason) if is_void else episode.settle().void_reason is None
+    assert (
+        str(fault) in str(episode.settle().void_reason)
+        if is_void
+        else episode.settle().void_reason is None
+    )
 
 
 def test_a_limit_is_reached_by_cost_or_by_tokens() -> None:
@@ -100,7 +104,9 @@ def test_a_limit_is_reached_by_cost_or_by_tokens() -> None:
 
 def test_void_episodes_stop_an_evaluation_where_no_other_result_can_save_it() -> None:
     health = Health(0.25, 8)
-    void, scored = (SimpleNamespace(status=one) for one in (EpisodeStatus.VOID, EpisodeStatus.FINISHED))
+    void, scored = (
+        SimpleNamespace(status=one) for one in (EpisodeStatus.VOID, EpisodeStatus.FINISHED)
+    )
     outcomes: list[Any] = [void, scored, void, scored, scored, void]
     told = [health.ended(one) for one in outcomes]
     assert told[:5] == [None] * 5
@@ -113,7 +119,9 @@ def test_a_finished_episode_is_recorded_shown_and_counted() -> None:
     void: Any = SimpleNamespace(outcome=SimpleNamespace(status=EpisodeStatus.VOID))
     parts: Any = {"mix": None, "rules": None, "writer": writer, "board": board, "done": frozenset()}
     stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
-    assert stage.take(void) == "1 episodes are void, more than training.max_void_fraction=0.5 of all"
+    assert (
+        stage.take(void) == "1 episodes are void, more than training.max_void_fraction=0.5 of all"
+    )
     assert seen == [void, void.outcome]
 
 
@@ -127,34 +135,48 @@ def test_a_finished_episode_is_recorded_shown_and_counted() -> None:
         (3, True, [[], [], [], []]),
     ],
 )
-def test_a_group_is_settled_when_all_of_it_has_ended(size: int, scores: bool, settled: list[list[str]]) -> None:
+def test_a_group_is_settled_when_all_of_it_has_ended(
+    size: int, scores: bool, settled: list[list[str]]
+) -> None:
     scored: list[list[str]] = []
 
     def score_group(episodes: Any) -> Any:
         scored.append([one.name for one in episodes])
         return SimpleNamespace(result=lambda: None)
 
-    mix: Any = SimpleNamespace(scores_groups=lambda env: scores and env == "e", score_group=score_group)
+    mix: Any = SimpleNamespace(
+        scores_groups=lambda env: scores and env == "e", score_group=score_group
+    )
     parts: Any = {"rules": None, "writer": None, "board": None, "health": None, "done": frozenset()}
     recorded = frozenset() if size == 1 else frozenset({("e/t/a", 2)})
     stage = EvaluationStage("r", mix=mix, recorded=recorded, group_size=size, **parts)
 
     def ended(name: str) -> Any:
         task = SimpleNamespace(env="e", id=f"e/t/{name[0]}")
-        return SimpleNamespace(episode=SimpleNamespace(name=name, task=task), sample=int(name[1]), record=lambda: name)
+        return SimpleNamespace(
+            episode=SimpleNamespace(name=name, task=task), sample=int(name[1]), record=lambda: name
+        )
 
     assert [stage.settled(ended(name)) for name in ("b1", "a2", "b2", "a1")] == settled
     assert scored == ([["b1", "b2"], ["a1", "a2"]] if (size, scores) == (2, True) else [])
 
 
-def test_only_missing_episodes_are_played_and_none_begins_after_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_missing_episodes_are_played_and_none_begins_after_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begun, taken, reasons = [], [], iter([None, "spent", None])
-    todo: list[Any] = [(SimpleNamespace(task_id=f"e/test/{index}"), sample) for sample in (0, 1) for index in range(4)]
+    todo: list[Any] = [
+        (SimpleNamespace(task_id=f"e/test/{index}"), sample)
+        for sample in (0, 1)
+        for index in range(4)
+    ]
 
     class Played:
         """Has two episodes in play, of which the later one ends first."""
 
-        def __init__(self, _: Any, __: Any, left: Any, ___: Any, *, places: int, in_order: bool) -> None:
+        def __init__(
+            self, _: Any, __: Any, left: Any, ___: Any, *, places: int, in_order: bool
+        ) -> None:
             assert (places, in_order) == (2, False)
             self.left, self.is_stopped = list(left), False
 
@@ -171,13 +193,22 @@ def test_only_missing_episodes_are_played_and_none_begins_after_a_limit(monkeypa
     def played_one(task_id: str, sample: int) -> Any:
         episode = SimpleNamespace(task=Task("e", "test", int(task_id[-1])))
         outcome = SimpleNamespace(judges={}, status=EpisodeStatus.FINISHED)
-        record = SimpleNamespace(index=task_id[-1], sample=sample, outcome=outcome, tokens=None, extra={})
+        record = SimpleNamespace(
+            index=task_id[-1], sample=sample, outcome=outcome, tokens=None, extra={}
+        )
         return SimpleNamespace(episode=episode, sample=sample, trajectory=lambda *_: record)
 
     done = frozenset({("e/test/0", 0), ("e/test/1", 0), ("e/test/2", 0)})
     board = SimpleNamespace(ended=lambda _: None)
     writer = SimpleNamespace(write=lambda one: taken.append((one.index, one.sample)))
-    parts: Any = {"mix": None, "rules": None, "writer": writer, "board": board, "done": done, "recorded": done}
+    parts: Any = {
+        "mix": None,
+        "rules": None,
+        "writer": writer,
+        "board": board,
+        "done": done,
+        "recorded": done,
+    }
     stage = EvaluationStage("r", health=Health(0.5, 1), **parts)
     monkeypatch.setattr("xp.evaluation.driver.EpisodePlay", Played)
     model: Any = SimpleNamespace(open_engine=None, chat=None)
@@ -228,7 +259,9 @@ def test_an_evaluation_is_another_one_where_it_is_played_otherwise() -> None:
         ("model", "transformers", limits | {"dtype", "chat_template", "tools_prompt"}),
         ("model", "vllm", limits | {"dtype", "chat_template", "tools_prompt", "engine"}),
     ):
-        run.entry = Entry("m", "e", compose(["seed=7", "model.dtype=float32"]), {"kind": "k"}, directory, "r")
+        run.entry = Entry(
+            "m", "e", compose(["seed=7", "model.dtype=float32"]), {"kind": "k"}, directory, "r"
+        )
         run._settings = settings({"eval.engine": engine, "model.seed": 5})
         found = run._requested("key")
         assert (found.env, found.model, found.run, found.tasks) == ("e", {"kind": "k"}, "r", "key")
@@ -237,7 +270,9 @@ def test_an_evaluation_is_another_one_where_it_is_played_otherwise() -> None:
         assert found.playing.get("engine") == (None if engine == "transformers" else "vllm")
 
 
-def record(prompt: int | None, judges: Mapping[str, float], env: str = "e", status: str = "finished") -> dict[str, Any]:
+def record(
+    prompt: int | None, judges: Mapping[str, float], env: str = "e", status: str = "finished"
+) -> dict[str, Any]:
     tokens = None if prompt is None else {"prompt": prompt, "generated": 10 * prompt, "observed": 0}
     counts = {} if prompt is None else {"prompt_tokens": prompt, "completion_tokens": 10 * prompt}
     outcome = {
@@ -249,11 +284,21 @@ def record(prompt: int | None, judges: Mapping[str, float], env: str = "e", stat
         "step_rewards": [],
     }
     extra = {"usage": {"requests": 1, **counts}}
-    return {"env": env, "outcome": {**outcome, "judges": judges}, "tokens": tokens, "elapsed_s": 3.0, "extra": extra}
+    return {
+        "env": env,
+        "outcome": {**outcome, "judges": judges},
+        "tokens": tokens,
+        "elapsed_s": 3.0,
+        "extra": extra,
+    }
 
 
 def test_tokens_and_judges_are_summed_where_all_are_known() -> None:
-    judged = [record(5, {"prompt_tokens": 3.0, "cost_usd": 0.5}), record(7, {"prompt_tokens": 4.0}), record(1, {})]
+    judged = [
+        record(5, {"prompt_tokens": 3.0, "cost_usd": 0.5}),
+        record(7, {"prompt_tokens": 4.0}),
+        record(1, {}),
+    ]
     assert usage(judged, (2.0, 3.0)) == {
         "prompt_tokens": 13,
         "completion_tokens": 130,
@@ -266,26 +311,45 @@ def test_tokens_and_judges_are_summed_where_all_are_known() -> None:
 
 def test_an_evaluation_of_one_environment_has_its_figures_and_of_several_those_of_the_mix() -> None:
     def summary(names: list[str], num_played: int) -> dict[str, Any]:
-        rows_ = [replace(row([]), task_id=f"{name}/t/{index}", env=name) for index in (0, 1) for name in names]
+        rows_ = [
+            replace(row([]), task_id=f"{name}/t/{index}", env=name)
+            for index in (0, 1)
+            for name in names
+        ]
         episodes = [(one, 0) for one in rows_]
         records = {
             (one.task_id, 0): record(1, {}, one.env)
-            | {"split": "t", "index": one.task_id[-1], "started_at": 10.0 + number, "outcome": played_with(number % 2)}
+            | {
+                "split": "t",
+                "index": one.task_id[-1],
+                "started_at": 10.0 + number,
+                "outcome": played_with(number % 2),
+            }
             for number, one in enumerate(rows_[:num_played])
         }
         word = names[0] if len(names) == 1 else f"[{','.join(names)}]"
-        requested = EvaluationIdentity("e", {"name": "m"}, None, "tasks", "rules", {"pass_threshold": 1.0})
-        return summary_of(requested, compose([f"env={word}"]), episodes, records, "spent", (1.0, 2.0), "e-m")
+        requested = EvaluationIdentity(
+            "e", {"name": "m"}, None, "tasks", "rules", {"pass_threshold": 1.0}
+        )
+        return summary_of(
+            requested, compose([f"env={word}"]), episodes, records, "spent", (1.0, 2.0), "e-m"
+        )
 
     def played_with(reward: float) -> dict[str, Any]:
         return record(1, {})["outcome"] | {"reward": float(reward)}
 
-    alone, several, cut = summary(["multiply"], 2), summary(["multiply", "sums"], 4), summary(["multiply"], 1)
+    alone, several, cut = (
+        summary(["multiply"], 2),
+        summary(["multiply", "sums"], 4),
+        summary(["multiply"], 1),
+    )
     assert alone["summary"] == alone["environments"]["multiply"]
     assert (alone["summary"]["bootstrap"] is None, several["summary"]["bootstrap"]) == (False, None)
     assert [*several["environments"]] == ["multiply", "sums"]
     assert [one["num_episodes"] for one in several["environments"].values()] == [2, 2]
-    assert [(one["status"], one["stopped"], one["num_asked"], one["num_played"]) for one in (alone, cut)] == [
+    assert [
+        (one["status"], one["stopped"], one["num_asked"], one["num_played"]) for one in (alone, cut)
+    ] == [
         ("finished", None, 2, 2),
         ("stopped", "spent", 2, 1),
     ]
@@ -298,25 +362,50 @@ def test_a_sample_of_inspects_log_has_the_episodes_messages_and_its_last_answer(
     function = {"name": "look", "arguments": {"at": "hall"}}
     said = [
         {"role": "user", "content": "Where?"},
-        {"role": "assistant", "content": "Dust.", "tool_calls": [{"id": "c1", "function": function}]},
+        {
+            "role": "assistant",
+            "content": "Dust.",
+            "tool_calls": [{"id": "c1", "function": function}],
+        },
         {"role": "tool", "content": "None.", "name": "look", "tool_call_id": "c1"},
         {"role": "assistant", "content": "Hall."},
     ]
-    played = record(5, {}) | {"split": "t", "index": 3, "sample": 1, "messages": said, "started_at": 60.0}
+    played = record(5, {}) | {
+        "split": "t",
+        "index": 3,
+        "sample": 1,
+        "messages": said,
+        "started_at": 60.0,
+    }
     played["outcome"] |= {"reward": 0.5, "step_rewards": [0.5]}
-    void = played | {"outcome": played["outcome"] | {"reward": None, "void_reason": "lost", "num_turns": 0}}
+    void = played | {
+        "outcome": played["outcome"] | {"reward": None, "void_reason": "lost", "num_turns": 0}
+    }
     times = {"started": 0.0, "ended": 90.0, "id": "i", "run": None, "xp": "1"}
     log = json.loads(inspect_log(mixed() | times, [played, void]))
     sample, other = log["samples"]
     call = {"function": "look", "id": "c1", "type": "function", "arguments": {"at": "hall"}}
     assert sample["messages"][1] == {"role": "assistant", "content": "Dust.", "tool_calls": [call]}
-    assert sample["messages"][2] == {"role": "tool", "content": "None.", "function": "look", "tool_call_id": "c1"}
+    assert sample["messages"][2] == {
+        "role": "tool",
+        "content": "None.",
+        "function": "look",
+        "tool_call_id": "c1",
+    }
     assert (sample["id"], sample["epoch"], sample["input"]) == ("e/t/3", 2, sample["messages"][:1])
     assert sample["output"]["choices"] == [{"message": sample["messages"][3]}]
     assert (sample["scores"]["reward"]["value"], sample["completed_at"][14:19]) == (0.5, "01:03")
-    assert (other["error"]["message"], other["input"], other["output"]["choices"]) == ("lost", sample["messages"], [])
+    assert (other["error"]["message"], other["input"], other["output"]["choices"]) == (
+        "lost",
+        sample["messages"],
+        [],
+    )
     assert "scores" not in other
-    assert (log["status"], log["eval"]["config"]["epochs"], log["eval"]["run_id"]) == ("cancelled", 1, "i")
+    assert (log["status"], log["eval"]["config"]["epochs"], log["eval"]["run_id"]) == (
+        "cancelled",
+        1,
+        "i",
+    )
     (scores,) = log["results"]["scores"]
     assert (scores["scored_samples"], scores["unscored_samples"]) == (6, 1)
     assert scores["metrics"]["passes_mean"]["value"] == pytest.approx(3 / 6)
@@ -329,9 +418,16 @@ def mixed() -> dict[str, Any]:
     rules = {"a": {}, "b": {"env.reward.minimum": 0.0, "env.reward.maximum": 1.0}}
     used = {"prompt_tokens": 1200, "completion_tokens": 30, "cost_usd": 0.00125}
     judges = {"prompt_tokens": 5000.0, "completion_tokens": 7.0, "cost_usd": 0.5}
-    stopped = {"env": "mix", "model": {"name": "m_1"}, "status": "stopped", "stopped": "the budget is spent"}
+    stopped = {
+        "env": "mix",
+        "model": {"name": "m_1"},
+        "status": "stopped",
+        "stopped": "the budget is spent",
+    }
     more = {**stopped, "num_played": 6, "usage": {**used, "judges": judges}}
-    return with_intervals(record_of(rewards, scoring=rules, threshold=0.5, **more), are_counted=True)
+    return with_intervals(
+        record_of(rewards, scoring=rules, threshold=0.5, **more), are_counted=True
+    )
 
 
 def test_a_mix_weighs_its_environments_by_their_scored_episodes() -> None:
@@ -341,7 +437,11 @@ def test_a_mix_weighs_its_environments_by_their_scored_episodes() -> None:
     assert whole["avg_at_k"]["value"] == pytest.approx((1.0 + 0.25 + 0.0 + 0.25) / 4)
     assert (whole["num_tasks"], whole["num_episodes"], whole["num_void"]) == (5, 7, 1)
     assert (whole["reward"]["low"], whole["reward"]["high"]) == (0.0, 1.0)
-    assert whole["void_bounds"] == {"low": pytest.approx(2.75 / 7), "high": pytest.approx(3.75 / 7), "of": "observed"}
+    assert whole["void_bounds"] == {
+        "low": pytest.approx(2.75 / 7),
+        "high": pytest.approx(3.75 / 7),
+        "of": "observed",
+    }
     assert (whole["bootstrap"], whole["bootstrap_differs"]) == (None, False)
 
 
@@ -390,9 +490,15 @@ def test_an_evaluations_metrics_are_numbers_of_each_environment_and_of_all() -> 
     metrics = metrics_of(mixed())
     assert (metrics["eval/a/reward"], metrics["eval/all/num_void"]) == (0.625, 1.0)
     assert (metrics["eval/all/judges/cost_usd"], metrics["eval/all/cost_usd"]) == (0.5, 0.00125)
-    void = with_intervals(record_of({"a/t/0": [None], "b/t/0": [None]}), are_counted=False)["summary"]
+    void = with_intervals(record_of({"a/t/0": [None], "b/t/0": [None]}), are_counted=False)[
+        "summary"
+    ]
     assert (void["reward"], void["tokens_mean"]) == (None, None)
     alone = metrics_of(
-        mixed() | {"environments": {}, "summary": mixed()["summary"] | {"bootstrap": None, "tokens_mean": None}}
+        mixed()
+        | {
+            "environments": {},
+            "summary": mixed()["summary"] | {"bootstrap": None, "tokens_mean": None},
+        }
     )
     assert "eval/all/tokens_mean" not in alone

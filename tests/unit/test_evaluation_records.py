@@ -10,7 +10,15 @@ import pytest
 from xp.episode.evaluation import RECORD
 from xp.errors import ExitCode, XpError
 from xp.evaluation.entries import _identity, _in_mix, _local, _set, _steps, env_words
-from xp.evaluation.records import EPISODES, REQUEST, EvaluationIdentity, ListedEvaluation, line_of, locked, place_of
+from xp.evaluation.records import (
+    EPISODES,
+    REQUEST,
+    EvaluationIdentity,
+    ListedEvaluation,
+    line_of,
+    locked,
+    place_of,
+)
 
 ASKED = EvaluationIdentity("sums", {"name": "ORG/My model"}, None, "tasks", "rules", {"seed": 1})
 
@@ -22,7 +30,9 @@ def begun(place: Path, *, is_finished: bool = False) -> Path:
     return place
 
 
-def test_an_unfinished_evaluation_goes_on_and_a_finished_one_is_another_with_again(tmp_path: Path) -> None:
+def test_an_unfinished_evaluation_goes_on_and_a_finished_one_is_another_with_again(
+    tmp_path: Path,
+) -> None:
     first = place_of(tmp_path, ASKED, again=False)
     assert first == tmp_path / f"evaluations/sums-ORG-My-model-{ASKED.digest()}"
     assert place_of(tmp_path, ASKED, again=True) == first
@@ -38,12 +48,17 @@ def test_an_unfinished_evaluation_goes_on_and_a_finished_one_is_another_with_aga
     assert place_of(tmp_path, ASKED, again=True) == first.with_name(f"{first.name}-3")
 
 
-def test_a_directory_is_played_by_one_process_and_removed_without_an_episode(tmp_path: Path) -> None:
+def test_a_directory_is_played_by_one_process_and_removed_without_an_episode(
+    tmp_path: Path,
+) -> None:
     place = tmp_path / "evaluations/one"
     with locked(place, ASKED):
         request = json.loads((place / REQUEST).read_text())
         assert (request["schema_version"], request["env"]) == (2, "sums")
-        with pytest.raises(XpError, match="is being played by another process") as caught, locked(place, ASKED):
+        with (
+            pytest.raises(XpError, match="is being played by another process") as caught,
+            locked(place, ASKED),
+        ):
             pass
         assert caught.value.code is ExitCode.RUN_DIR
         (place / EPISODES).parent.mkdir()
@@ -77,7 +92,10 @@ def test_the_line_of_an_evaluation(reward: dict[str, float | None] | None, text:
         "model": {"name": "m"},
         "summary": {"num_tasks": 2, "reward": reward},
     }
-    assert line_of(ListedEvaluation(Path("x/one"), summary)) == f"one  finished  {text}  m on 2 tasks of sums"
+    assert (
+        line_of(ListedEvaluation(Path("x/one"), summary))
+        == f"one  finished  {text}  m on 2 tasks of sums"
+    )
     assert line_of(ListedEvaluation(Path("x/one"), None)).startswith("one  not finished: ")
     assert line_of(ListedEvaluation(Path("x/one"), None, "damaged")) == "one  unreadable: damaged"
 
@@ -113,8 +131,12 @@ def test_an_evaluation_of_a_run_sets_keys_that_exist_and_decide_no_training() ->
     spec = {"evaluation": {"every": 2}, "training": {"num_steps": 3, "max_prompt_tokens": 4}}
     assert _set(spec, "evaluation.every", None) is None
     assert spec["evaluation"] == {"every": None}
-    assert _set(spec, "evaluation.evry", 3) == _set(spec, "evaluation.a.b", 3).replace("a.b", "evry")  # type: ignore[union-attr]
-    assert (_set(spec, "training.num_steps", 3) or "").startswith("training.num_steps: the run's own; ")
+    assert _set(spec, "evaluation.evry", 3) == _set(spec, "evaluation.a.b", 3).replace(
+        "a.b", "evry"
+    )  # type: ignore[union-attr]
+    assert (_set(spec, "training.num_steps", 3) or "").startswith(
+        "training.num_steps: the run's own; "
+    )
     assert spec["training"]["num_steps"] == 3
 
 
@@ -129,9 +151,10 @@ def test_a_missing_model_of_a_run_is_answered_with_those_that_exist(tmp_path: Pa
 
 
 def test_a_users_directory_is_known_by_its_weights_and_others_by_their_name(tmp_path: Path) -> None:
-    assert [_local(Path("out"), where) for where in ("runs/r/model", "models/m", "ORG/runs/x", "/a/models/b")] == [
-        *("out/runs/r/model", "out/models/m", "ORG/runs/x", "/a/models/b")
-    ]
+    assert [
+        _local(Path("out"), where)
+        for where in ("runs/r/model", "models/m", "ORG/runs/x", "/a/models/b")
+    ] == [*("out/runs/r/model", "out/models/m", "ORG/runs/x", "/a/models/b")]
     hub = {"kind": "transformers", "name": "m", "id": "ORG/NAME"}
     assert _identity("m", "ORG/NAME", "ORG/NAME") == hub
     (tmp_path / "model.safetensors").write_bytes(b"123")

@@ -37,7 +37,9 @@ def limits(where: Sampling) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("backend", list(BackendName))
-def test_an_evaluation_has_limits_of_its_own_and_the_training_keeps_its(backend: BackendName) -> None:
+def test_an_evaluation_has_limits_of_its_own_and_the_training_keeps_its(
+    backend: BackendName,
+) -> None:
     spec = compose([*REFERENCE, f"backend={backend}", *OWN])
     assert spec_refusals(spec) == []
     own = evaluation_sampling(spec)

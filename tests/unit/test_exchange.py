@@ -31,7 +31,9 @@ def redirecting() -> Iterator[str]:
     """Redirects every request to a path of its own, where it would be answered."""
 
     def answer(request: Request) -> Reply:
-        return Reply(status=200 if request.path == "/elsewhere" else 302, headers={"Location": "/elsewhere"})
+        return Reply(
+            status=200 if request.path == "/elsewhere" else 302, headers={"Location": "/elsewhere"}
+        )
 
     with http_server(answer) as server:
         yield server.url
@@ -42,7 +44,9 @@ def redirecting() -> Iterator[str]:
 def test_the_opener_follows_no_redirect(redirecting: str) -> None:
     for body in (None, b"{}"):
         with pytest.raises(urllib.error.HTTPError, match="302"):
-            direct_opener().open(urllib.request.Request(f"{redirecting}/x", body), timeout=DEADLINE_S)
+            direct_opener().open(
+                urllib.request.Request(f"{redirecting}/x", body), timeout=DEADLINE_S
+            )
 
 
 def test_a_container_that_redirects_its_health_is_not_healthy(redirecting: str) -> None:
@@ -53,13 +57,19 @@ def test_an_engine_that_redirects_does_not_answer(redirecting: str) -> None:
     assert not is_answering(f"{redirecting}/health", "key", DEADLINE_S)
     sampling = sampling_of(64, 8, 32)
     with pytest.raises(XpError, match="302"):
-        CompletionClient(redirecting, sampling, [], "log", key="key").answer(GenerationRequest([1], 8, seed=1))
+        CompletionClient(redirecting, sampling, [], "log", key="key").answer(
+            GenerationRequest([1], 8, seed=1)
+        )
 
 
 def test_every_opener_of_xp_follows_no_redirect() -> None:
     """`_from_hub` asks the hub without a key, and the hub redirects to where its files are."""
     words = ("urlopen(", "build_opener(", "follow_redirects=True", "allow_redirects=True")
-    files = {file.relative_to(XP).as_posix() for file in XP.rglob("*.py") if any(w in file.read_text() for w in words)}
+    files = {
+        file.relative_to(XP).as_posix()
+        for file in XP.rglob("*.py")
+        if any(w in file.read_text() for w in words)
+    }
     assert files == {"lib/exchange.py", "models/files.py"}
 
 
@@ -76,5 +86,7 @@ def test_a_clients_proxy_is_for_other_machines_alone() -> None:
 
 def test_a_request_is_json_of_plain_numbers_and_whole_letters() -> None:
     assert _encoded({"text": "é"}, "/call") == '{"text": "é"}'.encode()
-    with pytest.raises(ProtocolError, match=r"/call: the request cannot be written as JSON \(ValueError\)"):
+    with pytest.raises(
+        ProtocolError, match=r"/call: the request cannot be written as JSON \(ValueError\)"
+    ):
         _encoded({"reward": float("nan")}, "/call")

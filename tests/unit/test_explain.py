@@ -43,7 +43,9 @@ def test_the_place_that_is_named_says_the_value(overrides: list[str]) -> None:
             assert mark.raw in line
             value = field.value.value if hasattr(field.value, "value") else field.value
             # One name stands for a list of one (env.train.split).
-            assert parsed(mark) == (value[0] if isinstance(value, tuple) and len(value) == 1 else value), path
+            assert parsed(mark) == (
+                value[0] if isinstance(value, tuple) and len(value) == 1 else value
+            ), path
             checked += 1
     assert checked > 100
 
@@ -61,7 +63,12 @@ def test_an_override_comes_before_the_files_and_they_are_told_too() -> None:
 def test_explain_says_value_origin_meaning_and_every_backend() -> None:
     text = "\n".join(KeyExplainer([]).lines("algorithm.kl_estimator"))
     assert text.startswith("algorithm.kl_estimator = k3\n  from   conf/algorithm/_base.yaml:")
-    for part in ("Form of the penalty", "k1, k2, k3", "--kl-loss-type k3", "trainer.algorithm.kl_estimator_type=k3"):
+    for part in (
+        "Form of the penalty",
+        "k1, k2, k3",
+        "--kl-loss-type k3",
+        "trainer.algorithm.kl_estimator_type=k3",
+    ):
         assert part in text
 
 
@@ -74,12 +81,18 @@ def test_explain_as_json_has_the_facts_of_the_text(capsys: pytest.CaptureFixture
     assert found["from"][0] == "the command line: training.learning_rate=1e-4"
     assert set(found["backends"]) == {"trl", "skyrl", "slime"}
     values = [*found["from"], found["means"], found["legal"]]
-    values += [f"{name} {one['support']}: {one['receives']}" for name, one in found["backends"].items()]
+    values += [
+        f"{name} {one['support']}: {one['receives']}" for name, one in found["backends"].items()
+    ]
     assert [value for value in values if " ".join(value.split()) not in text] == []
 
 
 def test_every_field_has_words(capsys: pytest.CaptureFixture[str]) -> None:
     for section in ("training", "algorithm", "evaluation", "backend", "hardware", "env", "model"):
         assert main(["explain", section]) == 0
-    silent = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ") and "  " not in line[2:]]
+    silent = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("  ") and "  " not in line[2:]
+    ]
     assert silent == []

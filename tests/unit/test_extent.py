@@ -63,7 +63,9 @@ def stage_config(plan: Plan, stage: str) -> str:
 
 
 @pytest.mark.parametrize("recipe", options("recipes"))
-def test_a_recipe_plays_as_many_held_out_episodes_as_its_plan_says(recipe: str, tmp_path: Path) -> None:
+def test_a_recipe_plays_as_many_held_out_episodes_as_its_plan_says(
+    recipe: str, tmp_path: Path
+) -> None:
     spec = compose([f"recipes={recipe}", f"outputs={tmp_path}"])
     cache(spec, train=2000, held_out=num_tasks(spec).held_out or 70)
     config = EvaluateConfig.from_json(stage_config(build_plan(spec, "r"), "evaluate"))
@@ -78,14 +80,19 @@ def test_a_recipe_plays_as_many_held_out_episodes_as_its_plan_says(recipe: str, 
 
 def test_the_embedded_default_evaluates_on_512_episodes() -> None:
     share = f"{1024 / (1024 + 12 * 64):.0%}"
-    assert f"512 episodes, before and after training: 1,024 episodes, {share}" in evaluation_line(compose([]))
+    assert f"512 episodes, before and after training: 1,024 episodes, {share}" in evaluation_line(
+        compose([])
+    )
 
 
 def test_an_environments_number_of_held_out_tasks_comes_from_cache(tmp_path: Path) -> None:
     spec = compose(["env=multiply", f"outputs={tmp_path}"])
     assert evaluation_line(spec).endswith("how many there are is known after prepare")
     cache(spec, train=2000, held_out=500)
-    assert "500 held-out tasks x 1 episode = 500 episodes, before and after training: 1,000" in evaluation_line(spec)
+    assert (
+        "500 held-out tasks x 1 episode = 500 episodes, before and after training: 1,000"
+        in evaluation_line(spec)
+    )
     grouped = ["env=multiply", f"outputs={tmp_path}", "env.group_reward_fn=my_pkg:compared"]
     assert "after training, without rewards of groups" in evaluation_line(compose(grouped))
     assert "of groups" not in evaluation_line(compose([*grouped, "evaluation.samples_per_task=2"]))
@@ -133,7 +140,10 @@ def test_the_numbers_of_a_mixture_are_sums(tmp_path: Path) -> None:
         ]
         return compose(["env=whodunit_mini_multiply", f"outputs={tmp_path}", *own])
 
-    assert [num_tasks(mix(*one)) for one in ((3, 4), (3,))] == [NumTasks(7, 7), NumTasks(None, None)]
+    assert [num_tasks(mix(*one)) for one in ((3, 4), (3,))] == [
+        NumTasks(7, 7),
+        NumTasks(None, None),
+    ]
     assert [line.partition(":")[0] for line in held_out_lines(mix(3), tmp_path)] == [
         "held out of whodunit_mini",
         "held out of multiply",
@@ -142,15 +152,26 @@ def test_the_numbers_of_a_mixture_are_sums(tmp_path: Path) -> None:
     cache(spec, train=20, held_out=5)
     file = next(tmp_path.rglob(MANIFEST))
     manifest = Manifest.from_json(file.read_text())
-    counts = {"multiply": {"train": Count(tasks=30)}, "whodunit_mini": manifest.counts["whodunit_mini"]}
+    counts = {
+        "multiply": {"train": Count(tasks=30)},
+        "whodunit_mini": manifest.counts["whodunit_mini"],
+    }
     file.write_text(replace(manifest, counts=counts).to_json())
     assert num_tasks(spec) == NumTasks(50, 5)
 
 
 def test_the_evaluation_after_the_last_step_is_that_of_the_trained_model() -> None:
-    words = ["env.held_out.num_tasks=10", "training.num_steps=8", "evaluation.every=2", "evaluation.num_tasks=6"]
+    words = [
+        "env.held_out.num_tasks=10",
+        "training.num_steps=8",
+        "evaluation.every=2",
+        "evaluation.num_tasks=6",
+    ]
     line = evaluation_line(compose(words))
-    assert "6 held-out tasks x 1 episode = 6 episodes, before, 3 times during and after training: 30 episodes" in line
+    assert (
+        "6 held-out tasks x 1 episode = 6 episodes, before, 3 times during and after training: 30 episodes"
+        in line
+    )
 
 
 def test_slimes_view_has_a_line_an_episode(tmp_path: Path) -> None:
@@ -161,7 +182,10 @@ def test_slimes_view_has_a_line_an_episode(tmp_path: Path) -> None:
     rows = [row(index) for index in range(9)]
     evaluation = run_spec(evaluation__num_tasks=4, evaluation__samples_per_task=2).evaluation
     write_episodes(rows, evaluation, tmp_path / "held_out.jsonl")
-    lines = [json.loads(line)["metadata"] for line in (tmp_path / "held_out.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)["metadata"]
+        for line in (tmp_path / "held_out.jsonl").read_text().splitlines()
+    ]
     assert len({(line["task_id"], line["sample"]) for line in lines}) == 8
 
 
@@ -170,31 +194,49 @@ def test_a_limit_of_a_turn_that_no_turn_reaches_is_told() -> None:
     assert "has no effect: training.max_response_tokens=256 ends" in "\n".join(
         arithmetic(build_plan(compose(limits), "r"))
     )
-    assert ineffective_lines(compose(["training.max_response_tokens=256", "training.max_tokens_per_turn=256"])) == []
+    assert (
+        ineffective_lines(
+            compose(["training.max_response_tokens=256", "training.max_tokens_per_turn=256"])
+        )
+        == []
+    )
 
 
 def test_bounds_of_a_correction_that_is_off_are_told() -> None:
     (line,) = ineffective_lines(compose(["algorithm.importance_upper=3.0"]))
     assert line.startswith("algorithm.importance_lower and importance_upper have no effect")
     (line,) = ineffective_lines(compose(["algorithm.mask_lower=0.5"]))
-    assert line.startswith("algorithm.mask_lower and mask_upper have no effect: algorithm.importance_mask=none")
+    assert line.startswith(
+        "algorithm.mask_lower and mask_upper have no effect: algorithm.importance_mask=none"
+    )
     on = ["algorithm.importance_upper=3.0", "algorithm.importance_correction=token_truncate"]
     assert ineffective_lines(compose(on)) == []
 
 
-def test_a_plan_says_what_a_profile_selects_and_refuses_what_selects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_says_what_a_profile_selects_and_refuses_what_selects_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     profile = Profile("stub", 1.0, 4, {3: 0.25, 0: 0.0, 1: 0.5, 2: 0.5, 4: 1.0})
     assert profile.within(None, easy_first=False) == (0, 1, 2, 3, 4)
     assert profile.within((0.25, 0.5), easy_first=False) == (1, 2, 3)
     assert profile.within((0.25, 1.0), easy_first=True) == (4, 1, 2, 3)
-    assert [profile.counts(one) for one in ((0.0, 1.0), (0.25, 0.5), (0.6, 0.9))] == [(0, 5, 0), (1, 3, 1), (4, 0, 1)]
-    monkeypatch.setattr("xp.planning.extent.profiles", lambda spec: dict.fromkeys(spec.env.members, profile))
+    assert [profile.counts(one) for one in ((0.0, 1.0), (0.25, 0.5), (0.6, 0.9))] == [
+        (0, 5, 0),
+        (1, 3, 1),
+        (4, 0, 1),
+    ]
+    monkeypatch.setattr(
+        "xp.planning.extent.profiles", lambda spec: dict.fromkeys(spec.env.members, profile)
+    )
     own = ["env=multiply", "env.train.profile=x"]
     bounds = "with a pass rate of 0.25 to 0.5, 1 below, 1 above"
     said = {
         (): "5 of 5 profiled (stub, 4 tries): 5 with a pass rate of 0 to 1, 0 below, 0 above",
         ("env.train.pass_rate=[0.25,0.5]",): f"3 of 5 profiled (stub, 4 tries): 3 {bounds}",
-        ("env.train.pass_rate=[0.25,0.5]", "env.train.num_tasks=2"): f"2 of 5 profiled (stub, 4 tries): 3 {bounds}",
+        (
+            "env.train.pass_rate=[0.25,0.5]",
+            "env.train.num_tasks=2",
+        ): f"2 of 5 profiled (stub, 4 tries): 3 {bounds}",
     }
     for words, line in said.items():
         spec = compose([*own, *words])
@@ -203,16 +245,23 @@ def test_a_plan_says_what_a_profile_selects_and_refuses_what_selects_nothing(mon
     (refusal,) = profile_refusals(compose([*own, "env.train.pass_rate=[0.6,0.9]"]))
     assert refusal.field == "env.train.pass_rate"
     assert "no task has a pass rate of 0.6 to 0.9: of 5, 4 are below and 1 above" in refusal.reason
-    (refusal,) = profile_refusals(compose([*own, "env.train.easy_first=true", "training.shuffle=true"]))
+    (refusal,) = profile_refusals(
+        compose([*own, "env.train.easy_first=true", "training.shuffle=true"])
+    )
     assert refusal.field == "env.train.easy_first"
     in_order = compose([*own, "env.train.easy_first=true", "training.shuffle=false"])
     assert list(profile_refusals(in_order)) == []
     assert profile_lines(in_order)[0].endswith(" above, those that passed most often first")
 
 
-def test_a_profile_is_read_for_the_environments_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profile_is_read_for_the_environments_that_have_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(
-        "xp.planning.stages.read_profile", lambda _, name, split, request: (name, split, len(request) > 3)
+        "xp.planning.stages.read_profile",
+        lambda _, name, split, request: (name, split, len(request) > 3),
     )
-    assert profiles(compose(["env=multiply", "env.train.profile=x"])) == {"multiply": ("x", "train", True)}
+    assert profiles(compose(["env=multiply", "env.train.profile=x"])) == {
+        "multiply": ("x", "train", True)
+    }
     assert profiles(compose(["env=multiply"])) == {}

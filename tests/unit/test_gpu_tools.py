@@ -59,8 +59,13 @@ def test_each_run_has_a_plan_for_a_card_and_as_its_rehearsal(
 def test_figures_are_those_of_the_first_step_and_medians_of_the_later_ones(tmp_path: Path) -> None:
     run = tmp_path / "runs/r"
     (run / "attempt_1/train").mkdir(parents=True)
-    (run / "attempt_1/train/log.txt").write_text("start: 3.0 s (imports and tasks 1.0, model and engine 2.0)\n")
-    lines = [{"time/step_s": second, "training/logprob_gap": second / 100} for second in (9.0, 1.0, 2.0, 3.0)]
+    (run / "attempt_1/train/log.txt").write_text(
+        "start: 3.0 s (imports and tasks 1.0, model and engine 2.0)\n"
+    )
+    lines = [
+        {"time/step_s": second, "training/logprob_gap": second / 100}
+        for second in (9.0, 1.0, 2.0, 3.0)
+    ]
     lines += [{"evaluation/after/reward/avg_raw_reward": 0.5}]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert figures_of_run(tmp_path) == {
@@ -83,7 +88,9 @@ def test_a_part_ends_at_its_time_limit(tmp_path: Path) -> None:
 
 def test_no_process_of_a_part_outlives_a_killed_tool(tmp_path: Path) -> None:
     id_of_part = tmp_path / "pid"
-    lasting = f"import os, time; open({str(id_of_part)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    lasting = (
+        f"import os, time; open({str(id_of_part)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    )
     words = [sys.executable, "-c", lasting]
     program = f"from pathlib import Path; from tools.gpu.__main__ import run_part; run_part({words}, Path('log'), 600)"
     environ = {**os.environ, "PYTHONPATH": os.getcwd()}
@@ -104,11 +111,17 @@ vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} 15.0
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} 9.0
 vllm:generation_tokens_total{engine="0",model_name="m"} 25.0
 """
-    assert figures(counters(text), 5.0) == {"tokens_per_s": 5.0, "acceptance": 0.5, "tokens_per_pass": 2.5}
+    assert figures(counters(text), 5.0) == {
+        "tokens_per_s": 5.0,
+        "acceptance": 0.5,
+        "tokens_per_pass": 2.5,
+    }
     assert figures(counters(text.replace("spec", "other")), 5.0) == {"tokens_per_s": 5.0}
 
 
-def test_the_table_has_what_ran_on_a_card_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_has_what_ran_on_a_card_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, card in (("a", "H200"), ("b", None)):
         text = json.dumps({"entry": name, "card": card, "parts": [{"name": "xp", "step_s": 2.0}]})
         (tmp_path / f"{name}.json").write_text(text)
@@ -116,7 +129,9 @@ def test_the_table_has_what_ran_on_a_card_only(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.splitlines()[2:] == ["| a, H200 | xp | step_s 2.0 |"]
 
 
-def test_pieces_are_unpacked_once_all_have_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pieces_are_unpacked_once_all_have_come(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = tmp_path / "source/folder"
     source.mkdir(parents=True)
     (source / "a.txt").write_text("a" * 5000)

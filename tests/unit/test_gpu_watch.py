@@ -21,7 +21,9 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """File of the rows that are shown."""
     rows, program = tmp_path / "rows", tmp_path / "bin/nvidia-smi"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\ntest "$1" = --query-gpu=index,uuid,memory.used,utilization.gpu && cat {rows}\n')
+    program.write_text(
+        f'#!/bin/sh\ntest "$1" = --query-gpu=index,uuid,memory.used,utilization.gpu && cat {rows}\n'
+    )
     program.chmod(0o755)
     rows.write_text(ROWS)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
@@ -40,7 +42,11 @@ def show(rows: Path, text: str) -> None:
     [("0,1", 40000, 0.3), ("GPU-cc", 80000, 1.0), ("", 80000, 1.6 / 3), (None, 80000, 1.6 / 3)],
 )
 def test_a_step_has_peak_and_mean_of_the_visible_gpus(
-    visible: str | None, memory: int, utilization: float, shown: Path, monkeypatch: pytest.MonkeyPatch
+    visible: str | None,
+    memory: int,
+    utilization: float,
+    shown: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -117,10 +117,19 @@ def test_a_provider_without_group_scores_is_refused() -> None:
 
 
 def test_the_key_reaches_the_jobs_the_record_and_the_copied_code() -> None:
-    spec = compose(["env=whodunit", "env.group_reward_fn=tests.support.grouped:ranked", "env.group_score_weight=0.5"])
+    spec = compose(
+        [
+            "env=whodunit",
+            "env.group_reward_fn=tests.support.grouped:ranked",
+            "env.group_score_weight=0.5",
+        ]
+    )
     config = episode_config(spec)
     (member,) = EpisodeConfig.from_json(config.to_json()).members.values()
-    assert (member.group_reward_fn, member.group_score_weight) == ("tests.support.grouped:ranked", 0.5)
+    assert (member.group_reward_fn, member.group_score_weight) == (
+        "tests.support.grouped:ranked",
+        0.5,
+    )
     assert "tests" in user_modules(spec)
     (keys,) = scoring(config).values()
     assert keys["env.group_reward_fn"] == "tests.support.grouped:ranked"
@@ -145,8 +154,17 @@ def test_calls_and_results_are_those_that_were_executed() -> None:
         Message(role="assistant", content="done"),
     ]
     outcome = EpisodeResult(EpisodeStatus.STOPPED, 0.0, (), 3, 1, 1)
-    made = dialogue(GroupEpisode(outcome, messages, [{"name": "move", "arguments": {"x": 1}}]), RULES.dialect)
-    assert [one["role"] for one in made] == ["user", "assistant", "tool", "assistant", "user", "assistant"]
+    made = dialogue(
+        GroupEpisode(outcome, messages, [{"name": "move", "arguments": {"x": 1}}]), RULES.dialect
+    )
+    assert [one["role"] for one in made] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+    ]
     assert "hm" not in made[1]["content"]
     assert made[1]["content"].startswith("First.")
     (one,) = made[1]["tool_calls"]
@@ -156,7 +174,12 @@ def test_calls_and_results_are_those_that_were_executed() -> None:
 def on_server(serve: str = DEBATE, **limits: Any) -> EnvironmentMixture:
     """The environment on openreward's own server."""
     server = ors_server.running(serve).server
-    own = {"name": "fake", "target": server.url, "allowed_origins": (server.url,), "group_score_weight": 1.0}
+    own = {
+        "name": "fake",
+        "target": server.url,
+        "allowed_origins": (server.url,),
+        "group_score_weight": 1.0,
+    }
     config = EpisodeConfig({"fake": ors_server.rules(**own, **limits)})
     return EnvironmentMixture(config, {**os.environ, "OPENREWARD_API_KEY": server.key})
 
@@ -165,9 +188,16 @@ def test_an_ors_server_of_the_sdk_scores_a_group_in_its_order() -> None:
     effects = Effects(ors_server.running(DEBATE).effects)
     with on_server(max_sessions=1) as mix:
         outcomes = scored(mix, *(call("argue", value=text) for text in ("aaaa", "a", "aaa", "aa")))
-    assert [one.group["environment"] for one in outcomes] == [1.0, 0.0, pytest.approx(2 / 3), pytest.approx(1 / 3)]
+    assert [one.group["environment"] for one in outcomes] == [
+        1.0,
+        0.0,
+        pytest.approx(2 / 3),
+        pytest.approx(1 / 3),
+    ]
     assert [one.ungrouped for one in outcomes] == [0.5] * 4
-    assert [one.reward for one in outcomes] == pytest.approx([0.5 + one.group["environment"] for one in outcomes])
+    assert [one.reward for one in outcomes] == pytest.approx(
+        [0.5 + one.group["environment"] for one in outcomes]
+    )
     assert effects.count("compared") == 12, "every pair in both orders"
     assert not effects.still_open()
 
@@ -189,10 +219,20 @@ def test_a_server_without_group_scores_is_named() -> None:
 
 
 def test_recorded_groups_are_rescored_with_the_same_numbers(tmp_path: Path) -> None:
-    spec = compose(["env=multiply", "training.group_size=4", "training.micro_batch_size=4", f"outputs={tmp_path}"])
+    spec = compose(
+        [
+            "env=multiply",
+            "training.group_size=4",
+            "training.micro_batch_size=4",
+            f"outputs={tmp_path}",
+        ]
+    )
     container = json.loads(json.dumps(spec.model_dump(mode="json")))
     member = container["env"]["members"].pop("multiply")
-    container["env"]["members"]["fake"] = member | {"provider": "tests.support.grouped:GroupedProvider", "serve": None}
+    container["env"]["members"]["fake"] = member | {
+        "provider": "tests.support.grouped:GroupedProvider",
+        "serve": None,
+    }
     run = tmp_path / "runs" / "r"
     run.mkdir(parents=True)
     from xp.composition.points import from_container
@@ -206,7 +246,9 @@ def test_recorded_groups_are_rescored_with_the_same_numbers(tmp_path: Path) -> N
         # Two groups of the same task in one step.
         for _ in range(2):
             for sample, episode in enumerate(play(mix, *grouped.WINS * 4)):
-                writer.write(trajectory(episode, run="r", phase="train", step=0, sample=sample, tools="[]"))
+                writer.write(
+                    trajectory(episode, run="r", phase="train", step=0, sample=sample, tools="[]")
+                )
     rule = {"env.group_reward_fn": "tests.support.grouped:ranked", "env.group_score_weight": 0.5}
     episodes = rescore(run, rule)
     for group in (episodes[:4], episodes[4:]):

@@ -26,14 +26,20 @@ def test_every_folder_with_a_task_toml_is_a_task(tmp_path: Path) -> None:
     provider = load_provider(harbor(tmp_path), os.environ)
     assert provider.splits() == ("train",)
     assert [task.spec["name"] for task in provider.tasks("train", [0, 1])] == ["a", "b"]
-    assert provider.tasks("train", [0])[0].spec["instruction"] == "Write the word hello to the file hello.txt."
+    assert (
+        provider.tasks("train", [0])[0].spec["instruction"]
+        == "Write the word hello to the file hello.txt."
+    )
 
 
 def test_folders_train_and_test_are_splits(tmp_path: Path) -> None:
     for name in ("train/a", "train/b", "test/c"):
         write_task(tmp_path / name)
     provider = load_provider(harbor(tmp_path), os.environ)
-    assert {split: provider.num_tasks(split) for split in provider.splits()} == {"train": 2, "test": 1}
+    assert {split: provider.num_tasks(split) for split in provider.splits()} == {
+        "train": 2,
+        "test": 1,
+    }
     write_task(tmp_path / "d")
     with pytest.raises(XpError, match="move d into one"):
         load_provider(harbor(tmp_path), os.environ)
@@ -50,7 +56,9 @@ def test_folders_train_and_test_are_splits(tmp_path: Path) -> None:
         ("cpus = \n", "Invalid value"),
     ],
 )
-def test_what_xp_cannot_run_is_refused_with_the_name_of_the_task(tmp_path: Path, section: str, said: str) -> None:
+def test_what_xp_cannot_run_is_refused_with_the_name_of_the_task(
+    tmp_path: Path, section: str, said: str
+) -> None:
     write_task(tmp_path / "good")
     write_task(tmp_path / "odd", config=CONFIG.replace("cpus = 1\n", "") + section)
     with pytest.raises(XpError, match=f"task odd: .*{said}"):
@@ -70,11 +78,15 @@ def test_a_task_without_instruction_or_test_is_named_and_not_left_out(tmp_path: 
     for name, missing in (("a", "instruction.md"), ("b", "tests/test.sh")):
         (write_task(tmp_path / name) / missing).unlink()
     write_task(tmp_path / "c")
-    with pytest.raises(XpError, match=r"(?s)task a: .*instruction.md.*task b: there is no tests/test.sh"):
+    with pytest.raises(
+        XpError, match=r"(?s)task a: .*instruction.md.*task b: there is no tests/test.sh"
+    ):
         load_provider(harbor(tmp_path), os.environ)
 
 
-def test_a_task_of_several_steps_is_named_although_its_instructions_are_elsewhere(tmp_path: Path) -> None:
+def test_a_task_of_several_steps_is_named_although_its_instructions_are_elsewhere(
+    tmp_path: Path,
+) -> None:
     task = write_task(tmp_path / "a", config=CONFIG + "[[steps]]\nname = 'one'\n")
     (task / "instruction.md").unlink()
     with pytest.raises(XpError, match=r"task a: it has .*tasks of one step"):
@@ -92,7 +104,10 @@ def test_a_declared_secret_goes_only_to_the_task_that_names_it(tmp_path: Path) -
     with pytest.raises(XpError, match=r"env.secrets.JUDGE_KEY=null") as raised:
         load_provider(harbor(tmp_path), {"JUDGE_KEY": "of-the-judge"})
     assert raised.value.code is ExitCode.SECRET
-    config, environ = harbor(tmp_path, secrets={"JUDGE_KEY": None}), {**os.environ, "JUDGE_KEY": "of-the-judge"}
+    config, environ = (
+        harbor(tmp_path, secrets={"JUDGE_KEY": None}),
+        {**os.environ, "JUDGE_KEY": "of-the-judge"},
+    )
     load_provider(config, environ)
     found = resolved({"KEY": "${JUDGE_KEY}", "X": "${OTHER:-y}"}, config, environ)
     assert found == {"KEY": "of-the-judge", "X": "y"}
@@ -112,7 +127,9 @@ def words(folder: Path, *more: str) -> list[str]:
         (["env.python=/usr/bin/python3"], "python"),
     ],
 )
-def test_a_wrong_field_is_refused_with_the_way_out(tmp_path: Path, more: list[str], said: str) -> None:
+def test_a_wrong_field_is_refused_with_the_way_out(
+    tmp_path: Path, more: list[str], said: str
+) -> None:
     with pytest.raises(XpError, match=said):
         compose(words(tmp_path, *more))
 
@@ -128,7 +145,9 @@ def test_the_sandbox_reaches_the_job_and_a_changed_task_is_another_set(tmp_path:
     assert source_digest(config) != before
 
 
-def test_without_docker_a_plan_is_refused_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_docker_a_plan_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_task(tmp_path / "a")
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
     with pytest.raises(XpError, match=r"(?s)env.sandbox=docker needs .*docker.*") as raised:

@@ -16,13 +16,23 @@ from xp.planning.refusals import card_refusals, machine_line
 @pytest.mark.parametrize(("word", "fields"), rows("machines", "words"))
 def test_a_word_is_a_machine(word: str, fields: list[str]) -> None:
     one = compose([f"hardware={word}"]).hardware
-    sizes = (one.accelerators_per_node, one.accelerator_memory_gb, one.num_nodes, one.num_cpus, one.memory_gb)
+    sizes = (
+        one.accelerators_per_node,
+        one.accelerator_memory_gb,
+        one.num_nodes,
+        one.num_cpus,
+        one.memory_gb,
+    )
     assert [f"{one.name} {one.accelerator} {' '.join(f'{size:g}' for size in sizes)}"] == fields
 
 
 def test_a_words_values_are_changed_as_those_of_a_file() -> None:
     spec = compose(["hardware=8xB200", "hardware.num_cpus=48", "backend.attention=sdpa"])
-    assert (spec.hardware.num_cpus, spec.backend.attention, spec.model.dtype) == (48, "sdpa", "bfloat16")
+    assert (spec.hardware.num_cpus, spec.backend.attention, spec.model.dtype) == (
+        48,
+        "sdpa",
+        "bfloat16",
+    )
 
 
 def recipe(directory: Path, word: str) -> None:
@@ -52,7 +62,9 @@ def test_a_turing_card_falls_back_and_refuses_what_it_lacks() -> None:
     assert (spec.model.dtype, spec.backend.attention) == ("float32", "sdpa")
     assert list(card_refusals(spec)) == []
     assert machine_line(spec).endswith("the card has no bfloat16 and no FlashAttention 2")
-    spec = compose(["backend=skyrl", "hardware=4xT4", "model.dtype=bfloat16", "backend.attention=flash"])
+    spec = compose(
+        ["backend=skyrl", "hardware=4xT4", "model.dtype=bfloat16", "backend.attention=flash"]
+    )
     assert [one.field for one in card_refusals(spec)] == ["model.dtype", "backend.attention"]
     for card, fields in (("T4", ["backend.engine.kv_cache_dtype"]), ("A100", []), ("H100", [])):
         words = [f"hardware=4x{card}", "backend.engine.kv_cache_dtype=fp8"]
@@ -74,7 +86,9 @@ def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file, program = tmp_path / "gpus", tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     columns = {"index,memory.used": 'print NR-1 ", 0"', "name,index": 'print $1 ", " NR-1'}
-    cases = "".join(f"  *={query}) awk -F', ' '{{{code}}}' {file} ;;\n" for query, code in columns.items())
+    cases = "".join(
+        f"  *={query}) awk -F', ' '{{{code}}}' {file} ;;\n" for query, code in columns.items()
+    )
     rows = f"awk -F', ' '{{print NR-1 \", GPU-\" NR \", \" $0}}' {file}"
     program.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}  *) {rows} ;;\nesac\n')
     program.chmod(0o755)
@@ -91,7 +105,9 @@ def forget() -> None:
         cached.cache_clear()
 
 
-def test_auto_is_this_machine_and_its_slurm_allocation(gpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_this_machine_and_its_slurm_allocation(
+    gpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gpus.write_text("NVIDIA H100 80GB HBM3, 81559, 9.0\n" * 4)
     one = compose(["hardware=auto"]).hardware
     assert (one.name, one.accelerator_memory_gb, one.num_nodes) == ("h100x4", 80, 1)
@@ -100,7 +116,12 @@ def test_auto_is_this_machine_and_its_slurm_allocation(gpus: Path, monkeypatch: 
     monkeypatch.setenv("SLURM_MEM_PER_NODE", "2048")
     forget()
     one = compose(["hardware=auto"]).hardware
-    assert (one.name, one.num_nodes, one.accelerators_per_node, one.memory_gb) == ("3x2xh100", 3, 2, 2)
+    assert (one.name, one.num_nodes, one.accelerators_per_node, one.memory_gb) == (
+        "3x2xh100",
+        3,
+        2,
+        2,
+    )
 
 
 def test_auto_takes_an_unknown_card_by_its_compute_capability(gpus: Path) -> None:
@@ -111,7 +132,11 @@ def test_auto_takes_an_unknown_card_by_its_compute_capability(gpus: Path) -> Non
     gpus.write_text("NVIDIA GeForce GTX 1660, 6144, 7.5\n")
     forget()
     spec = compose(["backend=skyrl", "hardware=auto"])
-    assert (spec.hardware.name, spec.model.dtype, spec.backend.attention) == ("gtx1660x1", "float32", "sdpa")
+    assert (spec.hardware.name, spec.model.dtype, spec.backend.attention) == (
+        "gtx1660x1",
+        "float32",
+        "sdpa",
+    )
 
 
 def test_auto_takes_the_memory_of_a_cards_variant(gpus: Path) -> None:
@@ -140,12 +165,16 @@ def test_without_a_gpu_auto_is_the_cpu(gpus: Path, tmp_path: Path) -> None:
     assert (spec.hardware.name, spec.model.name) == ("cpu", "tiny")
 
 
-def test_a_run_on_the_cpu_names_auto_where_there_is_a_gpu(gpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_the_cpu_names_auto_where_there_is_a_gpu(
+    gpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from xp.__main__ import main
 
     gpus.write_text("NVIDIA H200, 143771, 9.0\n")
     assert main(["plan"]) == 0
-    assert "this machine has 1 x NVIDIA H200; hardware=auto trains on GPUs" in capsys.readouterr().out
+    assert (
+        "this machine has 1 x NVIDIA H200; hardware=auto trains on GPUs" in capsys.readouterr().out
+    )
     gpus.write_text("")
     assert main(["plan"]) == 0
     assert "hardware=auto" not in capsys.readouterr().out

@@ -17,7 +17,11 @@ from xp.envs.base import Message, ModelMessage
 WIRES = [chat_wire, responses_wire, anthropic_wire]
 USER = {"role": "user", "content": "hi"}
 FIRST = ProgramRequest([Message(role="user", content="hi")], [])
-CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": {"command": "ls"}}}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "bash", "arguments": {"command": "ls"}},
+}
 TURN = Message(role="assistant", content="I look.", tool_calls=[CALL])
 
 
@@ -28,11 +32,28 @@ def echo(wire: ModuleType, turn: ModelMessage) -> dict[str, Any]:
         result = {"role": "tool", "tool_call_id": "c1", "content": "a b"}
         return {"messages": [USER, body["choices"][0]["message"], result]}
     if wire is responses_wire:
-        result = {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "a b"}]}
+        result = {
+            "type": "function_call_output",
+            "call_id": "c1",
+            "output": [{"type": "input_text", "text": "a b"}],
+        }
         return {"input": [USER, {"type": "reasoning", "summary": []}, *body["output"], result]}
-    result = {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "a b"}]}
-    assistant = {"role": "assistant", "content": [{"type": "thinking", "thinking": "so"}, *body["content"]]}
-    return {"messages": [USER, assistant, {"role": "user", "content": [{"type": "text", "text": "Go on."}, result]}]}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "c1",
+        "content": [{"type": "text", "text": "a b"}],
+    }
+    assistant = {
+        "role": "assistant",
+        "content": [{"type": "thinking", "thinking": "so"}, *body["content"]],
+    }
+    return {
+        "messages": [
+            USER,
+            assistant,
+            {"role": "user", "content": [{"type": "text", "text": "Go on."}, result]},
+        ]
+    }
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -44,7 +65,9 @@ def test_an_echoed_answer_extends_the_conversation(wire: ModuleType) -> None:
     assert now.messages[2]["name"] == "bash"
 
 
-@pytest.mark.parametrize(("wire", "reason"), [*zip(WIRES, ("length", "max_output_tokens", "max_tokens"), strict=True)])
+@pytest.mark.parametrize(
+    ("wire", "reason"), [*zip(WIRES, ("length", "max_output_tokens", "max_tokens"), strict=True)]
+)
 def test_a_turn_that_a_limit_cut_says_so(wire: ModuleType, reason: str) -> None:
     turn = ModelMessage(Message(role="assistant", content="I lo"), is_cut=True)
     assert f'"{reason}"' in json.dumps(wire.answer(turn, {}))
@@ -57,23 +80,46 @@ def test_a_turn_that_a_limit_cut_says_so(wire: ModuleType, reason: str) -> None:
         *[
             (chat_wire, {"messages": [USER], **more}, next(iter(more)))
             for more in (
-                *({"n": 2}, {"tool_choice": "required"}, {"response_format": {"type": "json_object"}}),
-                *({"stop": ["x"]}, {"logprobs": True}, {"logit_bias": {"1": 2}}, {"functions": [{}]}),
+                *(
+                    {"n": 2},
+                    {"tool_choice": "required"},
+                    {"response_format": {"type": "json_object"}},
+                ),
+                *(
+                    {"stop": ["x"]},
+                    {"logprobs": True},
+                    {"logit_bias": {"1": 2}},
+                    {"functions": [{}]},
+                ),
             )
         ],
         (chat_wire, {"messages": "hi"}, "expected a list"),
-        (chat_wire, {"messages": [USER, {"role": "assistant", "content": "No"}]}, "the last message"),
+        (
+            chat_wire,
+            {"messages": [USER, {"role": "assistant", "content": "No"}]},
+            "the last message",
+        ),
         (chat_wire, {"messages": [USER], "tools": [{"type": "function"}]}, "tools: expected"),
         (chat_wire, {"messages": [{"role": "critic", "content": "x"}]}, "role"),
         (responses_wire, {"input": "hi", "previous_response_id": "r"}, "previous_response_id"),
-        (responses_wire, {"input": "hi", "text": {"format": {"type": "json_schema"}}}, "text.format"),
+        (
+            responses_wire,
+            {"input": "hi", "text": {"format": {"type": "json_schema"}}},
+            "text.format",
+        ),
         (responses_wire, {"input": [{"type": "item_reference", "id": "x"}]}, "item_reference"),
         (anthropic_wire, {"messages": [USER], "tool_choice": {"type": "any"}}, "tool_choice"),
         (anthropic_wire, {"messages": [USER], "stop_sequences": ["x"]}, "stop_sequences"),
-        (anthropic_wire, {"messages": [USER], "output_config": {"format": {"type": "json_schema"}}}, "output_config"),
+        (
+            anthropic_wire,
+            {"messages": [USER], "output_config": {"format": {"type": "json_schema"}}},
+            "output_config",
+        ),
     ],
 )
-def test_what_the_policy_cannot_keep_is_refused_by_name(wire: ModuleType, body: dict[str, Any], reason: str) -> None:
+def test_what_the_policy_cannot_keep_is_refused_by_name(
+    wire: ModuleType, body: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(RefusedRequest, match=reason):
         wire.read(body)
 
@@ -87,17 +133,29 @@ LATER = {"role": "system", "content": "Be brief."}
     [
         (
             chat_wire,
-            {"messages": [LATER, USER, {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            {
+                "messages": [
+                    LATER,
+                    USER,
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
+                ]
+            },
             [("system", "Be brief."), ("user", f"hi\n\n{IMAGE.format('image_url')}")],
         ),
         (
             responses_wire,
-            {"input": [{"role": "developer", "content": [{"type": "input_image"}]}, USER], "instructions": "No."},
+            {
+                "input": [{"role": "developer", "content": [{"type": "input_image"}]}, USER],
+                "instructions": "No.",
+            },
             [("system", f"No.\n\n{IMAGE.format('input_image')}"), ("user", "hi")],
         ),
         (
             anthropic_wire,
-            {"messages": [{**USER, "content": [{"type": "image"}]}, LATER], "output_config": {"effort": "high"}},
+            {
+                "messages": [{**USER, "content": [{"type": "image"}]}, LATER],
+                "output_config": {"effort": "high"},
+            },
             [("user", f"{IMAGE.format('image')}\n\nBe brief.")],
         ),
     ],
@@ -111,17 +169,29 @@ def test_templates_get_texts_and_one_message_of_the_system_and_of_the_user(
 def test_a_custom_tool_is_a_function_of_one_text() -> None:
     tools = [{"type": "custom", "name": "patch"}, {"type": "web_search"}]
     read = responses_wire.read({"input": "hi", "tools": tools, "temperature": 0})
-    assert ([one["function"]["name"] for one in read.tools], read.settings) == (["patch"], {"temperature": 0.0})
-    call = {"id": "c1", "type": "function", "function": {"name": "patch", "arguments": {"input": "+a"}}}
+    assert ([one["function"]["name"] for one in read.tools], read.settings) == (
+        ["patch"],
+        {"temperature": 0.0},
+    )
+    call = {
+        "id": "c1",
+        "type": "function",
+        "function": {"name": "patch", "arguments": {"input": "+a"}},
+    }
     turn = ModelMessage(Message(role="assistant", content="", tool_calls=[call]))
     (item,) = responses_wire.answer(turn, {"tools": tools})["output"]
     assert (item["type"], item["input"]) == ("custom_tool_call", "+a")
     result = {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"}
-    assert difference(FIRST, turn.message, responses_wire.read({"input": [USER, item, result]})) is None
+    assert (
+        difference(FIRST, turn.message, responses_wire.read({"input": [USER, item, result]}))
+        is None
+    )
 
 
 @pytest.mark.parametrize(("only_appends", "numbers"), [(True, [0, 0, 0, 1]), (False, [0, 1, 1, 2])])
-def test_a_request_is_a_retry_until_its_answer_is_delivered(only_appends: bool, numbers: list[int]) -> None:
+def test_a_request_is_a_retry_until_its_answer_is_delivered(
+    only_appends: bool, numbers: list[int]
+) -> None:
     async def ask() -> list[int | None]:
         channel = ProgramChannel(asyncio.Queue(), None, only_appends=only_appends)
         asked = [channel.ask(FIRST, is_retry=is_retry) for is_retry in (False, False, True)]
@@ -136,11 +206,19 @@ def test_a_request_is_a_retry_until_its_answer_is_delivered(only_appends: bool, 
     [
         ([], "the request has 1 messages"),
         ([TURN], "no new message"),
-        ([Message(role="assistant", content="Another."), Message(role="user", content="x")], "the policy's own reply"),
-        ([TURN, Message(role="assistant", content="More."), Message(role="user", content="x")], "did not write"),
+        (
+            [Message(role="assistant", content="Another."), Message(role="user", content="x")],
+            "the policy's own reply",
+        ),
+        (
+            [TURN, Message(role="assistant", content="More."), Message(role="user", content="x")],
+            "did not write",
+        ),
         ([{**TURN, "content": " I  look.\n"}, Message(role="user", content="x")], None),
     ],
 )
-def test_a_request_that_does_not_extend_the_conversation_is_told(now: list[Message], reason: str | None) -> None:
+def test_a_request_that_does_not_extend_the_conversation_is_told(
+    now: list[Message], reason: str | None
+) -> None:
     found = difference(FIRST, TURN, ProgramRequest([*FIRST.messages, *now], []))
     assert found is None if reason is None else reason in str(found)

@@ -17,8 +17,16 @@ CODE = "/home/me/outputs/runs/a/attempt_1/code/"
 HERE = "my_env.py"
 EVENTS = (
     {"event": "served", "places": {"accuse": f"{CODE}{HERE}:7", "look": f"{CODE}{HERE}:3"}},
-    {"event": "raised", "call": "accuse", "text": f'File "{CODE}{HERE}", line 9, in accuse\nKeyError: 1'},
-    {"event": "late", "call": "look", "text": f'File "{HERE}", line 5, in look\nno answer after 9.0 s'},
+    {
+        "event": "raised",
+        "call": "accuse",
+        "text": f'File "{CODE}{HERE}", line 9, in accuse\nKeyError: 1',
+    },
+    {
+        "event": "late",
+        "call": "look",
+        "text": f'File "{HERE}", line 5, in look\nno answer after 9.0 s',
+    },
     {"event": "restarted", "text": "has ended"},
 )
 
@@ -26,7 +34,9 @@ EVENTS = (
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     made = make_run(tmp_path, "a")
-    write_episodes(made / "attempt_1/train/trajectories/more.jsonl", [episode("train", 3, 9, 0, None)])
+    write_episodes(
+        made / "attempt_1/train/trajectories/more.jsonl", [episode("train", 3, 9, 0, None)]
+    )
     lines = "".join(json.dumps({"text": "", **one, "env": ENV}) + "\n" for one in EVENTS)
     (made / "attempt_1/train/environment.jsonl").write_text(lines + '{"torn')
     return made
@@ -48,7 +58,9 @@ def test_causes_have_the_servers_traceback_and_slow_calls_their_place(run: Path)
     ]
 
 
-def test_summary_diagnosis_and_page_have_the_same_lines(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_diagnosis_and_page_have_the_same_lines(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = EpisodeCount.of(run).health.lines(run)
     assert [line[14:] for line in environment_lines(run)] == lines
     assert environment_lines(run)[0].startswith("environment   ")

@@ -49,12 +49,19 @@ def test_a_mix_is_evaluated_on_the_members_that_hold_something_out() -> None:
 def test_only_a_training_asks_preparation_for_tasks_to_train_on() -> None:
     spec = compose([*ON["trl"]])
     plans = {
-        True: [build_plan(spec, "r"), build_again(spec, "r", 2, ["prepare", "model", "train", "evaluate"])],
+        True: [
+            build_plan(spec, "r"),
+            build_again(spec, "r", 2, ["prepare", "model", "train", "evaluate"]),
+        ],
         False: [build_preparation(spec, "r")],
     }
     for trains, made in plans.items():
         for plan in made:
-            (config,) = (text for path, text in plan.stages[0].job.files.items() if path.endswith("/config.json"))
+            (config,) = (
+                text
+                for path, text in plan.stages[0].job.files.items()
+                if path.endswith("/config.json")
+            )
             assert f'"trains": {str(trains).lower()}' in config
 
 
@@ -65,7 +72,10 @@ def test_training_splits_are_one_name_or_several() -> None:
         ("train", "extra"),
     ]
     dumped = [spec.model_dump(mode="json") for spec in (one, several)]
-    assert [d["env"]["members"]["whodunit_mini"]["train"]["split"] for d in dumped] == ["train", ["train", "extra"]]
+    assert [d["env"]["members"]["whodunit_mini"]["train"]["split"] for d in dumped] == [
+        "train",
+        ["train", "extra"],
+    ]
     assert [from_container(d) for d in dumped] == [one, several]
     assert task_set_place(one) != task_set_place(several)
 
@@ -73,14 +83,19 @@ def test_training_splits_are_one_name_or_several() -> None:
 def test_the_plan_says_the_rule_before_the_tasks_are_known(tmp_path: Path) -> None:
     spec = compose(["env=whodunit", f"outputs={tmp_path}"])
     (line,) = held_out_lines(spec, tmp_path)
-    assert "test, validation, eval or dev, else 0.2 of its training tasks by hash; known after prepare" in line
+    assert (
+        "test, validation, eval or dev, else 0.2 of its training tasks by hash; known after prepare"
+        in line
+    )
     assert held_out_lines(compose(["env=whodunit", "env.held_out=null"]), tmp_path) == [
         "held out: nothing (held_out=null)"
     ]
 
 
 def test_the_plan_refuses_to_train_on_what_is_there_to_be_evaluated(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match=r"env\.train\.split: nothing to train on: .*\n`python -m xp eval`") as error:
+    with pytest.raises(
+        XpError, match=r"env\.train\.split: nothing to train on: .*\n`python -m xp eval`"
+    ) as error:
         build_plan(compose(["env=gsm1k", f"outputs={tmp_path}"]), "r")
     assert error.value.code is ExitCode.PLAN
     mix = compose(["env=[gsm1k,whodunit_mini]", f"outputs={tmp_path}"])
@@ -103,19 +118,28 @@ def test_the_evaluate_stage_records_the_content_of_the_tasks_that_it_played(tmp_
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     played = [EpisodeFacts("fake", row.task_id, outcome, 3) for row in rows]
     (stage / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
-    config = EvaluateConfig(spec=run_spec(), places=places, stage="evaluate", models={"after": "m"}, server=None)
+    config = EvaluateConfig(
+        spec=run_spec(), places=places, stage="evaluate", models={"after": "m"}, server=None
+    )
     RunEvaluation(config, stage / "episode.json").add("after", played)
     found = read_evaluation(stage / "after/eval.json")
-    assert {task: one["hash"] for task, one in found["tasks"].items()} == {row.task_id: row.task_hash for row in rows}
+    assert {task: one["hash"] for task, one in found["tasks"].items()} == {
+        row.task_id: row.task_hash for row in rows
+    }
     assert found["scoring"]["fake"]["env.reward.reduction"] == RULES.reward.reduction
 
 
-def evaluation(root: Path, attempt: int, num_tasks: int | None = None) -> tuple[RunEvaluation, list[EpisodeFacts]]:
+def evaluation(
+    root: Path, attempt: int, num_tasks: int | None = None
+) -> tuple[RunEvaluation, list[EpisodeFacts]]:
     """The evaluation of a run's attempt, and the episodes of a model."""
     (root / "runs/r").mkdir(parents=True, exist_ok=True)
     tasks = prepare(FakeWorld(root, splits={"train": 5, "test": 4}).config(), {}, root)
     (root / "episode.json").write_text(EpisodeConfig({"fake": RULES}).to_json())
-    places, models = RunPaths("runs/r", attempt, str(tasks.path)), {"before": "m", "after": "runs/r/model"}
+    places, models = (
+        RunPaths("runs/r", attempt, str(tasks.path)),
+        {"before": "m", "after": "runs/r/model"},
+    )
     spec = run_spec(evaluation__num_tasks=num_tasks)
     config = EvaluateConfig(spec=spec, places=places, stage="evaluate", models=models, server=None)
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
@@ -131,8 +155,12 @@ def test_only_the_result_before_training_is_of_earlier_attempts(tmp_path: Path) 
     second, _ = evaluation(tmp_path, 2)
     assert (second.is_due("before"), second.is_due("after")) == (False, True)
     second.add("after", played)
-    assert len(read_evaluation(tmp_path / "runs/r/attempt_2/evaluate/before/eval.json")["tasks"]) == 4
-    lines = [json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()]
+    assert (
+        len(read_evaluation(tmp_path / "runs/r/attempt_2/evaluate/before/eval.json")["tasks"]) == 4
+    )
+    lines = [
+        json.loads(line) for line in (tmp_path / "runs/r/metrics.jsonl").read_text().splitlines()
+    ]
     assert [(line["attempt"], "evaluation/before/episodes/num" in line) for line in lines] == [
         (1, True),
         (1, False),
@@ -148,12 +176,20 @@ def test_the_result_of_another_evaluation_does_not_count(tmp_path: Path) -> None
 
 def test_an_evaluation_with_too_many_void_episodes_has_no_result(tmp_path: Path) -> None:
     first, played = evaluation(tmp_path, 1)
-    void = [replace(one, outcome=replace(one.outcome, status=EpisodeStatus.VOID, reward=None)) for one in played]
+    void = [
+        replace(one, outcome=replace(one.outcome, status=EpisodeStatus.VOID, reward=None))
+        for one in played
+    ]
     with pytest.raises(XpError, match="void") as error:
         first.add("before", void)
     assert error.value.code is ExitCode.UNHEALTHY
     first._config = with_keys(first._config, training__max_void_fraction=1.0)
-    lost = [replace(one, outcome=replace(one.outcome, void_reason="JudgeFault: no verdict")) for one in void]
-    with pytest.raises(XpError, match=r"every held-out episode is void: .* \(JudgeFault: no verdict\)"):
+    lost = [
+        replace(one, outcome=replace(one.outcome, void_reason="JudgeFault: no verdict"))
+        for one in void
+    ]
+    with pytest.raises(
+        XpError, match=r"every held-out episode is void: .* \(JudgeFault: no verdict\)"
+    ):
         first.add("before", lost)
     assert first.is_due("before")

@@ -63,7 +63,9 @@ def test_tasks_that_cannot_leave_their_process_are_a_fault() -> None:
     provider.close()
 
 
-def test_tasks_in_the_order_of_a_set_are_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_in_the_order_of_a_set_are_the_same_in_every_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = []
     for seed in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", seed)
@@ -71,7 +73,9 @@ def test_tasks_in_the_order_of_a_set_are_the_same_in_every_process(monkeypatch: 
         found.append(provider.tasks("train", range(10)))
         provider.close()
     assert [task.spec for task in found[0]] == [task.spec for task in found[1]]
-    assert python_variables(Runtime(), Path("code"), "")["PYTHONHASHSEED"] == "0"  # of a stage's own process
+    assert (
+        python_variables(Runtime(), Path("code"), "")["PYTHONHASHSEED"] == "0"
+    )  # of a stage's own process
 
 
 def child_of(provider: HostedProvider) -> Any:
@@ -133,18 +137,31 @@ def test_an_environment_package_on_xps_own_path_goes_into_the_run(
 @pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
 def test_a_package_runs_beside_every_trainer_by_an_interpreter_of_its_own(backend: str) -> None:
     """Its interpreter is the job's own word for it: the trainer's Python needs none of the package."""
-    words = ["env=reasoning_gym", "env.python=/opt/gym/bin/python", "hardware=a100x4", "model=qwen2.5-3b-instruct"]
+    words = [
+        "env=reasoning_gym",
+        "env.python=/opt/gym/bin/python",
+        "hardware=a100x4",
+        "model=qwen2.5-3b-instruct",
+    ]
     plan = build_plan(compose([*words, f"backend={backend}"]), "x")
-    written = [text for stage in plan.stages for name, text in stage.job.files.items() if name.endswith("episode.json")]
+    written = [
+        text
+        for stage in plan.stages
+        for name, text in stage.job.files.items()
+        if name.endswith("episode.json")
+    ]
     assert written
     assert all(
-        EpisodeConfig.from_json(text).members["reasoning_gym"].python == "/opt/gym/bin/python" for text in written
+        EpisodeConfig.from_json(text).members["reasoning_gym"].python == "/opt/gym/bin/python"
+        for text in written
     )
 
 
 @pytest.mark.parametrize("end", ["close", "kill"])
 def test_the_directory_of_a_process_goes_with_it(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="xp-test-") as temporary:  # short, since it has sockets in it
+    with tempfile.TemporaryDirectory(
+        prefix="xp-test-"
+    ) as temporary:  # short, since it has sockets in it
         monkeypatch.setenv("TMPDIR", temporary)
         monkeypatch.setattr(tempfile, "tempdir", temporary)
         check_the_directory(Path(temporary), end)

@@ -25,7 +25,9 @@ SAMPLING = sampling_of(64, 8, 32)
 
 def asked(url: str, **given: Any) -> Answer:
     words = {f"model.{name}": value for name, value in {"max_attempts": 2, **given}.items()}
-    return Api(settings({"model.url": f"{url}/v1", **words}).model, "m", None, lambda _: None).ask(MESSAGES, [], 0.0)
+    return Api(settings({"model.url": f"{url}/v1", **words}).model, "m", None, lambda _: None).ask(
+        MESSAGES, [], 0.0
+    )
 
 
 def said(message: Any, **more: Any) -> bytes:
@@ -44,13 +46,19 @@ def dripping(head: bytes) -> Iterator[bytes]:
 
 
 def test_an_answer_nested_without_end_breaks_the_protocol() -> None:
-    with raw_server(lambda: whole(DEEP)) as url, pytest.raises(XpError, match="does not speak") as caught:
+    with (
+        raw_server(lambda: whole(DEEP)) as url,
+        pytest.raises(XpError, match="does not speak") as caught,
+    ):
         asked(url)
     assert caught.value.code is ExitCode.ENVIRONMENT
 
 
 def test_an_error_nested_without_end_is_shown_as_text() -> None:
-    with raw_server(lambda: whole(DEEP, "500 X")) as url, pytest.raises(Unavailable, match=r"HTTP 500: \[\[\["):
+    with (
+        raw_server(lambda: whole(DEEP, "500 X")) as url,
+        pytest.raises(Unavailable, match=r"HTTP 500: \[\[\["),
+    ):
         asked(url)
 
 
@@ -59,9 +67,14 @@ def test_a_lone_surrogate_of_an_endpoint_is_replaced() -> None:
     with raw_server(lambda: whole(said({"content": "cut \ud83d", "tool_calls": [call]}))) as url:
         message = asked(url).message
     assert message["content"] == "cut \ufffd"
-    assert message["tool_calls"] == [{"id": "\ufffd", "function": {"name": "\ufffd", "arguments": "{}"}}]
+    assert message["tool_calls"] == [
+        {"id": "\ufffd", "function": {"name": "\ufffd", "arguments": "{}"}}
+    ]
     refusal = json.dumps({"error": {"message": "cut \ud83d"}}).encode()
-    with raw_server(lambda: whole(refusal, "500 X")) as url, pytest.raises(Unavailable, match="HTTP 500: cut \ufffd"):
+    with (
+        raw_server(lambda: whole(refusal, "500 X")) as url,
+        pytest.raises(Unavailable, match="HTTP 500: cut \ufffd"),
+    ):
         asked(url)
 
 
@@ -95,7 +108,9 @@ def test_an_answer_that_breaks_off_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize("body", [DEEP, b"{}"], ids=["deep", "drip"])
-def test_a_hub_that_answers_badly_leaves_a_model_unknown(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_answers_badly_leaves_a_model_unknown(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", 0.4)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     began = time.monotonic()
@@ -119,5 +134,10 @@ def test_an_engine_that_answers_badly_is_lost() -> None:
 
 def test_a_vllm_server_that_writes_too_much_has_failed() -> None:
     answer = {"choices": [{"token_ids": [1] * 5, "logprobs": {"token_logprobs": [-1.0] * 5}}]}
-    with raw_server(lambda: whole(json.dumps(answer).encode())) as url, pytest.raises(XpError, match="5 token ids"):
-        CompletionClient(url, SAMPLING, [2], "vllm.log").answer(GenerationRequest([5, 6], 4, seed=1))
+    with (
+        raw_server(lambda: whole(json.dumps(answer).encode())) as url,
+        pytest.raises(XpError, match="5 token ids"),
+    ):
+        CompletionClient(url, SAMPLING, [2], "vllm.log").answer(
+            GenerationRequest([5, 6], 4, seed=1)
+        )

@@ -13,7 +13,9 @@ from xp.composition import compose
 from xp.spec import Algorithm, ImportanceCorrection, ImportanceMask
 from xp.worker.importance import OUTSIDE, SAMPLE_SIZE, metrics, weigh
 
-PAIRS = [(weight.value, mask.value) for weight in ImportanceCorrection for mask in ImportanceMask][1:]
+PAIRS = [(weight.value, mask.value) for weight in ImportanceCorrection for mask in ImportanceMask][
+    1:
+]
 EDGE = math.log(2)
 LONG = 1000
 ROWS = {
@@ -35,7 +37,10 @@ ROWS = {
 
 def planted() -> tuple[torch.Tensor, torch.Tensor]:
     """Gaps and masks of all rows; tokens that are not trained, between the others, have a gap of 5."""
-    gaps, mask = torch.full((len(ROWS), 2 * LONG), 5.0, dtype=torch.float64), torch.zeros(len(ROWS), 2 * LONG)
+    gaps, mask = (
+        torch.full((len(ROWS), 2 * LONG), 5.0, dtype=torch.float64),
+        torch.zeros(len(ROWS), 2 * LONG),
+    )
     for row, ratios in enumerate(ROWS.values()):
         gaps[row, : 2 * len(ratios) : 2] = torch.tensor(ratios, dtype=torch.float64)
         mask[row, : 2 * len(ratios) : 2] = 1
@@ -44,8 +49,16 @@ def planted() -> tuple[torch.Tensor, torch.Tensor]:
 
 def algorithm(weight: str, mask: str, lower: float = 0.5, upper: float = 2.0) -> Algorithm:
     """An algorithm with the same bounds for the weight and the mask."""
-    bounds = {"importance_lower": lower, "importance_upper": upper, "mask_lower": lower, "mask_upper": upper}
-    own = {"importance_correction": ImportanceCorrection(weight), "importance_mask": ImportanceMask(mask)}
+    bounds = {
+        "importance_lower": lower,
+        "importance_upper": upper,
+        "mask_lower": lower,
+        "mask_upper": upper,
+    }
+    own = {
+        "importance_correction": ImportanceCorrection(weight),
+        "importance_mask": ImportanceMask(mask),
+    }
     return compose([]).algorithm.model_copy(update={**own, **bounds})
 
 
@@ -66,13 +79,17 @@ def formula(weight: str, mask: str, ratios: list[float]) -> tuple[np.ndarray, np
     logs = np.nan_to_num(np.array(ratios, dtype=np.float64))
     of_mask = level(mask, logs)
     is_left_out = (of_mask < 0.5) | (of_mask > 2)
-    of_weight = level(weight.partition("_")[0], np.where(is_left_out & (mask == "token"), 0.0, logs))
+    of_weight = level(
+        weight.partition("_")[0], np.where(is_left_out & (mask == "token"), 0.0, logs)
+    )
     outside = is_left_out | (of_weight < 0.5) | (of_weight > 2)
     return np.where(is_left_out, 0.0, np.clip(of_weight, 0.5, 2)), outside
 
 
 @pytest.mark.parametrize(("weight", "left_out_by"), PAIRS)
-def test_weights_and_their_metrics_are_the_formulas_at_and_beyond_the_bounds(weight: str, left_out_by: str) -> None:
+def test_weights_and_their_metrics_are_the_formulas_at_and_beyond_the_bounds(
+    weight: str, left_out_by: str
+) -> None:
     gaps, mask = planted()
     weighed = weigh(algorithm(weight, left_out_by), gaps.requires_grad_(), mask)
     assert not weighed.weights.requires_grad
@@ -88,7 +105,9 @@ def test_weights_and_their_metrics_are_the_formulas_at_and_beyond_the_bounds(wei
     weights, outside = np.concatenate(all_weights), np.concatenate(all_outside)
     found = metrics(weighed.sums())
     assert found[OUTSIDE] == pytest.approx(outside.mean())
-    assert found[SAMPLE_SIZE] == pytest.approx(weights.sum() ** 2 / (weights**2).sum() / len(weights))
+    assert found[SAMPLE_SIZE] == pytest.approx(
+        weights.sum() ** 2 / (weights**2).sum() / len(weights)
+    )
 
 
 def test_no_trained_token_has_no_metrics_and_no_weight_a_sample_size_of_0() -> None:

@@ -18,7 +18,9 @@ def thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_no_collection_runs_during_a_large_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_collection_runs_during_a_large_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "xp_test_large.py").write_text("import gc\nwas_enabled = gc.isenabled()\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     import_large("xp_test_large")

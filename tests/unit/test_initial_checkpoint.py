@@ -33,7 +33,9 @@ def checkpoint_at(directory: Path, **changes: Any) -> Path:
 
 def overrides(directory: Path, backend: str = "trl", *more: str) -> list[str]:
     base = model_at(directory / "base")
-    place = checkpoint_at(directory / "sft") if not (directory / "sft").exists() else directory / "sft"
+    place = (
+        checkpoint_at(directory / "sft") if not (directory / "sft").exists() else directory / "sft"
+    )
     own = (f"model.path={base}", f"training.initial_checkpoint={place}")
     return [
         "env=whodunit",
@@ -116,9 +118,15 @@ def test_what_a_backend_cannot_start_from_is_refused(tmp_path: Path) -> None:
     build_plan(compose(overrides(tmp_path, "trl", adapters, "training.kl_coef=0.0")), "r")
     build_plan(compose(overrides(tmp_path, "skyrl", adapters)), "r")
     critic = ("algorithm=ppo", "backend.convert_model=true")
-    assert "Slime's critic starts from a Megatron checkpoint" in fault(*overrides(tmp_path, "slime", *critic))
+    assert "Slime's critic starts from a Megatron checkpoint" in fault(
+        *overrides(tmp_path, "slime", *critic)
+    )
 
 
 def test_the_embedded_models_network_is_compared(tmp_path: Path) -> None:
-    assert compose([f"training.initial_checkpoint={SHIPPED}"]).training.initial_checkpoint == str(SHIPPED)
-    assert "hidden_size is 96" in fault(f"training.initial_checkpoint={checkpoint_at(tmp_path / 'start')}")
+    assert compose([f"training.initial_checkpoint={SHIPPED}"]).training.initial_checkpoint == str(
+        SHIPPED
+    )
+    assert "hidden_size is 96" in fault(
+        f"training.initial_checkpoint={checkpoint_at(tmp_path / 'start')}"
+    )

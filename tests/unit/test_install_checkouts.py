@@ -36,7 +36,9 @@ def repository(place: Path, **files: str) -> str:
         (place / name).write_text(text)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
-    first = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    first = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "later"], check=True)
     return first
 
@@ -58,12 +60,20 @@ def sources(tmp_path: Path) -> Checkouts:
         "small",
         (
             Checkout("TRAINER_PATH", "trainer", str(tmp_path / "trainer"), trainer),
-            Checkout("ENGINE_PATH", "engine", str(tmp_path / "engine"), engine, ("trainer/fix", "trainer/absent")),
+            Checkout(
+                "ENGINE_PATH",
+                "engine",
+                str(tmp_path / "engine"),
+                engine,
+                ("trainer/fix", "trainer/absent"),
+            ),
         ),
     )
 
 
-def test_both_are_at_their_commits_with_the_patch_and_are_made_once(sources: Checkouts, home: Path) -> None:
+def test_both_are_at_their_commits_with_the_patch_and_are_made_once(
+    sources: Checkouts, home: Path
+) -> None:
     made = make_checkouts(sources)
     assert {name: commit_of(Path(place)) for name, place in made.items()} == {
         one.variable: one.commit for one in sources.checkouts
@@ -97,8 +107,12 @@ def test_where_git_fails_the_command_is_named_and_nothing_counts_as_installed(
 def test_a_job_finds_them_and_a_variable_of_the_users_goes_first(
     sources: Checkouts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = Runtime(project="TRAINER_PATH", checkouts=sources.key, install="python -m xp install backend=small")
-    with pytest.raises(XpError, match=r"TRAINER_PATH is not set.*or make one: python -m xp install backend=small"):
+    runtime = Runtime(
+        project="TRAINER_PATH", checkouts=sources.key, install="python -m xp install backend=small"
+    )
+    with pytest.raises(
+        XpError, match=r"TRAINER_PATH is not set.*or make one: python -m xp install backend=small"
+    ):
         project(runtime)
     made = make_checkouts(sources)
     assert str(project(runtime)) == made["TRAINER_PATH"]
@@ -118,7 +132,9 @@ def test_the_python_that_has_the_packages_is_the_jobs(sources: Checkouts, tmp_pa
     program = python_above(["/nowhere/python", sys.executable], ["pydantic"], place)
     assert interpreter(runtime) == str(program)
     ask = [str(program), "-c", "import sys, pydantic; print(sys.prefix)"]
-    assert subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip() == sys.prefix
+    assert (
+        subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip() == sys.prefix
+    )
 
 
 def test_a_backend_names_its_checkouts_and_the_command_that_makes_them() -> None:
@@ -148,7 +164,10 @@ def test_checkouts_of_the_users_own_are_taken_at_their_pins_alone(
         f"git -C {tmp_path / 'SLIME_PATH'} checkout 624b824a898ab0ec1fcb4d373004c7f3",
     ):
         assert part in str(caught.value)
-    there = [f"backend.commits.{name}={commit_of(tmp_path / name)}" for name in ("SLIME_PATH", "MEGATRON_PATH")]
+    there = [
+        f"backend.commits.{name}={commit_of(tmp_path / name)}"
+        for name in ("SLIME_PATH", "MEGATRON_PATH")
+    ]
     own = install_sources(compose([*SLIME, *there]))
     assert own == {name: str(tmp_path / name) for name in ("SLIME_PATH", "MEGATRON_PATH")}
     assert install(compose([*SLIME, *there, "backend.runtime.python=python3"])) is None

@@ -51,7 +51,9 @@ def test_slurms_state_of_a_job_without_a_result(
     assert slurm.assumed_code("8") is None
 
 
-@pytest.mark.parametrize(("said", "code"), [("Invalid job id specified", 128 + 15), ("Unable to contact", None)])
+@pytest.mark.parametrize(
+    ("said", "code"), [("Invalid job id specified", 128 + 15), ("Unable to contact", None)]
+)
 def test_a_job_that_slurm_forgot_was_lost_with_its_machine(
     said: str, code: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,14 +95,23 @@ def test_the_newest_job_of_a_name_is_followed(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_rays_state_of_a_job_without_a_result(
-    status: str | None, driver: int | None, code: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    status: str | None,
+    driver: int | None,
+    code: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from ray.job_submission import JobInfo, JobStatus
 
     def info(_: str) -> JobInfo:
         if status is None:
             raise RuntimeError("404: job does not exist")
-        return JobInfo(status=JobStatus(status), entrypoint="python", message="its message", driver_exit_code=driver)
+        return JobInfo(
+            status=JobStatus(status),
+            entrypoint="python",
+            message="its message",
+            driver_exit_code=driver,
+        )
 
     launcher = ray.RayLauncher(launcher_spec("ray"), tmp_path)
     monkeypatch.setattr(launcher, "_client", lambda: SimpleNamespace(get_job_info=info))
@@ -139,7 +150,9 @@ class Clock:
         self.now += seconds
 
 
-@pytest.mark.parametrize(("code", "deadline_s"), [(1, 10.0), (128, 10.0), (128 + 2, 2.0), (128 + 15, 2.0)])
+@pytest.mark.parametrize(
+    ("code", "deadline_s"), [(1, 10.0), (128, 10.0), (128 + 2, 2.0), (128 + 15, 2.0)]
+)
 def test_a_result_is_awaited_after_the_jobs_end(
     code: int, deadline_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,15 +167,21 @@ def test_a_result_is_awaited_after_the_jobs_end(
     assert following.follow(tmp_path, ended, lambda: " slurmstepd: killed \n", said.append) == code
     assert asked == pytest.approx([3.0, 6.0], abs=2 * following.LOOK_S + 0.01)
     assert clock.now - 1000.0 - asked[1] == pytest.approx(deadline_s, abs=2 * following.LOOK_S)
-    assert "".join(said) == (tmp_path / "log.txt").read_text() == "its last line\nslurmstepd: killed\n"
+    assert (
+        "".join(said) == (tmp_path / "log.txt").read_text() == "its last line\nslurmstepd: killed\n"
+    )
 
 
-def test_a_result_that_comes_late_is_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_comes_late_is_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     monkeypatch.setattr(following, "time", clock)
 
     def ended() -> int:
-        (tmp_path / RESULT).write_text(json.dumps({"code": 7, "missing": [], "ended": "2026-01-01T00:00:00"}))
+        (tmp_path / RESULT).write_text(
+            json.dumps({"code": 7, "missing": [], "ended": "2026-01-01T00:00:00"})
+        )
         return 128 + 15
 
     launcher = slurm.SlurmLauncher(launcher_spec("slurm"), tmp_path.parent)
@@ -172,7 +191,9 @@ def test_a_result_that_comes_late_is_the_jobs(tmp_path: Path, monkeypatch: pytes
     assert launcher.wait(launch, lambda _: None) == 7
 
 
-def test_secrets_of_a_run_are_its_users_alone_and_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_a_run_are_its_users_alone_and_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     context = Context("r", 2, tmp_path / "outputs", "runs/r/attempt_2", {})
     assert secrets_files.write(context, "train", {}) is None
@@ -185,7 +206,11 @@ def test_secrets_of_a_run_are_its_users_alone_and_end_with_it(tmp_path: Path, mo
     assert json.loads(file.read_text()) == {"KEY": "value"}
     assert len(token.read_text()) == 64
     assert secrets_files.write_token(context, "train").read_text() == token.read_text()
-    assert [oct(path.stat().st_mode)[-3:] for path in (file, token, file.parent)] == ["600", "600", "700"]
+    assert [oct(path.stat().st_mode)[-3:] for path in (file, token, file.parent)] == [
+        "600",
+        "600",
+        "700",
+    ]
     (file.parent / "mine.txt").touch()
     other = secrets_files.write(replace(context, run_id="other"), "train", {"KEY": "value"})
     stopped: list[bool] = []
@@ -206,7 +231,9 @@ def test_secrets_are_written_nowhere_else(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(XpError):
-        secrets_files.write(Context(run_id, 1, tmp_path / outputs, "", {}), "train", {"KEY": "value"})
+        secrets_files.write(
+            Context(run_id, 1, tmp_path / outputs, "", {}), "train", {"KEY": "value"}
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -217,14 +244,21 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
     answers: list[str | XpError] = ["7\n", "8;cluster\n", "", "9", XpError("full"), ""]
 
     def ask(argv: list[str], **_: Any) -> str:
-        asked.append(argv[:1] + [word for word in argv if word.startswith(("--array", "--job-name"))] + argv[-1:])
+        asked.append(
+            argv[:1]
+            + [word for word in argv if word.startswith(("--array", "--job-name"))]
+            + argv[-1:]
+        )
         if isinstance(answer := answers.pop(0), XpError):
             raise answer
         return answer
 
     monkeypatch.setattr(slurm_array, "ask", ask)
     small = stage("a", "")
-    large = replace(small, job=replace(small.job, resources=replace(small.job.resources, num_cpus=64, memory_gb=9.0)))
+    large = replace(
+        small,
+        job=replace(small.job, resources=replace(small.job.resources, num_cpus=64, memory_gb=9.0)),
+    )
     (tmp_path / "arrays/r1").mkdir(parents=True)
     (tmp_path / "arrays/r1/0.txt").write_text("of an interrupted sweep")
     sweep = {"r1": [small], "r2": [small], "r3": [small, large]}
@@ -236,7 +270,9 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
     ]
     assert not (tmp_path / "arrays/r1/0.txt").exists()
     assert [arrays.has(name) for name in ("r1", "r3", "r4")] == [True, True, False]
-    places = [arrays.place(name, Path("code"), [Path("a.json"), Path("b.json")]) for name in ("r2", "r3")]
+    places = [
+        arrays.place(name, Path("code"), [Path("a.json"), Path("b.json")]) for name in ("r2", "r3")
+    ]
     assert places == ["7_1", "8_0"]
     assert (tmp_path / "arrays/r1/1.txt").read_text() == "code\na.json\nb.json\n"
     arrays.release()
@@ -279,5 +315,7 @@ def test_a_stage_that_is_queued_again_leaves_other_tasks_of_its_array(
     # As Slurm sets them: the id of the whole array is the job id of one of its tasks.
     ids = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1"}
     environ = {**os.environ, **ids, "PATH": f"{programs}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], env=environ, cwd=tmp_path, check=False, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", script], env=environ, cwd=tmp_path, check=False, timeout=60
+    )
     assert (done.returncode, (tmp_path / "asked").read_text().strip()) == (REQUEUE, asked)

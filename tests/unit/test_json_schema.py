@@ -64,7 +64,9 @@ def read(tool: ToolSpec, dialect: Dialect, **arguments: str) -> Any:
 
 def tool_of(schema: Any, *, is_required: bool = False, **more: Any) -> ToolSpec:
     needed = {"required": ["it"]} if is_required else {}
-    return ToolSpec("look", "Look.", {"type": "object", "properties": {"it": schema}, **needed, **more})
+    return ToolSpec(
+        "look", "Look.", {"type": "object", "properties": {"it": schema}, **needed, **more}
+    )
 
 
 WRITTEN_BY_PYDANTIC: list[tuple[Any, list[Any]]] = [
@@ -88,7 +90,10 @@ WRITTEN_BY_PYDANTIC: list[tuple[Any, list[Any]]] = [
     (str | dict[str, int] | None, ["a", {"a": 1}, None]),
     (Node, [{"name": "a", "children": [{"name": "b", "children": []}]}]),
     (Node | None, [{"name": "3", "children": []}, None]),
-    (Annotated[Cat | Dog, Field(discriminator="kind")], [{"kind": "cat", "lives": 9}, {"kind": "dog"}]),
+    (
+        Annotated[Cat | Dog, Field(discriminator="kind")],
+        [{"kind": "cat", "lives": 9}, {"kind": "dog"}],
+    ),
     (JsonValue | None, [{"a": [1, None]}, 3, True, None, "text"]),
     (Any, [{"a": 1}, 3, "text"]),
 ]
@@ -125,7 +130,9 @@ def test_an_empty_tag_of_an_optional_argument_leaves_it_out(
 ) -> None:
     unit = {"$defs": {"Unit": {"enum": ["celsius", "1"]}}}
     assert read(tool_of(schema, **unit), dialect, it="") == (ToolCall("look", arguments),)
-    assert read(tool_of({"type": "string"}, is_required=True), dialect, it="") == (ToolCall("look", {"it": ""}),)
+    assert read(tool_of({"type": "string"}, is_required=True), dialect, it="") == (
+        ToolCall("look", {"it": ""}),
+    )
     (found,) = read(tool_of({"type": "integer"}, is_required=True), dialect, it="")
     assert isinstance(found, MalformedCall)
 
@@ -153,7 +160,11 @@ def test_a_tools_arguments_may_be_behind_a_reference() -> None:
 
 def schemas_of(module: ModuleType) -> Iterator[dict[str, Any]]:
     for model in vars(module).values():
-        if isinstance(model, type) and issubclass(model, BaseModel) and model.__module__ == module.__name__:
+        if (
+            isinstance(model, type)
+            and issubclass(model, BaseModel)
+            and model.__module__ == module.__name__
+        ):
             yield model.model_json_schema()
 
 
@@ -167,17 +178,25 @@ def real_schemas() -> Iterator[dict[str, Any]]:
 
 def test_legal_arguments_of_real_schemas_are_read_back() -> None:
     num_same = 0
-    for number, schema in enumerate(one for one in real_schemas() if {"properties", "$ref"} & one.keys()):
+    for number, schema in enumerate(
+        one for one in real_schemas() if {"properties", "$ref"} & one.keys()
+    ):
         tool = ToolSpec("look", "Look.", schema)
         arguments = arguments_of(tool, Draw(number, ()))
         jsonschema.validate(arguments, schema)
-        given = {name: value for name, value in arguments.items() if value != ""}  # an empty tag is left out
+        given = {
+            name: value for name, value in arguments.items() if value != ""
+        }  # an empty tag is left out
         for dialect in TAGGED:
-            (call,) = SYNTAX[dialect].read(SYNTAX[dialect].write("look", arguments), lambda tool=tool: (tool,))  # type: ignore[misc]
+            (call,) = SYNTAX[dialect].read(
+                SYNTAX[dialect].write("look", arguments), lambda tool=tool: (tool,)
+            )  # type: ignore[misc]
             assert isinstance(call, ToolCall), (schema, arguments)
             num_same += call.arguments == given
             # A text that is also a number, where the schema allows both.
-            assert SYNTAX[dialect].write("look", call.arguments) == SYNTAX[dialect].write("look", given)
+            assert SYNTAX[dialect].write("look", call.arguments) == SYNTAX[dialect].write(
+                "look", given
+            )
             jsonschema.validate(call.arguments, schema)
     assert num_same > 100
 
@@ -185,7 +204,11 @@ def test_legal_arguments_of_real_schemas_are_read_back() -> None:
 @pytest.mark.parametrize(
     ("own", "other", "both"),
     [
-        ({"type": "integer"}, {"type": "number", "default": 3}, {"type": ["integer"], "default": 3}),
+        (
+            {"type": "integer"},
+            {"type": "number", "default": 3},
+            {"type": ["integer"], "default": 3},
+        ),
         ({"type": "string"}, {"type": "number"}, None),
         ({"default": 1}, {"default": 2}, {"default": 1}),
         ({"required": ["a"]}, {"required": ["b"]}, {"required": ["a", "b"]}),
@@ -198,7 +221,13 @@ def test_legal_arguments_of_real_schemas_are_read_back() -> None:
         (
             {"properties": {"a": {"type": "string"}, "b": {}}},
             {"properties": {"a": {"enum": ["x"]}, "c": {}}},
-            {"properties": {"a": {"allOf": [{"type": "string"}, {"enum": ["x"]}]}, "b": {}, "c": {}}},
+            {
+                "properties": {
+                    "a": {"allOf": [{"type": "string"}, {"enum": ["x"]}]},
+                    "b": {},
+                    "c": {},
+                }
+            },
         ),
     ],
 )

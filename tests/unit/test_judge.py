@@ -45,9 +45,17 @@ def length(answer: Any) -> float:
 
 
 def judged(
-    server: ChatServer, scoring: JudgeScoring, *answers: Any, log: JudgeLog | None = None, **changes: Any
+    server: ChatServer,
+    scoring: JudgeScoring,
+    *answers: Any,
+    log: JudgeLog | None = None,
+    **changes: Any,
 ) -> GroupScores:
-    with closing(Judge(config(server, scoring, **changes), {}, lambda _: {}, log or JudgeLog(), RULES.dialect)) as one:
+    with closing(
+        Judge(
+            config(server, scoring, **changes), {}, lambda _: {}, log or JudgeLog(), RULES.dialect
+        )
+    ) as one:
         return one.score_answers(OPENING, answers, one.config.rubric, "t")
 
 
@@ -65,7 +73,10 @@ def test_a_score_is_mapped_to_its_scale(server: ChatServer) -> None:
     system, user = server.requests[0]["messages"]
     assert "RUBRIC\nLonger is better.\nEND OF THE RUBRIC" in system["content"]
     assert "from -10 (worst) to 10 (best)" in system["content"]
-    assert json.loads(user["content"]) == {"task": OPENING, "answer": data_of(server.requests[0])["answer"]}
+    assert json.loads(user["content"]) == {
+        "task": OPENING,
+        "answer": data_of(server.requests[0])["answer"],
+    }
 
 
 def test_each_two_are_compared_in_both_orders(server: ChatServer) -> None:
@@ -155,8 +166,12 @@ def test_a_pointwise_judge_adds_to_each_episode_when_it_ends() -> None:
     assert outcomes[0].judges[COST] == pytest.approx(PRICE)
 
 
-@pytest.mark.parametrize(("scoring", "values"), [("pairwise", [0.0, 1.0, 0.5]), ("groupwise", [0.25, 1.0, 0.5])])
-def test_a_relative_judge_adds_to_the_episodes_of_a_group(scoring: str, values: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("scoring", "values"), [("pairwise", [0.0, 1.0, 0.5]), ("groupwise", [0.25, 1.0, 0.5])]
+)
+def test_a_relative_judge_adds_to_the_episodes_of_a_group(
+    scoring: str, values: list[float]
+) -> None:
     with serving(ChatServer(write=by(own_reward))) as server:
         with grouped.mixture(None, **rules_of(config(server, JudgeScoring(scoring)))) as mix:
             outcomes = scored(mix, *grouped.WINS * 4)
@@ -164,7 +179,9 @@ def test_a_relative_judge_adds_to_the_episodes_of_a_group(scoring: str, values: 
     valid = [one for one in outcomes if one.reward is not None]
     assert [one.group["judge"] for one in valid] == values
     assert [*valid[0].reward_steps] == ["reduce", "group_judge"]
-    assert [one.reward for one in valid] == [own + value for own, value in zip((0.25, 1.0, 0.5), values, strict=True)]
+    assert [one.reward for one in valid] == [
+        own + value for own, value in zip((0.25, 1.0, 0.5), values, strict=True)
+    ]
     assert sum(one.judges[COST] for one in valid) == pytest.approx(cost)
 
 
@@ -176,31 +193,53 @@ def test_a_judge_that_fails_makes_void_and_never_0(scoring: JudgeScoring) -> Non
                 one.settle() for one in play(mix, *grouped.WINS * 4)
             ]  # fmt: skip
     assert {(one.status, one.reward) for one in outcomes} == {(EpisodeStatus.VOID, None)}
-    assert sum(one.judges.get(COST, 0.0) for one in outcomes) == pytest.approx(PRICE * len(server.requests))
-    assert sum("judge: JudgeFault: stub gave no verdict" in str(one.void_reason) for one in outcomes) == 3
+    assert sum(one.judges.get(COST, 0.0) for one in outcomes) == pytest.approx(
+        PRICE * len(server.requests)
+    )
+    assert (
+        sum("judge: JudgeFault: stub gave no verdict" in str(one.void_reason) for one in outcomes)
+        == 3
+    )
 
 
 def test_requests_are_bounded_and_a_busy_endpoint_is_waited_for() -> None:
-    busy: Any = lambda number: (429, {"Retry-After": "0"}, {"error": "busy"}) if number == 1 else None  # noqa: E731
+    def busy(number: int) -> Any:
+        return (429, {"Retry-After": "0"}, {"error": "busy"}) if number == 1 else None
+
     with serving(ChatServer(write=by(length), before=busy, latency_s=0.02)) as server:
-        scores = judged(server, JudgeScoring.PAIRWISE, *("a" * number for number in range(1, 6)), concurrency=2)
+        scores = judged(
+            server, JudgeScoring.PAIRWISE, *("a" * number for number in range(1, 6)), concurrency=2
+        )
     assert scores.values == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert (server.most_in_flight, len(server.requests)) == (2, 21)
 
 
-def test_requests_answers_and_costs_are_on_record_and_answered_from_there(tmp_path: Path, server: ChatServer) -> None:
+def test_requests_answers_and_costs_are_on_record_and_answered_from_there(
+    tmp_path: Path, server: ChatServer
+) -> None:
     first = judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(tmp_path / "judge"))
     (file,) = (tmp_path / "judge").iterdir()
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    recorded, sent = ([one["messages"][1]["content"] for one in each] for each in (lines, server.requests))
+    recorded, sent = (
+        [one["messages"][1]["content"] for one in each] for each in (lines, server.requests)
+    )
     assert sorted(recorded) == sorted(sent)
-    assert all("check" in line["answer"] and line["cost_usd"] == pytest.approx(PRICE) for line in lines)
+    assert all(
+        "check" in line["answer"] and line["cost_usd"] == pytest.approx(PRICE) for line in lines
+    )
     assert file.stat().st_mode & 0o077 == 0
     with file.open("a") as torn:
         torn.write('{"digest": "')
     again = judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(None, [file]))
     assert (again.values, again.judges, len(server.requests)) == (first.values, {}, 2)
-    judged(server, JudgeScoring.PAIRWISE, "aa", "a", log=JudgeLog(None, [file]), rubric="Shorter is better.")
+    judged(
+        server,
+        JudgeScoring.PAIRWISE,
+        "aa",
+        "a",
+        log=JudgeLog(None, [file]),
+        rubric="Shorter is better.",
+    )
     assert len(server.requests) == 4
 
 
@@ -225,7 +264,9 @@ def test_each_request_has_a_seed_of_its_own_that_a_rerun_repeats() -> None:
 def test_the_key_goes_to_the_judge_alone(tmp_path: Path, server: ChatServer) -> None:
     own = config(server, JudgeScoring.POINTWISE, key="JUDGE_KEY")
     environ = {"JUDGE_KEY": "canary-of-the-judge", "OTHER": "1"}
-    with closing(Judge(own, environ, lambda _: {}, JudgeLog(tmp_path / "judge"), RULES.dialect)) as judge:
+    with closing(
+        Judge(own, environ, lambda _: {}, JudgeLog(tmp_path / "judge"), RULES.dialect)
+    ) as judge:
         judge.score_answers(OPENING, ["a"], "rubric", "t")
         assert "canary" not in repr(judge.__dict__)
     assert server.headers[0]["authorization"] == "Bearer canary-of-the-judge"
@@ -238,19 +279,27 @@ def test_the_key_goes_to_the_judge_alone(tmp_path: Path, server: ChatServer) -> 
     assert episode_secrets(spec) == {"JUDGE_KEY": "JUDGE_KEY"}
 
 
-def judge_word(server: ChatServer, scoring: str, model: str = "", rubric: str = "Longer is better.") -> str:
+def judge_word(
+    server: ChatServer, scoring: str, model: str = "", rubric: str = "Longer is better."
+) -> str:
     prices = "price_in: 100, price_out: 200"
     more = f", {model}" if model else ""
     endpoint = f"{{url: '{server.url}', name: stub, {prices}{more}}}"
     return f"env.judge={{rubric: '{rubric}', scoring: {scoring}, model: {endpoint}}}"
 
 
-def test_a_judge_of_a_spec_has_the_defaults_and_is_part_of_what_scores(tmp_path: Path, server: ChatServer) -> None:
+def test_a_judge_of_a_spec_has_the_defaults_and_is_part_of_what_scores(
+    tmp_path: Path, server: ChatServer
+) -> None:
     (tmp_path / "rubric.md").write_text("Be kind.\n")
     spec = compose(["env=multiply", judge_word(server, "pairwise", rubric=f"{tmp_path}/rubric.md")])
     member = EpisodeConfig.from_json(episode_config(spec).to_json()).members["multiply"]
     assert member.judge is not None
-    assert (member.judge.rubric, member.judge.scoring, member.judge.weight) == ("Be kind.", JudgeScoring.PAIRWISE, 1.0)
+    assert (member.judge.rubric, member.judge.scoring, member.judge.weight) == (
+        "Be kind.",
+        JudgeScoring.PAIRWISE,
+        1.0,
+    )
     assert (member.judge.model.concurrency, member.judge.model.price_out) == (8, 200.0)
     assert spec.env.scores_groups
     (keys,) = scoring_of(episode_config(spec)).values()
@@ -261,9 +310,14 @@ def test_a_judge_of_a_spec_has_the_defaults_and_is_part_of_what_scores(tmp_path:
 
 def test_a_rubric_may_be_a_column_of_the_task(server: ChatServer) -> None:
     own = config(server, JudgeScoring.POINTWISE, rubric="column:rubric")
-    with closing(Judge(own, {}, lambda task: {"rubric": f"of {task.id}"}, JudgeLog(), RULES.dialect)) as judge:
+    with closing(
+        Judge(own, {}, lambda task: {"rubric": f"of {task.id}"}, JudgeLog(), RULES.dialect)
+    ) as judge:
         assert judge.rubric(TASK) == f"of {TASK.id}"
-    with closing(Judge(own, {}, lambda _: {}, JudgeLog(), RULES.dialect)) as judge, pytest.raises(JudgeFault):
+    with (
+        closing(Judge(own, {}, lambda _: {}, JudgeLog(), RULES.dialect)) as judge,
+        pytest.raises(JudgeFault),
+    ):
         judge.rubric(TASK)
 
 
@@ -291,7 +345,9 @@ def test_agreement_with_a_persons_labels_is_measured(
     assert result["agreement"] == pytest.approx((3 + 0 + 0.5) / 5)
     assert result["usage"][COST] == pytest.approx(10 * PRICE)
     assert check(tmp_path, server, "pointwise") == 0
-    assert json.loads(capsys.readouterr().out)["pairs"] > 5, "pointwise scores are compared over all rows"
+    assert json.loads(capsys.readouterr().out)["pairs"] > 5, (
+        "pointwise scores are compared over all rows"
+    )
 
 
 def test_the_budget_of_a_check_stops_before_the_next_row(
@@ -308,11 +364,15 @@ def test_a_check_without_a_verdict_fails_and_illegal_rows_are_named(
 ) -> None:
     with serving(ChatServer(write=lambda _: {"content": "no"})) as server:
         assert check(tmp_path, server, "groupwise", "--budget-usd", "0.01") == ExitCode.ENVIRONMENT
-        assert len(server.requests) == 6, "what failed rows cost counts: three requests of 0.003 each"
+        assert len(server.requests) == 6, (
+            "what failed rows cost counts: three requests of 0.003 each"
+        )
         result = json.loads(capsys.readouterr().out)
         assert (result["failed"], result["usage"][COST]) == (2, pytest.approx(6 * PRICE))
         assert check(tmp_path, server, "groupwise") == ExitCode.ENVIRONMENT
-        (tmp_path / "rows.jsonl").write_text('{"prompt": "p", "answers": ["a"], "labels": [1, 2]}\n')
+        (tmp_path / "rows.jsonl").write_text(
+            '{"prompt": "p", "answers": ["a"], "labels": [1, 2]}\n'
+        )
         command = ["env", "check", "--labels", str(tmp_path / "rows.jsonl"), "env=multiply"]
         assert main([*command, judge_word(server, "pointwise")]) == 2
         assert "rows.jsonl:1: expected {prompt: text" in capsys.readouterr().err

@@ -24,8 +24,15 @@ def at(one: FakePlan, attempt: int) -> FakePlan:
     """The same plan for another attempt: its paths and its configs have another number."""
 
     def renumbered(made: Stage) -> Stage:
-        outputs = tuple(name.replace("attempt_1", f"attempt_{attempt}") for name in made.job.outputs)
-        return replace(made, job=replace(made.job, outputs=outputs, files={"config.json": f'{{"attempt": {attempt}}}'}))
+        outputs = tuple(
+            name.replace("attempt_1", f"attempt_{attempt}") for name in made.job.outputs
+        )
+        return replace(
+            made,
+            job=replace(
+                made.job, outputs=outputs, files={"config.json": f'{{"attempt": {attempt}}}'}
+            ),
+        )
 
     return replace(one.at(attempt), stages=tuple(renumbered(made) for made in one.stages))
 

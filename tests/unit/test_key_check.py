@@ -46,7 +46,11 @@ def test_every_path_but_the_health_check_requires_the_key(
         raise AssertionError("the body is not read")
 
     headers = [] if authorization is None else [(b"authorization", authorization.encode())]
-    asyncio.run(key_check.EngineKeyCheck(app)({"type": "http", "path": path, "headers": headers}, receive, send))
+    asyncio.run(
+        key_check.EngineKeyCheck(app)(
+            {"type": "http", "path": path, "headers": headers}, receive, send
+        )
+    )
     assert sent[0]["status"] == status
 
 
@@ -79,9 +83,13 @@ def test_slimes_engine_sends_the_key_also_while_it_waits(key: str, engine: HttpS
     module: Any = ModuleType("sglang_engine")
     module.requests = requests
 
-    def _wait_server_healthy(base_url: str, api_key: str | None, is_process_alive: Callable[[], bool]) -> None:
+    def _wait_server_healthy(
+        base_url: str, api_key: str | None, is_process_alive: Callable[[], bool]
+    ) -> None:
         with module.requests.Session() as session:
-            session.get(f"{base_url}/health_generate", headers={"Authorization": f"Bearer {api_key}"})
+            session.get(
+                f"{base_url}/health_generate", headers={"Authorization": f"Bearer {api_key}"}
+            )
         assert is_process_alive()
 
     module._wait_server_healthy = _wait_server_healthy

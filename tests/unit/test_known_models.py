@@ -27,11 +27,17 @@ def test_a_known_network_has_the_parameters_of_its_card(name: str, billions: lis
     assert config is not None
     network = network_of(config)
     assert network is not None
-    assert weights_of(Architecture(**network)).total / 1e9 == pytest.approx(float(billions[0]), rel=0.02)
+    assert weights_of(Architecture(**network)).total / 1e9 == pytest.approx(
+        float(billions[0]), rel=0.02
+    )
 
 
-@pytest.mark.parametrize("name", ["Qwen2.5-0.5B-Instruct", "Qwen2.5-14B-Instruct", "Qwen3-1.7B", "Qwen3-32B"])
-def test_a_common_model_is_planned_without_a_hub(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "name", ["Qwen2.5-0.5B-Instruct", "Qwen2.5-14B-Instruct", "Qwen3-1.7B", "Qwen3-32B"]
+)
+def test_a_common_model_is_planned_without_a_hub(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["model=hf", f"model.path=Qwen/{name}", "backend=skyrl", "hardware=8xb200", "env=sums"]
     words += ["backend.engine.tensor_parallel=2"] * name.endswith("32B")
     assert main(["plan", *words]) == 0
@@ -40,14 +46,34 @@ def test_a_common_model_is_planned_without_a_hub(name: str, capsys: pytest.Captu
         assert part in out
 
 
-def test_variants_are_compared_in_lines_of_80_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["model=qwen3-4b", "env=sums", "hardware=h100x8", "hardware.usd_per_hour=24", "training.num_steps=100"]
+def test_variants_are_compared_in_lines_of_80_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = [
+        "model=qwen3-4b",
+        "env=sums",
+        "hardware=h100x8",
+        "hardware.usd_per_hour=24",
+        "training.num_steps=100",
+    ]
     assert main(["plan", *words, "--compare", "backend=trl,skyrl,slime", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["variant"] for row in rows] == ["backend=trl", "backend=skyrl", "backend=slime"]
     assert len({(row["s/step"], row["GiB"]) for row in rows}) == 3
     assert all(row["fits"] == "yes" and row["hours"] and row["USD"] for row in rows)
-    assert main(["plan", *words, "--compare", "backend=trl,slime", "--compare", "training.group_size=7,8"]) == 0
+    assert (
+        main(
+            [
+                "plan",
+                *words,
+                "--compare",
+                "backend=trl,slime",
+                "--compare",
+                "training.group_size=7,8",
+            ]
+        )
+        == 0
+    )
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split("\t") == ["variant", "fits", "GiB", "s/step", "hours", "USD"]
     assert lines[0].startswith("backend=trl group_size=7\trefused")
@@ -74,9 +100,18 @@ def test_a_directory_with_config_json_alone_is_planned_anywhere_and_not_run(
 ) -> None:
     config = {**(known_config("Qwen/Qwen3-8B") or {}), "architectures": ["Qwen3ForCausalLM"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    words = ["model=hf", f"model.path={tmp_path}", "backend=skyrl", "hardware=h100x8", f"outputs={tmp_path}/out"]
+    words = [
+        "model=hf",
+        f"model.path={tmp_path}",
+        "backend=skyrl",
+        "hardware=h100x8",
+        f"outputs={tmp_path}/out",
+    ]
     assert compose(words).model.architecture is not None
     assert main(["plan", *words]) == 0
     assert "this plan cannot run yet: model.path=" in capsys.readouterr().out
     assert main(["run", *words]) == 2
-    assert "has no weights (*.safetensors); give a whole Hugging Face directory" in capsys.readouterr().err
+    assert (
+        "has no weights (*.safetensors); give a whole Hugging Face directory"
+        in capsys.readouterr().err
+    )

@@ -40,7 +40,12 @@ def test_a_key_of_a_tutorial_is_answered_and_the_answer_plans(
 ) -> None:
     command = key.split(" ", 1) if key.startswith("--") else [key]
     said = _said(command)
-    assert "in xp:" in said or "xp renders" in said or "not beside xp" in said or "passes through" in said, said
+    assert (
+        "in xp:" in said
+        or "xp renders" in said
+        or "not beside xp" in said
+        or "passes through" in said
+    ), said
     for part in answer:
         assert part in said, said
     given = [part for part in answer if "=" in part]
@@ -50,11 +55,18 @@ def test_a_key_of_a_tutorial_is_answered_and_the_answer_plans(
 
 def test_all_keys_that_a_tutorial_is_answered_with_are_keys_of_xp() -> None:
     named = {
-        part.partition("=")[0] for _, answers in TUTORIALS.values() for answer in answers.values() for part in answer
+        part.partition("=")[0]
+        for _, answers in TUTORIALS.values()
+        for answer in answers.values()
+        for part in answer
     }
     of_the_user = {"env.secrets.OPENAI_API_KEY"}
     known = {*GROUPS, *of_the_user, *_fields()}
-    assert [key for key in named if key not in known and not any(path.startswith(f"{key}.") for path in known)] == []
+    assert [
+        key
+        for key in named
+        if key not in known and not any(path.startswith(f"{key}.") for path in known)
+    ] == []
 
 
 def test_a_variable_of_the_scripts_that_is_exported_is_told_of(
@@ -82,7 +94,12 @@ def _native_keys(number: int) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("backend", ["skyrl", "slime", "trl"])
 def test_no_answer_to_a_native_key_is_false(backend: str) -> None:
-    faults = [fault for name, key in _native_keys(40) if name == backend for fault in _false_answer(name, key)]
+    faults = [
+        fault
+        for name, key in _native_keys(40)
+        if name == backend
+        for fault in _false_answer(name, key)
+    ]
     assert faults == []
 
 
@@ -95,7 +112,9 @@ def _false_answer(backend: str, key: str) -> list[str]:
         options_named = re.findall(r"backend=([\w-]+) '", said)
         return [fault for option in options_named for fault in _not_passed(option, backend, key)]
     field = re.match(r"in xp: ([a-z_]+(?:\.[a-z_0-9]+)+)", said)
-    is_true = field is None or any(path == field[1] or path.startswith(f"{field[1]}.") for path in _fields())
+    is_true = field is None or any(
+        path == field[1] or path.startswith(f"{field[1]}.") for path in _fields()
+    )
     return [] if is_true else [f"{key}: {said}: no such field"]
 
 
@@ -127,7 +146,9 @@ def _not_passed(option: str, backend: str, key: str) -> list[str]:
     name, value = key.lstrip("-"), _sample(catalogs()[backend][key])
     spec = compose(["env=whodunit", "hardware=a100x4", f"backend={option}"])
     overrides = {**spec.backend.overrides, name: value}
-    tried = spec.model_copy(update={"backend": spec.backend.model_copy(update={"overrides": overrides})})
+    tried = spec.model_copy(
+        update={"backend": spec.backend.model_copy(update={"overrides": overrides})}
+    )
     return [str(one) for one in spec_refusals(tried)]
 
 

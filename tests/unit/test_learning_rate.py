@@ -14,7 +14,14 @@ def optimizer() -> torch.optim.Optimizer:
 
 
 def test_a_warm_up_of_four_begins_at_a_quarter() -> None:
-    assert [learning_rate_factor("constant", 4, UPDATES, update) for update in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+    assert [learning_rate_factor("constant", 4, UPDATES, update) for update in range(6)] == [
+        0.25,
+        0.5,
+        0.75,
+        1,
+        1,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
@@ -35,10 +42,16 @@ def test_without_a_warm_up_the_rates_are_those_of_transformers(schedule: str) ->
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-@pytest.mark.parametrize(("before", "made"), [(UPDATES, 3), (3, 3), (4, 3)], ids=["same", "at the end", "longer"])
-def test_a_resumed_training_has_the_rates_of_its_new_length(schedule: str, before: int, made: int) -> None:
+@pytest.mark.parametrize(
+    ("before", "made"), [(UPDATES, 3), (3, 3), (4, 3)], ids=["same", "at the end", "longer"]
+)
+def test_a_resumed_training_has_the_rates_of_its_new_length(
+    schedule: str, before: int, made: int
+) -> None:
     """A checkpoint holds the rate of the next update, which is 0 at the old end."""
-    first, second = (make_scheduler(schedule, optimizer(), 2, number, 0.0) for number in (before, UPDATES))
+    first, second = (
+        make_scheduler(schedule, optimizer(), 2, number, 0.0) for number in (before, UPDATES)
+    )
     for _ in range(made):
         first.optimizer.step(), first.step()
     second.optimizer.load_state_dict(first.optimizer.state_dict())

@@ -58,7 +58,9 @@ def told(backend: str, config: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("backend", list(WHODUNIT))
-@pytest.mark.parametrize(("tasks", "prompts", "steps"), [(50, 16, 9), (100, 16, 18), (100, 32, 9), (63, 32, 3)])
+@pytest.mark.parametrize(
+    ("tasks", "prompts", "steps"), [(50, 16, 9), (100, 16, 18), (100, 32, 9), (63, 32, 3)]
+)
 def test_three_epochs_are_the_public_runs_steps_on_every_backend(
     backend: str, tasks: int, prompts: int, steps: int
 ) -> None:
@@ -80,13 +82,18 @@ def test_given_steps_are_told_once_and_do_not_depend_on_the_tasks(backend: str) 
 
 def test_updates_of_trl_count_every_pass_of_an_epochs_steps() -> None:
     config = config_of(
-        "trl", "training.updates_per_step=2", "training.passes_per_step=2", "training.micro_batch_size=2"
+        "trl",
+        "training.updates_per_step=2",
+        "training.passes_per_step=2",
+        "training.micro_batch_size=2",
     )
     assert told("trl", config.with_steps(9)) == [36]
 
 
 def epochs(number: int) -> Training:
-    return run_spec(training__num_steps=None, training__epochs=number, training__prompts_per_step=16).training
+    return run_spec(
+        training__num_steps=None, training__epochs=number, training__prompts_per_step=16
+    ).training
 
 
 def test_fewer_tasks_than_a_step_takes_are_refused(tmp_path: Path) -> None:
@@ -103,22 +110,29 @@ def test_an_unknown_number_of_tasks_is_open_until_prepared(
     tmp_path: Path,
 ) -> None:
     spec = compose([*WHODUNIT["skyrl"], "env.train.num_tasks=null", f"outputs={tmp_path}"])
-    assert training_line(spec).startswith("the run: steps: 3 epochs of the task set, known after prepare")
+    assert training_line(spec).startswith(
+        "the run: steps: 3 epochs of the task set, known after prepare"
+    )
     cache(spec, train=100, held_out=50)
-    assert training_line(spec).startswith("the run: 18 steps (3 epochs of 100 tasks) = 1,152 episodes")
+    assert training_line(spec).startswith(
+        "the run: 18 steps (3 epochs of 100 tasks) = 1,152 episodes"
+    )
 
 
 def test_a_warm_up_longer_than_slimes_epochs_is_refused() -> None:
     config = config_of("slime", "training.warmup_updates=10", "env.train.num_tasks=null")
     check_warm_up(config.with_steps(10))
-    with pytest.raises(XpError, match="Megatron refuses a warm-up that is longer than the run of 9"):
+    with pytest.raises(
+        XpError, match="Megatron refuses a warm-up that is longer than the run of 9"
+    ):
         check_warm_up(config.with_steps(9))
 
 
 def test_a_warm_up_as_long_as_skyrls_megatron_is_refused() -> None:
     warm_up = SimpleNamespace(optimizer_config=SimpleNamespace(num_warmup_steps=10))
     megatron, fsdp = (
-        SimpleNamespace(trainer=SimpleNamespace(strategy=name, policy=warm_up)) for name in ("megatron", "fsdp")
+        SimpleNamespace(trainer=SimpleNamespace(strategy=name, policy=warm_up))
+        for name in ("megatron", "fsdp")
     )
     check_skyrls_warm_up(megatron, 11)
     check_skyrls_warm_up(fsdp, 10)
@@ -131,7 +145,9 @@ def test_the_record_holds_epochs_and_steps(tmp_path: Path) -> None:
     stage = run / "attempt_1" / "train"
     stage.mkdir(parents=True)
     settle(epochs(3), 100, stage)
-    attempt = AttemptRecord(1, RunStatus.RUNNING, now(), None, Provenance("", "", None, None, {}), ())
+    attempt = AttemptRecord(
+        1, RunStatus.RUNNING, now(), None, Provenance("", "", None, None, {}), ()
+    )
     write_record(run, RunRecord("r", RunStatus.RUNNING, (), (attempt,)))
     record = read_record(run)
     assert record.attempts[0].training == SettledLength(18, 100, 3)
@@ -143,7 +159,9 @@ def test_fewer_epochs_than_a_resumed_runs_steps_are_refused(tmp_path: Path) -> N
     stage = tmp_path / "attempt_2" / "train"
     stage.mkdir(parents=True)
     assert settle(epochs(3), 100, stage) == 18
-    with pytest.raises(XpError, match=r"training\.epochs=2: these are 12 steps, and 18 are made already"):
+    with pytest.raises(
+        XpError, match=r"training\.epochs=2: these are 12 steps, and 18 are made already"
+    ):
         settle(epochs(2), 100, stage)
 
 
@@ -158,11 +176,17 @@ def test_a_users_file_replaces_the_default_of_an_option(tmp_path: Path) -> None:
 
 
 def test_both_set_in_one_place_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(XpError, match=r"^training: num_steps and epochs exclude each other: set one of them"):
+    with pytest.raises(
+        XpError, match=r"^training: num_steps and epochs exclude each other: set one of them"
+    ):
         compose(["training.epochs=2", "training.num_steps=3"])
     (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes/mine.yaml").write_text("# @package _global_\ntraining:\n  epochs: 5\n  num_steps: 5\n")
-    with pytest.raises(XpError, match=r"mine\.yaml:3:3: training: num_steps and epochs exclude each other"):
+    (tmp_path / "recipes/mine.yaml").write_text(
+        "# @package _global_\ntraining:\n  epochs: 5\n  num_steps: 5\n"
+    )
+    with pytest.raises(
+        XpError, match=r"mine\.yaml:3:3: training: num_steps and epochs exclude each other"
+    ):
         compose(["recipes=mine"], [tmp_path])
 
 
@@ -190,24 +214,33 @@ def test_a_resume_with_fewer_epochs_than_made_is_refused(before: str, tmp_path: 
     stage.mkdir(parents=True)
     spec = compose(["recipes=whodunit-skyrl", "training.prompts_per_step=16", before])
     settle(spec.training, 50, stage)
-    attempt = AttemptRecord(1, RunStatus.SUCCEEDED, now(), now(), Provenance("", "", None, None, {}), ())
+    attempt = AttemptRecord(
+        1, RunStatus.SUCCEEDED, now(), now(), Provenance("", "", None, None, {}), ()
+    )
     write_record(run, RunRecord("r", RunStatus.SUCCEEDED, (), (attempt,)))
     (run / "spec.yaml").write_text(to_yaml(spec))
     (run / "metrics.jsonl").write_text('{"stage": "train", "step": 9}\n')
     files = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     where = f"outputs={tmp_path}"
     with pytest.raises(
-        XpError, match=r"^training\.epochs=2 \(6 steps of 50 tasks\): r has made 9 steps; give 3 or more"
+        XpError,
+        match=r"^training\.epochs=2 \(6 steps of 50 tasks\): r has made 9 steps; give 3 or more",
     ):
         spec_to_resume("r", [where, "training.epochs=2"])
     assert length_of(spec_to_resume("r", [where, "training.epochs=3"]).spec) == (None, 3)
-    with pytest.raises(XpError, match=r"^training\.num_steps=8: r has made 9 steps; give 9 or more"):
+    with pytest.raises(
+        XpError, match=r"^training\.num_steps=8: r has made 9 steps; give 9 or more"
+    ):
         spec_to_resume("r", [where, "training.num_steps=8"])
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == files
 
 
 def test_a_warm_up_that_does_not_end_is_told() -> None:
-    spec = compose(["training.num_steps=4", "training.warmup_updates=5", "training.learning_rate=0.001"])
+    spec = compose(
+        ["training.num_steps=4", "training.warmup_updates=5", "training.learning_rate=0.001"]
+    )
     said = "4 updates at learning rate 0.001, which the warm-up of 5 updates does not reach"
     assert training_line(spec).endswith(said)
-    assert "warm-up" not in training_line(compose(["training.num_steps=5", "training.warmup_updates=5"]))
+    assert "warm-up" not in training_line(
+        compose(["training.num_steps=5", "training.warmup_updates=5"])
+    )

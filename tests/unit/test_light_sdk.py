@@ -9,7 +9,9 @@ from xp.envs.light_sdk import VENDORS, import_openreward
 
 
 def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_the_vendors_clients_are_imported_when_they_are_used_and_not_before() -> None:

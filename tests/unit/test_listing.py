@@ -43,9 +43,14 @@ def xp(outputs: Path, *words: str) -> int:
     return main(["runs", *words, f"outputs={outputs}"])
 
 
-def test_tags_and_the_note_are_in_the_runs_own_directory(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tags_and_the_note_are_in_the_runs_own_directory(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert xp(outputs, "tag", "*", "good-baseline", "paper") == ExitCode.OK
-    assert xp(outputs, "tag", "good", "paper", "--remove", "--note", "the run of table 2") == ExitCode.OK
+    assert (
+        xp(outputs, "tag", "good", "paper", "--remove", "--note", "the run of table 2")
+        == ExitCode.OK
+    )
     capsys.readouterr()
     assert xp(outputs, "tag", "good", "--remove", "absent") == ExitCode.CONFIG
     assert "has no tag 'absent'; its tags: good-baseline" in capsys.readouterr().err
@@ -79,7 +84,9 @@ def test_a_tag_that_cannot_be_filtered_by_is_refused(
     assert not (outputs / "runs/good/notes.json").exists()
 
 
-def test_notes_that_xp_did_not_write_hide_no_run(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_that_xp_did_not_write_hide_no_run(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (outputs / "runs/good/notes.json").write_text('{"tags": "x"}')
     assert xp(outputs, "list", "good") == ExitCode.OK
     assert "0.500" in (said := capsys.readouterr().out)
@@ -105,11 +112,15 @@ def test_words_filter_by_keys_tags_and_text(outputs: Path) -> None:
     assert {words: sorted(listing.data(60, 0, words)["names"]) for words in expected} == expected
 
 
-def test_the_list_of_runs_takes_the_same_words(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_runs_takes_the_same_words(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     xp(outputs, "tag", "flat", "lr")
     capsys.readouterr()
     assert xp(outputs, "list", "tag=lr", "--json") == ExitCode.OK
-    assert [(row["run"], row["tags"]) for row in json.loads(capsys.readouterr().out)] == [("flat", "lr")]
+    assert [(row["run"], row["tags"]) for row in json.loads(capsys.readouterr().out)] == [
+        ("flat", "lr")
+    ]
     xp(outputs, "list", "seed=7")
     assert "match seed=7" in capsys.readouterr().out
 
@@ -121,7 +132,11 @@ def test_rows_have_verdicts_with_the_trajectories_where_these_decide(outputs: Pa
     broken = [type(one)(**{**vars(one), "tool_calls": calls}) for one in broken]
     write_episodes(outputs / "runs/flat/attempt_1/train/trajectories/train.jsonl", broken)
     rows = {row["name"]: row for row in Listing(outputs).data(60)["rows"]}
-    assert {name: row["verdict"] for name, row in rows.items()} == {"good": "learned", "flat": "broken", "mine": None}
+    assert {name: row["verdict"] for name, row in rows.items()} == {
+        "good": "learned",
+        "flat": "broken",
+        "mine": None,
+    }
     assert [round(one, 2) for one in rows["good"]["after"]] == [0.5, 0.26, 0.74]
     assert [round(one, 3) for one in rows["mine"]["after"]] == [0.4, 0.165, 0.635]
     assert rows["good"]["curve"] == [0.0, 0.25, 0.5, 0.75]
@@ -137,7 +152,9 @@ def test_only_rows_that_changed_are_sent_again_and_lost_ones_go(outputs: Path) -
     assert listing.data(60, whole["version"])["rows"] == []
     xp(outputs, "tag", "good", "new")
     changed = listing.data(60, whole["version"])
-    assert [(row["name"], row["tags"], row["verdict"]) for row in changed["rows"]] == [("good", ["new"], "learned")]
+    assert [(row["name"], row["tags"], row["verdict"]) for row in changed["rows"]] == [
+        ("good", ["new"], "learned")
+    ]
     shutil.rmtree(outputs / "runs/flat")
     (outputs / "runs/good/run.json").write_text("{}")
     after = listing.data(60, changed["version"])
@@ -145,14 +162,26 @@ def test_only_rows_that_changed_are_sent_again_and_lost_ones_go(outputs: Path) -
     assert [(row["name"], row["status"]) for row in after["rows"]] == [("good", "unreadable")]
 
 
-def test_a_live_run_has_its_step_and_time_left_and_a_point_of_a_sweep_what_differs(outputs: Path) -> None:
+def test_a_live_run_has_its_step_and_time_left_and_a_point_of_a_sweep_what_differs(
+    outputs: Path,
+) -> None:
     run, now = outputs / "runs/good", time.time()
     record = read_record(run)
-    going = replace(record.attempts[-1], status=RunStatus.RUNNING, supervisor=None, training=SettledLength(9, 8, None))
+    going = replace(
+        record.attempts[-1],
+        status=RunStatus.RUNNING,
+        supervisor=None,
+        training=SettledLength(9, 8, None),
+    )
     # Without a directory of its own the copy is this user's.
-    write_record(run, replace(record, status=RunStatus.RUNNING, attempts=(going,), user="", directory=""))
+    write_record(
+        run, replace(record, status=RunStatus.RUNNING, attempts=(going,), user="", directory="")
+    )
     # The fourth of nine steps of 2 s has just ended.
-    lines = [json.loads(line) | {"time": now} for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) | {"time": now}
+        for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     write_sweep(outputs, ["seed=1,2"], ["good", "flat"])
     data = Listing(outputs).data(60)

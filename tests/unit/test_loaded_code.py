@@ -31,7 +31,11 @@ def go():
 def record(code: Path, file: Path) -> None:
     """Loads a module that loads another one, in a process whose record is the file."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    environ = {**os.environ, "PYTHONPATH": f"{code}:{Path(__file__).parents[2]}", VARIABLE: str(file)}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": f"{code}:{Path(__file__).parents[2]}",
+        VARIABLE: str(file),
+    }
     program = "from xp.lib.load import load_object; load_object('mine:go')()"
     subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=60)
 
@@ -65,7 +69,9 @@ def test_a_resume_is_refused_when_such_a_module_changed(code: Path, tmp_path: Pa
         check_resumed(run, now)
 
 
-def test_an_evaluation_is_played_again_when_such_a_module_changed(code: Path, tmp_path: Path) -> None:
+def test_an_evaluation_is_played_again_when_such_a_module_changed(
+    code: Path, tmp_path: Path
+) -> None:
     requested = EvaluationIdentity("e", {"name": "m"}, None, "t", "r", {})
     place = place_of(tmp_path, requested, again=False)
     record(code, place / FILE)
@@ -77,7 +83,9 @@ def test_an_evaluation_is_played_again_when_such_a_module_changed(code: Path, tm
     assert place_of(tmp_path, requested, again=False) == place
 
 
-def test_loaded_modules_are_looked_at_once_for_each_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_modules_are_looked_at_once_for_each_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked: list[ModuleSpec | None] = []
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     monkeypatch.setattr(loaded_code, "users_place", looked.append)

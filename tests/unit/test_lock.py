@@ -31,7 +31,9 @@ class Lock:
 
 
 def lock_of(name: str, extras: str) -> Lock:
-    return Lock((ROOT / "requirements" / name).read_text().replace("\\\n", " ").splitlines(), words(extras))
+    return Lock(
+        (ROOT / "requirements" / name).read_text().replace("\\\n", " ").splitlines(), words(extras)
+    )
 
 
 def words(variable: str) -> list[str]:
@@ -44,7 +46,9 @@ def words(variable: str) -> list[str]:
 def pins_of(lock: Lock) -> dict[str, str]:
     """Package -> version, on this machine."""
     parts = [Requirement(line.partition(" --hash")[0]) for line in lock.lines]
-    return {canonicalize_name(part.name): str(part.specifier)[2:] for part in parts if here(part.marker)}
+    return {
+        canonicalize_name(part.name): str(part.specifier)[2:] for part in parts if here(part.marker)
+    }
 
 
 def here(marker: Marker | None) -> bool:
@@ -63,16 +67,27 @@ def pins(lock: Lock) -> dict[str, str]:
 
 def asked(extras: Iterable[str]) -> Iterator[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    todo = [*project["dependencies"], *(text for extra in extras for text in project["optional-dependencies"][extra])]
+    todo = [
+        *project["dependencies"],
+        *(text for extra in extras for text in project["optional-dependencies"][extra]),
+    ]
     for part in map(Requirement, todo):
         if part.name == project["name"]:
-            todo += [text for extra in part.extras for text in project["optional-dependencies"][extra]]
+            todo += [
+                text for extra in part.extras for text in project["optional-dependencies"][extra]
+            ]
         elif here(part.marker) and part.name != "torch":
             yield part
 
 
-def test_every_requirement_is_pinned_to_a_version_it_allows(lock: Lock, pins: dict[str, str]) -> None:
-    stale = [str(part) for part in asked(lock.extras) if pins.get(canonicalize_name(part.name)) not in part.specifier]
+def test_every_requirement_is_pinned_to_a_version_it_allows(
+    lock: Lock, pins: dict[str, str]
+) -> None:
+    stale = [
+        str(part)
+        for part in asked(lock.extras)
+        if pins.get(canonicalize_name(part.name)) not in part.specifier
+    ]
     assert not stale, "make lock, and commit requirements/"
 
 
@@ -84,7 +99,9 @@ def test_what_the_pinned_packages_need_is_pinned_too(pins: dict[str, str]) -> No
             needs = [Requirement(text) for text in requires(name) or ()]
         except PackageNotFoundError:
             continue  # of another version of Python, or installed before the lock named it
-        missing |= {canonicalize_name(part.name) for part in needs if here(part.marker)} - pins.keys()
+        missing |= {
+            canonicalize_name(part.name) for part in needs if here(part.marker)
+        } - pins.keys()
     assert missing <= {*words("TORCHS"), "setuptools"}
 
 
@@ -92,7 +109,10 @@ def test_what_the_pinned_packages_need_is_pinned_too(pins: dict[str, str]) -> No
 def test_a_trainers_environment_is_what_requirements_and_makefile_ask(trainer: str) -> None:
     lock = lock_of(f"{trainer}.lock", f"{trainer.upper()}_ALONE")
     found = pins_of(lock)
-    texts = [line.partition("#")[0].strip() for line in (ROOT / f"requirements/{trainer}.txt").read_text().splitlines()]
+    texts = [
+        line.partition("#")[0].strip()
+        for line in (ROOT / f"requirements/{trainer}.txt").read_text().splitlines()
+    ]
     needs = [Requirement(text) for text in [*filter(None, texts), *lock.extras]]
     stale = [
         str(part)
@@ -101,7 +121,9 @@ def test_a_trainers_environment_is_what_requirements_and_makefile_ask(trainer: s
     ]
     assert not stale, "make lock, and commit the locks"
     names = [line.partition("==")[0] for line in lock.lines]
-    assert len(names) == len(set(names)), "a package that stands alone is a dependency of another one"
+    assert len(names) == len(set(names)), (
+        "a package that stands alone is a dependency of another one"
+    )
 
 
 def test_skyrls_wheels_are_the_versions_that_the_makefile_and_the_gpu_lock_name() -> None:
@@ -115,7 +137,9 @@ def test_every_line_is_a_version_with_hashes_and_names_no_address(name: str) -> 
     lines = lock_of(name, "EXTRAS").lines
     assert lines
     for line in lines:
-        assert re.match(r"[a-z0-9][a-z0-9._-]*==[^ ;]+ (; .+? )?\s*--hash=sha256:[0-9a-f]{64}", line), line[:80]
+        assert re.match(
+            r"[a-z0-9][a-z0-9._-]*==[^ ;]+ (; .+? )?\s*--hash=sha256:[0-9a-f]{64}", line
+        ), line[:80]
         assert "://" not in line
         assert " @ " not in line
 
@@ -129,7 +153,19 @@ def test_torch_is_left_to_the_build_the_machine_wants(lock: Lock) -> None:
 def test_the_demo_has_the_same_versions_as_everything_else_and_no_tools() -> None:
     demo, whole = lock_of("demo.lock", "DEMO_EXTRAS"), lock_of("all.lock", "EXTRAS")
     # A package that is needed for one reason more may have another marker.
-    pins = [{re.sub(r" ;.*?(?= --hash)", "", line) for line in lock.lines} for lock in (demo, whole)]
+    pins = [
+        {re.sub(r" ;.*?(?= --hash)", "", line) for line in lock.lines} for lock in (demo, whole)
+    ]
     assert pins[0] < pins[1]
     names = {line.partition("==")[0] for line in demo.lines}
-    assert not names & {"pytest", "mypy", "ruff", "wandb", "ray", "modal", "optuna", "gradio", "tensorboard"}
+    assert not names & {
+        "pytest",
+        "mypy",
+        "ruff",
+        "wandb",
+        "ray",
+        "modal",
+        "optuna",
+        "gradio",
+        "tensorboard",
+    }

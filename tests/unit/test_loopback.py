@@ -36,7 +36,9 @@ def test_nothing_listens_off_loopback_in_a_process_and_in_those_it_spawns(tmp_pa
     (tmp_path / "program.py").write_text(PROGRAM)
     environ = {**os.environ, "PYTHONPATH": os.getcwd()}
     command = [sys.executable, str(tmp_path / "program.py")]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     addresses = done.stdout.split()
     assert len(addresses) >= 2
@@ -53,7 +55,9 @@ print(json.dumps(dict(os.environ)))
 
 def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
     """Environment of a cluster that is started by a process with these variables."""
-    done = subprocess.run([sys.executable, "-c", CLUSTER], env=environ, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CLUSTER], env=environ, capture_output=True, text=True, check=True
+    )
     return dict(json.loads(done.stdout))
 
 

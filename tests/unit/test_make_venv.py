@@ -21,7 +21,9 @@ class Commands:
         self.failing: set[str] = set()
         self.ran: list[list[str]] = []
 
-    def __call__(self, command: list[Any], check: bool = False, **_: Any) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, command: list[Any], check: bool = False, **_: Any
+    ) -> subprocess.CompletedProcess[str]:
         self.ran.append([str(word) for word in command])
         code = int(self.ran[-1][0] in self.failing)
         if check and code:
@@ -73,7 +75,9 @@ def test_where_uv_fails_pip_installs_the_lock_by_its_hashes(commands: Commands) 
     assert {"--no-deps", "--require-hashes"} <= set(commands.ran[-1])
 
 
-def test_without_uv_the_locks_uv_is_installed_with_hashes(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_uv_the_locks_uv_is_installed_with_hashes(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(make_venv.shutil, "which", lambda _: None)
     locks: list[str] = []
 

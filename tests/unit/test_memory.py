@@ -78,7 +78,11 @@ def test_what_saves_memory_saves_it(base: tuple[str, ...], less: str) -> None:
 
 
 LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
-PLAIN = ("training.gradient_checkpointing=false", "model.dtype=float32", "backend.parallel.strategy=ddp")
+PLAIN = (
+    "training.gradient_checkpointing=false",
+    "model.dtype=float32",
+    "backend.parallel.strategy=ddp",
+)
 TOKENS = 4 * (2048 + 8192)
 """Tokens of a micro-batch whose four episodes are at their limits."""
 # Parameters, those of a layer, layers, hidden size, queries' and keys' widths, feed-forward, vocabulary: as published.
@@ -92,12 +96,22 @@ ADAPTERS = 8 * 36 * (2 * (2560 + 4096) + 2 * (2560 + 1024) + 3 * (2560 + 9728))
     [
         (SKYRL, QWEN_3B, 4, 2, {"weights": 4, "gradients": 4, "optimizer": 8}),
         (TRL, QWEN_4B, 2, 2, {"weights": 4, "gradients": 4, "optimizer": 8, "reference": 2}),
-        ((*TRL, *PLAIN), QWEN_4B, 1, 4, {"weights": 4, "gradients": 4, "optimizer": 8, "reference": 2}),
+        (
+            (*TRL, *PLAIN),
+            QWEN_4B,
+            1,
+            4,
+            {"weights": 4, "gradients": 4, "optimizer": 8, "reference": 2},
+        ),
         ((*TRL, LORA), QWEN_4B, 2, 2, {"weights": 2}),
     ],
 )
 def test_each_part_of_a_training_is_the_sources_formula(
-    overrides: tuple[str, ...], model: tuple[int, ...], ways: int, width: int, expected: dict[str, int]
+    overrides: tuple[str, ...],
+    model: tuple[int, ...],
+    ways: int,
+    width: int,
+    expected: dict[str, int],
 ) -> None:
     total, layer, layers, hidden, heads, kv, inner, vocabulary = model
     found = dict(estimate(compose(overrides)).training)
@@ -108,13 +122,19 @@ def test_each_part_of_a_training_is_the_sources_formula(
     assert found.pop("logits") == pytest.approx(logits)
     one_layer = TOKENS * (17 * hidden + width * (5 * heads + 2 * kv + 4 * inner))
     is_kept = PLAIN[0] in overrides
-    kept = layers * one_layer if is_kept else layers * width * TOKENS * hidden + max(0, one_layer - logits)
+    kept = (
+        layers * one_layer
+        if is_kept
+        else layers * width * TOKENS * hidden + max(0, one_layer - logits)
+    )
     assert found.pop("activations") == pytest.approx(kept)
     if ways > 1:
         assert found.pop("gathered layers") == 2 * width * layer
     adapters = {"weights": 4, "gradients": 4, "optimizer": 8} if LORA in overrides else {}
     assert adapters or found.pop("head's gradient") == 4 * (vocabulary * hidden + hidden)
-    parts = {name: expected.get(name, 0) * total + adapters.get(name, 0) * ADAPTERS for name in found}
+    parts = {
+        name: expected.get(name, 0) * total + adapters.get(name, 0) * ADAPTERS for name in found
+    }
     assert found == pytest.approx({name: size / ways for name, size in parts.items()})
 
 
@@ -124,7 +144,9 @@ def test_a_whole_copy_under_autocast_has_its_weights_twice_and_passes_on_float32
         found = estimate(compose([*TRL, "hardware=a100x1", *more])).training
         one_layer = 21 * hidden + 2 * (5 * heads + 2 * kv + 4 * inner)
         assert found["cast weights"] == 2 * total
-        assert found["activations"] == pytest.approx(TOKENS * (kept + one_layer * (1 if kept else layers)))
+        assert found["activations"] == pytest.approx(
+            TOKENS * (kept + one_layer * (1 if kept else layers))
+        )
 
 
 def test_megatrons_layers_keep_less() -> None:
@@ -138,7 +160,9 @@ def test_megatrons_layers_keep_less() -> None:
 
 def test_megatron_spreads_the_optimizer_over_all_copies() -> None:
     dense, experts = 622_331_904 + 48 * 19_140_864, 48 * 603_979_776
-    found = estimate(compose([*SLIME, "backend.parallel.tensor=2", "backend.parallel.expert=4"])).training
+    found = estimate(
+        compose([*SLIME, "backend.parallel.tensor=2", "backend.parallel.expert=4"])
+    ).training
     # Each rank has whole routers and norms.
     dense = (dense + 48 * (128 * 2048 + 2 * 2048 + 2 * 128)) / 2
     held = dense + experts / 4
@@ -173,14 +197,18 @@ def test_each_part_of_a_generation_is_what_stays_beside_the_engine(
 
 
 def test_an_engine_has_the_room_that_its_weights_leave() -> None:
-    one, two = (estimate(compose([*SKYRL, f"backend.engine.tensor_parallel={size}"])) for size in (1, 2))
+    one, two = (
+        estimate(compose([*SKYRL, f"backend.engine.tensor_parallel={size}"])) for size in (1, 2)
+    )
     # 36 layers x 2 key-value heads x 128 x (key and value) x 2 bytes = 36,864 bytes a token.
     assert one.kv_episode == two.kv_episode == 36_864 * 10240
     assert one.kv_room == 40 * 2**30 - 2 * 3_085_938_688 - 2e9
     assert two.kv_room == 2 * (40 * 2**30 - 3_085_938_688 - 2e9)
     assert (one.engine_tensor, one.episodes_per_engine, one.episodes_at_once) == (1, 16, 16)
     assert (two.engine_tensor, two.episodes_per_engine, two.episodes_at_once) == (2, 32, 32)
-    assert estimate(compose(TRL)).episodes_at_once == int((40 * 2**30 - 2 * 4_022_468_096 - 2e9) / (147_456 * 10240))
+    assert estimate(compose(TRL)).episodes_at_once == int(
+        (40 * 2**30 - 2 * 4_022_468_096 - 2e9) / (147_456 * 10240)
+    )
     assert estimate(compose([*TRL, "backend.engine.max_sequences=3"])).episodes_at_once == 3
 
 
@@ -189,11 +217,15 @@ def test_an_engine_must_hold_one_whole_episode() -> None:
     tight = replace(found, kv_room=found.kv_episode - 1)
     assert headroom(tight, 1e12) == -1
     assert headroom(replace(tight, generation={}), 1e12) == 1e12 - found.training_peak
-    assert headroom(replace(found, kv_room=1e13), 50e9) == min(50e9 - found.training_peak, 50e9 - found.generation_peak)
+    assert headroom(replace(found, kv_room=1e13), 50e9) == min(
+        50e9 - found.training_peak, 50e9 - found.generation_peak
+    )
 
 
 def test_slime_splits_the_experts_that_it_does_not_spread() -> None:
-    split, spread = (estimate(compose([*SLIME, f"backend.parallel.expert={n}"])).training for n in (1, 8))
+    split, spread = (
+        estimate(compose([*SLIME, f"backend.parallel.expert={n}"])).training for n in (1, 8)
+    )
     assert split["weights"] == pytest.approx(2 * 30_532_122_624 / 4, rel=2e-3)
     assert spread["weights"] < split["weights"]
 
@@ -238,7 +270,9 @@ def test_a_plan_shows_both_cases_with_their_parts() -> None:
     ]
     ddp = memory_lines(compose([*TRL, "backend.parallel.strategy=ddp"]))
     lora = "'model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}'"
-    assert ddp[2].endswith("reference 7.5, activations 17.7 to 20.8, fragmentation 8.0 to 8.3, overhead 2.8")
+    assert ddp[2].endswith(
+        "reference 7.5, activations 17.7 to 20.8, fragmentation 8.0 to 8.3, overhead 2.8"
+    )
     assert ddp[-1] == (
         "  would not fit by 24.8 GiB as expected; cheapest: backend.parallel.strategy=fsdp2 (11.0 GiB to spare), or"
         f" {lora} (29.0 GiB to spare)"
@@ -256,11 +290,15 @@ def test_a_run_without_accelerators_says_nothing() -> None:
 
 def test_skyrls_critic_takes_turns_and_leaves_its_optimizer_where_told() -> None:
     stays = (*SKYRL, "backend.parallel.offload_optimizer=false")
-    with_critic, without = (estimate(compose([*stays, f"algorithm={name}"])) for name in ("ppo", "grpo"))
+    with_critic, without = (
+        estimate(compose([*stays, f"algorithm={name}"])) for name in ("ppo", "grpo")
+    )
     adam = 8 * 3_085_938_688 / 4
     assert with_critic.training_peak - without.training_peak == pytest.approx(1.085 * adam)
     assert with_critic.generation_peak - without.generation_peak == pytest.approx(adam)
-    assert estimate(compose([*SKYRL, "algorithm=ppo"])) == estimate(compose([*SKYRL, "algorithm=grpo"]))
+    assert estimate(compose([*SKYRL, "algorithm=ppo"])) == estimate(
+        compose([*SKYRL, "algorithm=grpo"])
+    )
 
 
 GSM8K = ("recipes=gsm8k-skyrl", "training.micro_batch_size=64")
@@ -272,13 +310,20 @@ def test_the_newest_lengths_of_the_newest_run_are_the_expected_ones(
     monkeypatch.setattr("xp.planning.memory.lengths.MAX_EPISODES", 3)
     spec = compose(GSM8K)
     for age, (name, attempt, sizes) in enumerate(
-        (("earlier", 2, (999, 80, 180, 280)), ("earlier", 1, (700, 800)), ("first", 1, (1, 2, 3, 4)))
+        (
+            ("earlier", 2, (999, 80, 180, 280)),
+            ("earlier", 1, (700, 800)),
+            ("first", 1, (1, 2, 3, 4)),
+        )
     ):
         run = tmp_path / "runs" / name
         file = run / f"attempt_{attempt}/train/trajectories/step_0.jsonl"
         file.parent.mkdir(parents=True)
         (run / "spec.yaml").write_text(to_yaml(spec))
-        lines = [json.dumps({"tokens": {"prompt": 100, "generated": size, "observed": 20}}) for size in sizes]
+        lines = [
+            json.dumps({"tokens": {"prompt": 100, "generated": size, "observed": 20}})
+            for size in sizes
+        ]
         file.write_text("\n".join([*lines, "{", '{"tokens": null}']))
         for changed in (file, run / "spec.yaml"):
             os.utime(changed, (1000 - age, 1000 - age))
@@ -287,7 +332,9 @@ def test_the_newest_lengths_of_the_newest_run_are_the_expected_ones(
     assert (found.lengths.mean, found.lengths.longest) == (300, 400)
     # 64 of 300 in the mean, and twice the spread of their sum.
     assert found.expected.tokens == pytest.approx(64 * 300 + 2 * 8 * found.lengths.deviation)
-    other = compose([*GSM8K, "training.max_response_tokens=512", "training.max_tokens_per_turn=512"])
+    other = compose(
+        [*GSM8K, "training.max_response_tokens=512", "training.max_tokens_per_turn=512"]
+    )
     assert "assumed" in fit(other, tmp_path).lengths.source
 
 
@@ -332,7 +379,11 @@ ASLEEP = "sleeping engine"
     ("overrides", "logit", "without"),
     [
         (TRL, 0.0, {"reference"}),
-        ((*SKYRL, "algorithm=ppo", "backend.parallel.offload_optimizer=false"), 4.0, {"critic's optimizer", ASLEEP}),
+        (
+            (*SKYRL, "algorithm=ppo", "backend.parallel.offload_optimizer=false"),
+            4.0,
+            {"critic's optimizer", ASLEEP},
+        ),
         ((*SLIME, "training.max_tokens_per_micro_batch=null"), 12.0 / 4, {ASLEEP}),
     ],
 )
@@ -347,23 +398,41 @@ def test_a_fine_tuning_is_counted_with_its_own_batch_and_no_other_model(
     assert (own.generation, training.training.keys() - own.training.keys()) == ({}, without)
     assert own.training["logits"] == pytest.approx(logit * own.tokens * shape.vocab_size)
     assert own.training["activations"] == pytest.approx(training.training["activations"] / 2)
-    assert {own.training[name] - training.training[name] for name in own.training if name not in BY_LENGTH} == {0}
-    packed = estimate(fine_tuning(compose([*overrides, TALK, "sft.max_tokens_per_micro_batch=16384"])))
+    assert {
+        own.training[name] - training.training[name]
+        for name in own.training
+        if name not in BY_LENGTH
+    } == {0}
+    packed = estimate(
+        fine_tuning(compose([*overrides, TALK, "sft.max_tokens_per_micro_batch=16384"]))
+    )
     assert packed.tokens == 16384
 
 
 def test_a_fine_tuning_has_all_accelerators() -> None:
     separate = (*SKYRL, "backend.engine.placement=separate", "backend.engine.accelerators=2", TALK)
-    weights, of_two = (estimate(one).training["weights"] for one in (fine_tuning(compose(separate)), compose(separate)))
+    weights, of_two = (
+        estimate(one).training["weights"]
+        for one in (fine_tuning(compose(separate)), compose(separate))
+    )
     assert weights == of_two / 2
 
 
 def test_a_fine_tuning_alone_is_refused_by_its_own_memory(tmp_path: Path) -> None:
     (tmp_path / "talk.jsonl").touch()
-    talk = ("model=qwen2.5-7b-instruct", "backend=trl", "env=whodunit", f"sft.data={tmp_path}/talk.jsonl")
+    talk = (
+        "model=qwen2.5-7b-instruct",
+        "backend=trl",
+        "env=whodunit",
+        f"sft.data={tmp_path}/talk.jsonl",
+    )
     sizes = (f"outputs={tmp_path}", "sft.batch_size=32")
     # Of each of two cards, 16 bytes for each of 7.6 B parameters and the head take 62 GiB, the reference 7 GiB more.
-    cards = ("hardware=a100x2", "hardware.accelerator_memory_gb=66", "backend.parallel.strategy=fsdp2")
+    cards = (
+        "hardware=a100x2",
+        "hardware.accelerator_memory_gb=66",
+        "backend.parallel.strategy=fsdp2",
+    )
     fits = compose([*talk, *sizes, *cards, "training.kl_coef=0.1"])
     with pytest.raises(XpError, match="training: weights, gradients and optimizer exceed"):
         build_plan(fits, "r")
@@ -379,26 +448,41 @@ def test_the_ways_out_of_a_fine_tuning_are_its_own_keys() -> None:
     assert tuning.verdict is MemoryVerdict.UNLIKELY
     for lever in tuning.levers:
         changes = [f"{key}={_override(value)}" for key, value in lever.changes.items()]
-        changed = fine_tuning(compose([*SKYRL, TALK, "sft.micro_batch_size=64", "sft.batch_size=256", *changes]))
-        assert headroom(estimate(changed, tuning.lengths), tuning.capacity) == pytest.approx(lever.headroom)
+        changed = fine_tuning(
+            compose([*SKYRL, TALK, "sft.micro_batch_size=64", "sft.batch_size=256", *changes])
+        )
+        assert headroom(estimate(changed, tuning.lengths), tuning.capacity) == pytest.approx(
+            lever.headroom
+        )
     assert "sft.micro_batch_size" in str(tuning.levers[0])
     *_, line, verdict = memory_lines(spec)
     assert line.startswith("  fine-tuning ")
     assert verdict == f"  {tuning}"
     found = memory_json(spec)
     assert found is not None
-    assert (found["verdict"], found["fine_tuning"]["verdict"]) == ("fits", "does not fit as expected")
+    assert (found["verdict"], found["fine_tuning"]["verdict"]) == (
+        "fits",
+        "does not fit as expected",
+    )
 
 
 def test_an_episode_over_the_token_budget_is_its_own_batch() -> None:
-    budget = (*SLIME, "training.max_tokens_per_micro_batch=4096", "training.max_response_tokens=8192")
+    budget = (
+        *SLIME,
+        "training.max_tokens_per_micro_batch=4096",
+        "training.max_response_tokens=8192",
+    )
     spec = compose([*budget, "training.max_prompt_tokens=1024"])
     assert estimate(spec).tokens == 9216
 
 
 def test_what_a_logit_takes_is_what_was_measured() -> None:
     tokens = 4 * (2048 + 3072)
-    limits = ("training.micro_batch_size=4", "training.max_prompt_tokens=2048", "training.max_response_tokens=3072")
+    limits = (
+        "training.micro_batch_size=4",
+        "training.max_prompt_tokens=2048",
+        "training.max_response_tokens=3072",
+    )
     by_spec = {
         (*TRL, *limits): 0.0,
         (*SKYRL, *limits): 4.0,
@@ -411,6 +495,10 @@ def test_what_a_logit_takes_is_what_was_measured() -> None:
         assert shape is not None
         assert estimate(spec).training["logits"] == pytest.approx(size * tokens * shape.vocab_size)
     # The entropy of 1,024 tokens at once is more than the gradients of so few.
-    few = compose([*SKYRL, "training.micro_batch_size=1", "training.max_prompt_tokens=512", *limits[2:]])
+    few = compose(
+        [*SKYRL, "training.micro_batch_size=1", "training.max_prompt_tokens=512", *limits[2:]]
+    )
     few_tokens = 512 + 3072
-    assert estimate(few).training["logits"] == pytest.approx(151_936 * (1024 * 14 + (few_tokens - 1024) * 2))
+    assert estimate(few).training["logits"] == pytest.approx(
+        151_936 * (1024 * 14 + (few_tokens - 1024) * 2)
+    )

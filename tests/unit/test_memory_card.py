@@ -15,7 +15,9 @@ UPDATES = {name: spec for name, spec in cases() if name in CARD["updates"]}
 
 
 @pytest.mark.parametrize(("name", "spec"), UPDATES.items(), ids=str)
-def test_an_update_is_never_below_the_card_and_at_most_a_tenth_above(name: str, spec: RunSpec) -> None:
+def test_an_update_is_never_below_the_card_and_at_most_a_tenth_above(
+    name: str, spec: RunSpec
+) -> None:
     assert 1 <= estimate(spec).training_peak / (CARD["updates"][name] * 2**30) <= 1.1
 
 
@@ -45,6 +47,10 @@ def test_all_measured_updates_are_compared() -> None:
         ("hardware=rtx3070",),
     ],
 )
-def test_an_engine_sleeps_where_both_do_not_fit_or_the_trainer_has_no_choice(overrides: tuple[str, ...]) -> None:
-    spec = compose(["recipes=first-gpu", "hardware=h200x1", "training.micro_batch_size=128", *overrides])
+def test_an_engine_sleeps_where_both_do_not_fit_or_the_trainer_has_no_choice(
+    overrides: tuple[str, ...],
+) -> None:
+    spec = compose(
+        ["recipes=first-gpu", "hardware=h200x1", "training.micro_batch_size=128", *overrides]
+    )
     assert not engine_stays_awake(spec)

@@ -37,7 +37,10 @@ def asked(name: str, arguments: Any, **more: str) -> dict[str, Any]:
 
 
 GIVEN = [
-    {"role": "user", "content": [{"type": "text", "text": "Look."}, {"type": "text", "text": "Well."}]},
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "Look."}, {"type": "text", "text": "Well."}],
+    },
     asked("look_around", {"which_room": "attic"}),
     {"role": "tool", "content": "Dust.", "name": None, "tool_call_id": None},
     asked("list_rooms", '{"floor": 2}', id="call_l424lBzaUjflA9OkvV4Mz9i1"),
@@ -49,7 +52,10 @@ GIVEN = [
 
 def rows() -> dict[str, list[dict[str, Any]]]:
     return {
-        "train": [{"prompt": GIVEN, "answer": "x"}, {"prompt": [{"role": "user", "content": "Hi."}], "answer": "y"}]
+        "train": [
+            {"prompt": GIVEN, "answer": "x"},
+            {"prompt": [{"role": "user", "content": "Hi."}], "answer": "y"},
+        ]
     }
 
 
@@ -61,8 +67,16 @@ def test_messages_get_texts_ids_names_and_arguments_in_one_form() -> None:
     look, dust, listed, none = chat_messages(GIVEN)[1:5]
     assert chat_messages(GIVEN)[0] == {"role": "user", "content": "Look.\nWell."}
     assert (look["content"], look["tool_calls"][0]["id"]) == ("", "call00000")
-    assert look["tool_calls"][0]["function"] == {"name": "look_around", "arguments": {"which_room": "attic"}}
-    assert dust == {"role": "tool", "content": "Dust.", "name": "look_around", "tool_call_id": "call00000"}
+    assert look["tool_calls"][0]["function"] == {
+        "name": "look_around",
+        "arguments": {"which_room": "attic"},
+    }
+    assert dust == {
+        "role": "tool",
+        "content": "Dust.",
+        "name": "look_around",
+        "tool_call_id": "call00000",
+    }
     assert listed["tool_calls"][0]["function"]["arguments"] == {"floor": 2}
     assert (none["name"], none["tool_call_id"]) == ("list_rooms", "call_l424lBzaUjflA9OkvV4Mz9i1")
     assert chat_messages(chat_messages(GIVEN)) == chat_messages(GIVEN)
@@ -78,11 +92,15 @@ def test_a_null_argument_of_json_is_one_and_parquets_is_none(tmp_path: Path) -> 
         {"room": "hall", "note": None},
         {"note": None},
     ]
-    table = [{"prompt": [asked("look", {"room": "hall"}), asked("list", {"floor": 2})], "answer": None}]
+    table = [
+        {"prompt": [asked("look", {"room": "hall"}), asked("list", {"floor": 2})], "answer": None}
+    ]
     pq.write_table(pa.Table.from_pylist(table), tmp_path / "rows.parquet")
     (row,) = rows_of_file(tmp_path / "rows.parquet")
     assert "answer" in row
-    assert [one["tool_calls"][0]["function"]["arguments"] for one in chat_messages(row["prompt"])] == [
+    assert [
+        one["tool_calls"][0]["function"]["arguments"] for one in chat_messages(row["prompt"])
+    ] == [
         {"room": "hall"},
         {"floor": 2},
     ]
@@ -95,12 +113,21 @@ def test_results_are_in_the_order_of_the_calls_that_they_answer(key: str) -> Non
     results = [{"role": "tool", "content": name.upper(), key: name} for name in ("b", "a")]
     two = {"role": "assistant", "content": "", "tool_calls": calls}
     read = chat_messages([two, *results, {"role": "user", "content": "?"}, two, *results])
-    assert [(one["content"], one["name"]) for one in read if one["role"] == "tool"] == [("A", "a"), ("B", "b")] * 2
+    assert [(one["content"], one["name"]) for one in read if one["role"] == "tool"] == [
+        ("A", "a"),
+        ("B", "b"),
+    ] * 2
 
 
 @pytest.mark.parametrize(
     ("given", "role"),
-    [("User", "user"), ("human", "user"), ("gpt", "assistant"), ("model", "assistant"), ("developer", "system")],
+    [
+        ("User", "user"),
+        ("human", "user"),
+        ("gpt", "assistant"),
+        ("model", "assistant"),
+        ("developer", "system"),
+    ],
 )
 def test_roles_are_those_of_chat_completions(given: str, role: str) -> None:
     assert chat_messages([{"role": given, "content": "x"}]) == [{"role": role, "content": "x"}]
@@ -116,7 +143,10 @@ def test_roles_are_those_of_chat_completions(given: str, role: str) -> None:
         ([{"role": 1, "content": "x"}], "message 0: expected {role, content}"),
         ([{"role": "narrator", "content": "x"}], "a role of assistant, system, tool, user"),
         ([{"role": "user", "content": None}], "message 0: expected a text as content, got None"),
-        ([{"role": "user", "content": [{"type": "image"}]}], "expected a text as content, got {'type': 'image'}"),
+        (
+            [{"role": "user", "content": [{"type": "image"}]}],
+            "expected a text as content, got {'type': 'image'}",
+        ),
         ([asked("look", "[1]")], "arguments as an object"),
         ([asked("look", "{")], "arguments as an object"),
         ([asked("", {})], "a tool call with a name"),
@@ -138,9 +168,21 @@ def prepared(tmp_path: Path) -> list[TaskRow]:
     for index in range(2):
         task = Task("a", "train", index)
         entry = entry_of(task, "h", *described(provider, task), member)
-        (_, _, messages, _) = json.loads(json.dumps([entry.index, entry.task_hash, entry.messages, entry.tools]))
+        (_, _, messages, _) = json.loads(
+            json.dumps([entry.index, entry.task_hash, entry.messages, entry.tools])
+        )
         made.append(
-            TaskRow(task.id, "a", Purpose.TRAIN, "train", index, "h", tuple(messages), json.dumps(PROBE_TOOLS), 1.0)
+            TaskRow(
+                task.id,
+                "a",
+                Purpose.TRAIN,
+                "train",
+                index,
+                "h",
+                tuple(messages),
+                json.dumps(PROBE_TOOLS),
+                1.0,
+            )
         )
     provider.close()
     write_rows(tmp_path / "tasks.parquet", made)
@@ -158,7 +200,9 @@ def test_every_trainer_gets_the_prompt_that_the_rows_have(tmp_path: Path) -> Non
     by_id = {row.task_id: row.messages for row in made}
     trl = [by_id[one["prompt"][0][TASK_ID]] for one in Dataset.from_list(trl_rows(made))]
     skyrl.write_view(made, tmp_path / "skyrl.parquet")
-    read = load_dataset("parquet", data_files=str(tmp_path / "skyrl.parquet"), cache_dir=str(tmp_path))["train"]
+    read = load_dataset(
+        "parquet", data_files=str(tmp_path / "skyrl.parquet"), cache_dir=str(tmp_path)
+    )["train"]
     slime.write_view(made, tmp_path / "slime.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "slime.jsonl").read_text().splitlines()]
     seen = {
@@ -174,8 +218,13 @@ def test_every_trainer_gets_the_prompt_that_the_rows_have(tmp_path: Path) -> Non
 
 
 def test_two_prompts_that_differ_in_their_calls_are_two() -> None:
-    one, other = (chat_messages([*GIVEN[:1], asked("look", {"room": room})]) for room in ("hall", "attic"))
-    assert ShardEntry(0, "h", tuple(one)).prompt_digest != ShardEntry(0, "h", tuple(other)).prompt_digest
+    one, other = (
+        chat_messages([*GIVEN[:1], asked("look", {"room": room})]) for room in ("hall", "attic")
+    )
+    assert (
+        ShardEntry(0, "h", tuple(one)).prompt_digest
+        != ShardEntry(0, "h", tuple(other)).prompt_digest
+    )
 
 
 def test_ors_blocks_become_what_openrewards_client_makes_of_them() -> None:
@@ -188,13 +237,22 @@ def test_ors_blocks_become_what_openrewards_client_makes_of_them() -> None:
         Said("system", [TextBlock("Be brief.")]),
         Said("user", [TextBlock("Look.")]),
         Said("assistant", [TextBlock("So."), call, ToolCallBlock("c2", "list", {})]),
-        Said("user", [ToolResultBlock("c1", [TextBlock("Dust.")]), ToolResultBlock("c2", []), TextBlock("Go on.")]),
+        Said(
+            "user",
+            [
+                ToolResultBlock("c1", [TextBlock("Dust.")]),
+                ToolResultBlock("c2", []),
+                TextBlock("Go on."),
+            ],
+        ),
     ]
     value = [json.loads(json.dumps(client._message_to_wire(one))) for one in said]
     found = wire.messages(value, "GET /messages")
     assert found == chat_messages(client.convert_messages(said, "openai"))
     assert [one["role"] for one in found] == ["system", "user", "assistant", "tool", "tool", "user"]
-    assert [one["content"] for one in wire.messages([{"role": "user", "blocks": []}], "GET /messages")] == [""]
+    assert [
+        one["content"] for one in wire.messages([{"role": "user", "blocks": []}], "GET /messages")
+    ] == [""]
     value[2]["blocks"][1]["input"] = "hall"
     with pytest.raises(ProtocolError, match=r"message 2: expected a tool call"):
         wire.messages(value, "GET /messages")
@@ -210,7 +268,11 @@ def test_a_packages_conversation_keeps_its_calls() -> None:
 def test_an_api_gets_earlier_calls_in_its_own_form(tools: ToolCalls, tmp_path: Path) -> None:
     dialogue = Dialogue(prepared(tmp_path)[0], RULES, tools)
     if dialogue.is_native:
-        arguments = [call["function"]["arguments"] for one in dialogue.messages for call in one.get("tool_calls", ())]
+        arguments = [
+            call["function"]["arguments"]
+            for one in dialogue.messages
+            for call in one.get("tool_calls", ())
+        ]
         assert arguments == ['{"which_room": "attic"}', '{"floor": 2}']
         assert [one.get("tool_call_id") for one in dialogue.messages][2] == "call00000"
     else:
@@ -220,12 +282,18 @@ def test_an_api_gets_earlier_calls_in_its_own_form(tools: ToolCalls, tmp_path: P
             '<tool_call>\n{"name": "look_around", "arguments": {"which_room": "attic"}}'
             in dialogue.messages[2]["content"]
         )
-        assert dialogue.messages[5]["content"] == "<tool_response>\nNone.\n</tool_response>\nAnd now?"
+        assert (
+            dialogue.messages[5]["content"] == "<tool_response>\nNone.\n</tool_response>\nAnd now?"
+        )
 
 
 def test_calls_without_an_id_get_one_each_over_the_whole_dialogue() -> None:
     dialogue = chat_messages([asked("look", {}), asked("look", {}), asked("list", {})])
-    assert [message["tool_calls"][0]["id"] for message in dialogue] == ["call00000", "call00001", "call00002"]
+    assert [message["tool_calls"][0]["id"] for message in dialogue] == [
+        "call00000",
+        "call00001",
+        "call00002",
+    ]
 
 
 @pytest.mark.parametrize("value", [-1, True, 2.0, None])

@@ -15,7 +15,14 @@ import xp
 from xp.__main__ import main
 from xp.cli.explain import fields_of
 from xp.composition import compose
-from xp.episode.metric_table import METRICS, OF_EPISODES, OF_TRAINERS, check_names, find, title_of_metric
+from xp.episode.metric_table import (
+    METRICS,
+    OF_EPISODES,
+    OF_TRAINERS,
+    check_names,
+    find,
+    title_of_metric,
+)
 from xp.episode.metrics import EpisodeFacts, episode_metrics
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.outcome import EpisodeResult, EpisodeStatus
@@ -31,7 +38,11 @@ def literals() -> Iterator[str]:
     pattern = re.compile(rf"({'|'.join(sorted(parts))})/[a-z_]*[a-z]")
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and pattern.fullmatch(node.value):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and pattern.fullmatch(node.value)
+            ):
                 yield node.value
 
 
@@ -42,7 +53,10 @@ def literals() -> Iterator[str]:
         ("reward/avg_pass_at_8", "Groups of 8 with a pass"),
         ("reward/avg_pass_at_4_from_0.5", "Groups of 4 with a pass (reward from 0.5)"),
         ("multiply/episodes/void", "multiply: Void episodes"),
-        ("evaluation/during/multiply/reward/avg_raw_reward", "Held-out during: multiply: Mean reward"),
+        (
+            "evaluation/during/multiply/reward/avg_raw_reward",
+            "Held-out during: multiply: Mean reward",
+        ),
         ("reward_fn/length/too_long", "Reward function: length/too_long"),
         ("my_plugin/cache_hits", "my plugin: cache hits"),
     ],
@@ -59,7 +73,9 @@ def test_every_name_in_the_code_is_in_the_table() -> None:
 
 
 def test_the_episodes_metrics_are_all_in_the_table() -> None:
-    outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 2, 2, 0, metrics={"judge": 0.5, "judge/length": 3.0})
+    outcome = EpisodeResult(
+        EpisodeStatus.FINISHED, 1.0, (1.0,), 2, 2, 0, metrics={"judge": 0.5, "judge/length": 3.0}
+    )
     outcome = replace(
         outcome,
         judges={"prompt_tokens": 10.0, "completion_tokens": 5.0, "cost_usd": 0.001},
@@ -99,7 +115,8 @@ def test_families_evaluations_and_environments_of_a_mix_have_their_row(name: str
 
 
 @pytest.mark.parametrize(
-    "name", ["training/los", "reward/avg_pass_at_many", "evaluation/during/episodes/voids", "time/x"]
+    "name",
+    ["training/los", "reward/avg_pass_at_many", "evaluation/during/episodes/voids", "time/x"],
 )
 def test_a_name_that_is_in_no_row_is_not_written(tmp_path: Path, name: str) -> None:
     file = tmp_path / "metrics.jsonl"
@@ -110,7 +127,12 @@ def test_a_name_that_is_in_no_row_is_not_written(tmp_path: Path, name: str) -> N
 
 def test_the_keys_that_the_table_names_exist() -> None:
     distilled = compose(["algorithm=opd", "algorithm.distill.teacher=Org/Teacher"])
-    keys = {*fields_of(compose(["algorithm=ppo"])), *fields_of(distilled), "env.reward", "algorithm.critic"}
+    keys = {
+        *fields_of(compose(["algorithm=ppo"])),
+        *fields_of(distilled),
+        "env.reward",
+        "algorithm.critic",
+    }
     keys.add("algorithm.distill")
     sections = {key.partition(".")[0] for key in keys}
     named = {
@@ -123,13 +145,21 @@ def test_the_keys_that_the_table_names_exist() -> None:
     assert named - keys == set()
 
 
-def test_explain_answers_for_a_metric_and_for_a_key_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_answers_for_a_metric_and_for_a_key_beside_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["explain", "training/clip_fraction", "training.kl_coef"]) == 0
     out = capsys.readouterr().out
-    for part in ("training/clip_fraction\n  unit   share", "policy/loss_metrics/clip_ratio", "training.kl_coef ="):
+    for part in (
+        "training/clip_fraction\n  unit   share",
+        "policy/loss_metrics/clip_ratio",
+        "training.kl_coef =",
+    ):
         assert part in out
 
 
-def test_a_metric_that_does_not_exist_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_metric_that_does_not_exist_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["explain", "training/clip_fractoin"]) == 2
     assert "did you mean training/clip_fraction?" in capsys.readouterr().err

@@ -14,10 +14,15 @@ from xp.episode.outcome import EpisodeResult, EpisodeStatus
 from xp.errors import ExitCode, XpError
 
 
-def played(task: str, reward: float | None, *, env: str = "a", steps: tuple[float, ...] = ()) -> EpisodeFacts:
+def played(
+    task: str, reward: float | None, *, env: str = "a", steps: tuple[float, ...] = ()
+) -> EpisodeFacts:
     status = EpisodeStatus.VOID if reward is None else EpisodeStatus.FINISHED
     return EpisodeFacts(
-        env, task, EpisodeResult(status, reward, steps, num_turns=2, num_tool_calls=2, num_malformed=0), 10
+        env,
+        task,
+        EpisodeResult(status, reward, steps, num_turns=2, num_tool_calls=2, num_malformed=0),
+        10,
     )
 
 
@@ -41,7 +46,10 @@ def test_another_threshold_of_a_pass_is_part_of_the_metrics_name() -> None:
 
 def test_an_evaluation_says_what_a_pass_was() -> None:
     result = figures([played("t", 0.5), played("u", 1.0), played("v", 0.0), played("w", None)], 0.5)
-    assert (result["passes"]["value"], result["env_pass_share"]) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert (result["passes"]["value"], result["env_pass_share"]) == (
+        pytest.approx(2 / 3),
+        pytest.approx(2 / 3),
+    )
     assert (result["pass_threshold"], result["num_void"]) == (0.5, 1)
 
 
@@ -78,7 +86,9 @@ def test_the_last_attempt_wins_and_what_is_no_line_is_passed_over(tmp_path: Path
         first.write(step, {"x": step})
     second.write(3, {"x": 30.0})
     with path.open("a") as file:
-        file.write('[1]\n{"step": "4", "stage": "train"}\n{"step": 4, "stage": null}\n{"step": 4, "sta')
+        file.write(
+            '[1]\n{"step": "4", "stage": "train"}\n{"step": 4, "stage": null}\n{"step": 4, "sta'
+        )
     assert [(line["step"], line["x"], line["attempt"]) for line in read_metrics(path, "train")] == [
         (1, 1, 1),
         (2, 2, 1),
@@ -86,7 +96,9 @@ def test_the_last_attempt_wins_and_what_is_no_line_is_passed_over(tmp_path: Path
     ]
 
 
-@pytest.mark.parametrize("content", [None, "", '{"step": 2, "sta', '{"step": 0, "stage": "evaluate"}\n'])
+@pytest.mark.parametrize(
+    "content", [None, "", '{"step": 2, "sta', '{"step": 0, "stage": "evaluate"}\n']
+)
 def test_a_training_without_its_earlier_lines_says_so(
     tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,9 @@ from xp.planning.plan import build_plan
 GPU = ("backend=skyrl", "hardware=a100x4")
 
 
-@pytest.mark.parametrize("text", ["env=[whodunit,ctf]", "env=whodunit+ctf", "env=[WhoDunIt,GeneralReasoning/CTF]"])
+@pytest.mark.parametrize(
+    "text", ["env=[whodunit,ctf]", "env=whodunit+ctf", "env=[WhoDunIt,GeneralReasoning/CTF]"]
+)
 def test_a_mix_on_the_command_line_is_the_mix_of_the_file(text: str) -> None:
     spec = compose([text, *GPU])
     assert spec == compose(["env=whodunit_ctf", *GPU])
@@ -22,8 +24,13 @@ def test_a_mix_on_the_command_line_is_the_mix_of_the_file(text: str) -> None:
 
 
 def test_the_members_of_a_mix_take_values_of_their_own() -> None:
-    spec = compose(["env=[whodunit,ctf]", "env.members.ctf.weight=2", "env.members.whodunit.max_turns=5"])
-    assert {name: member.weight for name, member in spec.env.members.items()} == {"whodunit": 1.0, "ctf": 2.0}
+    spec = compose(
+        ["env=[whodunit,ctf]", "env.members.ctf.weight=2", "env.members.whodunit.max_turns=5"]
+    )
+    assert {name: member.weight for name, member in spec.env.members.items()} == {
+        "whodunit": 1.0,
+        "ctf": 2.0,
+    }
     assert [member.max_turns for member in spec.env.members.values()] == [5, 20]
 
 
@@ -34,8 +41,14 @@ def test_a_recipe_names_a_mix_as_a_list(tmp_path: Path) -> None:
         "env:\n  members:\n    ctf:\n      weight: 3.0\n"
     )
     spec = compose(["recipes=both"], [tmp_path])
-    assert {name: member.weight for name, member in spec.env.members.items()} == {"whodunit": 1.0, "ctf": 3.0}
-    assert list(compose(["recipes=both", "env=[ctf,gsm8k]"], [tmp_path]).env.members) == ["ctf", "gsm8k"]
+    assert {name: member.weight for name, member in spec.env.members.items()} == {
+        "whodunit": 1.0,
+        "ctf": 3.0,
+    }
+    assert list(compose(["recipes=both", "env=[ctf,gsm8k]"], [tmp_path]).env.members) == [
+        "ctf",
+        "gsm8k",
+    ]
 
 
 def test_each_value_of_a_mix_has_its_origin(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,8 +78,14 @@ def test_each_value_of_a_mix_has_its_origin(capsys: pytest.CaptureFixture[str]) 
         (["env=gsm8k_mini", "env.grader=sums:grade"], "gsm8k_mini"),
         (["env=graded", "env.env_class=sums", "env.rows=my_data:riddles.jsonl"], "riddles"),
         (["env=gsm8k_mini", "env.rows=my_data:riddles.jsonl"], "riddles"),
-        (["env=openenv", "env.image=ghcr.io/org/echo-env:latest", "env.rows=my_data:rows"], "echo-env"),
-        (["env=openenv", "env.serve=envs.echo_env.server.app:app", "env.rows=my_data:rows"], "echo_env"),
+        (
+            ["env=openenv", "env.image=ghcr.io/org/echo-env:latest", "env.rows=my_data:rows"],
+            "echo-env",
+        ),
+        (
+            ["env=openenv", "env.serve=envs.echo_env.server.app:app", "env.rows=my_data:rows"],
+            "echo_env",
+        ),
         (["env=openenv", "env.serve=server.app:app", "env.rows=my_data:rows"], "app"),
         (["env=verifiers", "env.target=wordle"], "wordle"),
         (["env=inspect", "env.target=/my/tasks.py@sums"], "sums"),

@@ -45,7 +45,9 @@ def arguments(text: str) -> dict[str, dict[str, Any]]:
             call = node.decorator_list[0]
             assert isinstance(call, ast.Call)
             found[node.name] = {
-                str(item.arg): item.value.value for item in call.keywords if isinstance(item.value, ast.Constant)
+                str(item.arg): item.value.value
+                for item in call.keywords
+                if isinstance(item.value, ast.Constant)
             }
     return found
 
@@ -80,7 +82,9 @@ def test_preparation_is_a_function_without_a_gpu_whose_image_is_its_lock() -> No
 
 @pytest.mark.parametrize("backend", ["trl", "skyrl"])
 def test_a_trainers_image_is_its_lock_above_cudas_and_below_the_code(backend: str) -> None:
-    plan = build_plan(compose(["env=whodunit", f"backend={backend}", "hardware=a100x4", "launcher=modal"]), "r")
+    plan = build_plan(
+        compose(["env=whodunit", f"backend={backend}", "hardware=a100x4", "launcher=modal"]), "r"
+    )
     train = next(stage.job for stage in plan.stages if stage.name == "train")
     text = image_text(train, plan.spec.launcher, Path("/o"))
     assert text.startswith("modal.Image.from_registry('nvidia/cuda:")
@@ -92,13 +96,17 @@ def test_a_trainers_image_is_its_lock_above_cudas_and_below_the_code(backend: st
 
 def test_a_job_without_a_gpu_has_no_flash_attention_in_its_image() -> None:
     cpu = Resources("cpu", 0, 1, 4, 8.0)
-    without, with_it = (lock_of(job(cpu, packages=("skyrl", *more))) for more in ((), ("flash_attn",)))
+    without, with_it = (
+        lock_of(job(cpu, packages=("skyrl", *more))) for more in ((), ("flash_attn",))
+    )
     assert without is not None
     assert with_it is not None
     assert with_it.versions().keys() - without.versions().keys() == {"flash-attn"}
 
 
-def test_slimes_image_has_its_checkouts_and_nothing_is_set_on_the_laptop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slimes_image_has_its_checkouts_and_nothing_is_set_on_the_laptop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("SLIME_PATH", raising=False)
     monkeypatch.delenv("MEGATRON_PATH", raising=False)
     plan = build_plan(compose(["recipes=whodunit-slime", "launcher=modal"]), "r")
@@ -112,7 +120,9 @@ def test_slimes_image_has_its_checkouts_and_nothing_is_set_on_the_laptop(monkeyp
 def test_a_call_without_an_answer_is_repeated_after_a_time_limit() -> None:
     train = part("train", job(image="someone/trainer:1"))
     assert "retries=0," in app_text("t", "xp", [train], launcher_spec("modal", max_restarts=3))
-    assert "retries=3," in app_text("t", "xp", [train], launcher_spec("modal", max_restarts=3, detach=True))
+    assert "retries=3," in app_text(
+        "t", "xp", [train], launcher_spec("modal", max_restarts=3, detach=True)
+    )
 
 
 def test_a_detached_run_on_modal_is_one_app_of_functions() -> None:
@@ -128,8 +138,30 @@ def test_whatever_is_in_a_name_stays_text() -> None:
     literals = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
     assert {AWKWARD, f"{AWKWARD}/attempt/code", f"{AWKWARD}/attempt/train/job.json"} <= literals
     names = {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)}
-    assert names <= {"app", "argv", "bool", "call", "carry_out", "code", "int", "job", "modal", "os", "outputs"} | {
-        *("print", "stage", "stage_train", "str", "subprocess", "commit", "ended", "process", "KeyboardInterrupt")
+    assert names <= {
+        "app",
+        "argv",
+        "bool",
+        "call",
+        "carry_out",
+        "code",
+        "int",
+        "job",
+        "modal",
+        "os",
+        "outputs",
+    } | {
+        *(
+            "print",
+            "stage",
+            "stage_train",
+            "str",
+            "subprocess",
+            "commit",
+            "ended",
+            "process",
+            "KeyboardInterrupt",
+        )
     }
 
 
@@ -140,11 +172,18 @@ def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> 
         (tmp_path / "attempt" / name / "job.json").write_text("{}")
     spec = launcher_spec("modal", secret_name="mine")
     file = tmp_path / "modal_app.py"
-    parts = [part("train", job(secrets={"KEY": "K"}), str(tmp_path)), part("evaluate", job(), str(tmp_path))]
+    parts = [
+        part("train", job(secrets={"KEY": "K"}), str(tmp_path)),
+        part("evaluate", job(), str(tmp_path)),
+    ]
     file.write_text(app_text("t", "xp-run", parts, spec))
     program = Path(sys.executable).with_name("modal")
     shown = subprocess.run(
-        [program, "run", file, "--help"], capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE_S
+        [program, "run", file, "--help"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=DEADLINE_S,
     )
     assert shown.returncode == 0, shown.stderr
     assert "Usage: modal run" in shown.stdout
@@ -152,7 +191,13 @@ def test_the_real_client_imports_it_and_lists_its_entrypoint(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("accelerator", "count", "expected"),
-    [("a100-80gb", 4, "A100-80GB:4"), ("h200", 8, "H200:8"), ("l4", 1, "L4:1"), ("cpu", 4, None), ("h100", 0, None)],
+    [
+        ("a100-80gb", 4, "A100-80GB:4"),
+        ("h200", 8, "H200:8"),
+        ("l4", 1, "L4:1"),
+        ("cpu", 4, None),
+        ("h100", 0, None),
+    ],
 )
 def test_accelerators_in_modals_words(accelerator: str, count: int, expected: str | None) -> None:
     assert gpu_string(Resources(accelerator, count, 1, 1, 1.0)) == expected
@@ -170,7 +215,9 @@ def test_accelerators_in_modals_words(accelerator: str, count: int, expected: st
         (job(secrets={"KEY": "MY_KEY"}), ExitCode.SECRET, "modal secret create"),
     ],
 )
-def test_what_modal_lacks_is_refused_with_the_way_out(one: Job, code: ExitCode, said: str, tmp_path: Path) -> None:
+def test_what_modal_lacks_is_refused_with_the_way_out(
+    one: Job, code: ExitCode, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(XpError, match=said) as caught:
         ModalLauncher(launcher_spec("modal"), tmp_path).check(
             [Stage("train", one)], Context("r", 1, tmp_path, "runs/r")

@@ -46,7 +46,10 @@ def hub_answer(request: Request) -> Reply:
         return Reply([{"type": "file", "path": name, "size": 1, "oid": name} for name in names])
     if parts[:3] == ["Org", "Tiny", "resolve"] and (SHIPPED / parts[4]).is_file():
         body = (SHIPPED / parts[4]).read_bytes()
-        headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()}"', "X-Repo-Commit": REVISIONS[parts[3]]}
+        headers = {
+            "ETag": f'"{hashlib.sha256(body).hexdigest()}"',
+            "X-Repo-Commit": REVISIONS[parts[3]],
+        }
         return Reply(body, headers=headers)
     return Reply(status=404)
 
@@ -64,8 +67,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpServer]
         hub_text.cache_clear()
 
 
-@pytest.mark.parametrize(("revision", "commit"), [("null", NEW), ("main", NEW), ("v1", OLD), (f"'{OLD}'", OLD)])
-def test_a_branch_or_tag_becomes_its_commit_in_the_spec(hub: HttpServer, revision: str, commit: str) -> None:
+@pytest.mark.parametrize(
+    ("revision", "commit"), [("null", NEW), ("main", NEW), ("v1", OLD), (f"'{OLD}'", OLD)]
+)
+def test_a_branch_or_tag_becomes_its_commit_in_the_spec(
+    hub: HttpServer, revision: str, commit: str
+) -> None:
     spec = compose([*CHOSEN, f"model.revision={revision}"])
     assert spec.model.revision == commit
     assert f"/Org/Tiny/resolve/{commit}/config.json" in hub.paths
@@ -74,25 +81,38 @@ def test_a_branch_or_tag_becomes_its_commit_in_the_spec(hub: HttpServer, revisio
 
 def test_a_revision_that_nobody_knows_is_refused(hub: HttpServer) -> None:
     del hub
-    with pytest.raises(XpError, match="revision=v9: neither the hub nor the cache of this machine has it for Org/Tiny"):
+    with pytest.raises(
+        XpError,
+        match="revision=v9: neither the hub nor the cache of this machine has it for Org/Tiny",
+    ):
         compose([*CHOSEN, "model.revision=v9"])
 
 
 @pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
 def test_every_trainer_starts_from_the_commit(hub: HttpServer, backend: str) -> None:
     del hub
-    hardware = ["hardware=h100x8", "env=whodunit", "backend.parallel.tensor=1"] if backend != "trl" else []
+    hardware = (
+        ["hardware=h100x8", "env=whodunit", "backend.parallel.tensor=1"] if backend != "trl" else []
+    )
     dtype = "float32" if backend == "trl" else "bfloat16"
     plan = build_plan(
-        compose([*CHOSEN, f"backend={backend}", *hardware, f"model.dtype={dtype}", "model.revision=v1"]), "r"
+        compose(
+            [*CHOSEN, f"backend={backend}", *hardware, f"model.dtype={dtype}", "model.revision=v1"]
+        ),
+        "r",
     )
-    place, (model,) = pinned_place("Org/Tiny", OLD), [stage for stage in plan.stages if stage.name == "model"]
+    place, (model,) = (
+        pinned_place("Org/Tiny", OLD),
+        [stage for stage in plan.stages if stage.name == "model"],
+    )
     assert model.done == f"{place}/hub.json"
     train = next(stage for stage in plan.stages if stage.name == "train")
     config = CONFIGS[backend].from_json(train.job.files["runs/r/attempt_1/train/config.json"])
     assert config.start_model == config.reference == place
     assert "Org/Tiny" not in without_spec(train.job.files)
-    assert all("model" in stage.needs for stage in plan.stages if stage.name in ("train", "convert"))
+    assert all(
+        "model" in stage.needs for stage in plan.stages if stage.name in ("train", "convert")
+    )
 
 
 TEACHER = ("algorithm=opd", "algorithm.distill.teacher=Org/Tiny", "algorithm.distill.revision=v1")
@@ -103,7 +123,15 @@ TEACHER = ("algorithm=opd", "algorithm.distill.teacher=Org/Tiny", "algorithm.dis
     [
         ("trl", ()),
         ("skyrl", ("hardware=h100x8", "env=whodunit", "training.kl_coef=0")),
-        ("slime", ("hardware=h100x8", "env=whodunit", "model=qwen2.5-1.5b-instruct", "backend.convert_model=true")),
+        (
+            "slime",
+            (
+                "hardware=h100x8",
+                "env=whodunit",
+                "model=qwen2.5-1.5b-instruct",
+                "backend.convert_model=true",
+            ),
+        ),
     ],
 )
 def test_a_teacher_is_fetched_at_its_commit_too(
@@ -119,7 +147,9 @@ def test_a_teacher_is_fetched_at_its_commit_too(
     place = pinned_place("Org/Tiny", OLD)
     assert stages["teacher"].done == f"{place}/hub.json"
     assert "teacher" in stages["train"].needs
-    config = CONFIGS[backend].from_json(stages["train"].job.files["runs/r/attempt_1/train/config.json"])
+    config = CONFIGS[backend].from_json(
+        stages["train"].job.files["runs/r/attempt_1/train/config.json"]
+    )
     assert config.spec.algorithm.distill is not None
     assert teacher_place(config.spec.algorithm.distill) == place
     if backend == "slime":
@@ -136,12 +166,26 @@ def test_the_model_itself_as_the_teacher_is_fetched_once(hub: HttpServer) -> Non
 def test_a_servers_teacher_has_no_revision(hub: HttpServer) -> None:
     del hub
     with pytest.raises(XpError, match="names a server: set one to null"):
-        compose([*TEACHER[:2], "algorithm.distill.url=http://127.0.0.1:8000/v1", f"algorithm.distill.revision='{OLD}'"])
+        compose(
+            [
+                *TEACHER[:2],
+                "algorithm.distill.url=http://127.0.0.1:8000/v1",
+                f"algorithm.distill.revision='{OLD}'",
+            ]
+        )
     with pytest.raises(XpError, match="only a hub's model"):
-        compose(["algorithm=opd", f"algorithm.distill.teacher={SHIPPED}", "algorithm.distill.revision=v1"])
+        compose(
+            [
+                "algorithm=opd",
+                f"algorithm.distill.teacher={SHIPPED}",
+                "algorithm.distill.revision=v1",
+            ]
+        )
 
 
-def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(hub: HttpServer, tmp_path: Path) -> None:
+def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(
+    hub: HttpServer, tmp_path: Path
+) -> None:
     plan = build_plan(compose([*CHOSEN, "model.revision=v1"]), "r")
     job = next(stage.job for stage in plan.stages if stage.name == "model")
     (content,) = job.files.values()
@@ -155,9 +199,14 @@ def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(hub: HttpServer
             text=True,
             check=False,
         )
-        assert (done.returncode, done.stdout) == (0, f"model: {place.relative_to(tmp_path)}, Org/Tiny at {OLD[:12]}\n")
+        assert (done.returncode, done.stdout) == (
+            0,
+            f"model: {place.relative_to(tmp_path)}, Org/Tiny at {OLD[:12]}\n",
+        )
     assert sorted(os.listdir(place)) == sorted([*os.listdir(SHIPPED), "hub.json"])
-    assert (place / "model.safetensors").read_bytes() == (SHIPPED / "model.safetensors").read_bytes()
+    assert (place / "model.safetensors").read_bytes() == (
+        SHIPPED / "model.safetensors"
+    ).read_bytes()
     assert not [path for path in hub.paths if "consolidated" in path or "onnx" in path]
     facts, expected = dict(model_facts(place)), dict(model_facts(SHIPPED))
     assert facts == {"model.revision": OLD, **expected}
@@ -169,14 +218,19 @@ def test_the_stage_fetches_the_commit_once_and_the_lock_names_it(hub: HttpServer
 @pytest.mark.parametrize(
     ("has_snapshot", "reason"),
     [
-        (False, "the model Org/Tiny cannot be loaded from Hugging Face (LocalEntryNotFoundError); download it with"),
+        (
+            False,
+            "the model Org/Tiny cannot be loaded from Hugging Face (LocalEntryNotFoundError); download it with",
+        ),
         (True, f"Org/Tiny at {OLD[:12]} has no weights (*.safetensors); download it with"),
     ],
 )
 def test_without_the_model_or_a_network_the_stage_says_what_to_do(
     tmp_path: Path, has_snapshot: bool, reason: str
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"name": "Org/Tiny", "commit": OLD, "target": "models/x"}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"name": "Org/Tiny", "commit": OLD, "target": "models/x"})
+    )
     if has_snapshot:
         snapshot = tmp_path / "hub/models--Org--Tiny/snapshots" / OLD
         snapshot.mkdir(parents=True)

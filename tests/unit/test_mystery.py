@@ -17,13 +17,19 @@ def test_a_case_is_the_same_every_time() -> None:
 
 def test_the_prompt_does_not_depend_on_the_answer() -> None:
     case = generate_case("train", 0)
-    prompts = {replace(case, culprit=who, room=where).prompt for who in case.suspects for where in case.rooms}
+    prompts = {
+        replace(case, culprit=who, room=where).prompt
+        for who in case.suspects
+        for where in case.rooms
+    }
     assert len(prompts) == 1
     assert not any(weapon in case.prompt for weapon in WEAPONS)
 
 
 @pytest.mark.parametrize(("num_right", "reward"), [(0, 0.0), (1, 0.2), (2, 0.4), (3, 1.0)])
-def test_an_accusation_earns_its_right_parts_and_ends_the_game(num_right: int, reward: float) -> None:
+def test_an_accusation_earns_its_right_parts_and_ends_the_game(
+    num_right: int, reward: float
+) -> None:
     case = generate_case("train", 3)
     right, wrong = [case.culprit, case.weapon, case.room], ["Nobody", "spoon", "moon"]
     game = Game(case)
@@ -47,7 +53,9 @@ def test_a_diligent_player_solves_every_case_and_the_others_do_not() -> None:
     rng = random.Random(0)
     mean = {}
     for player in Player:
-        replies = [play(generate_case("train", index), player, rng)[-1].reply for index in range(300)]
+        replies = [
+            play(generate_case("train", index), player, rng)[-1].reply for index in range(300)
+        ]
         mean[player] = sum(reply == "The case is solved." for reply in replies) / len(replies)
     assert mean[Player.DILIGENT] == 1.0
     assert mean[Player.HASTY] < mean[Player.SLOPPY] < 0.4

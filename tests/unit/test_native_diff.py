@@ -35,9 +35,7 @@ bash "$(dirname "$0")/inner.sh" \\
   trainer.run_name="a_${STEPS}" trainer.max_prompt_length=$LONG $MORE \\
   +trainer.policy.optimizer_config.lr=$LR data.train_data="['$DATA_DIR/a b.parquet']" trainer.nodes=$NODES
 """
-INNER = (
-    'uv run --with x -m skyrl.train.entrypoints.main_base trainer.run_name=inner trainer.strategy="fsdp" "$@" | tee log'
-)
+INNER = 'uv run --with x -m skyrl.train.entrypoints.main_base trainer.run_name=inner trainer.strategy="fsdp" "$@" | tee log'
 SLIME = """
 SCRIPT_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"
 WIDTH=10 source "${SCRIPT_DIR}/models/small.sh"
@@ -122,17 +120,27 @@ def test_python_yaml_and_lists_of_arguments(place: Path) -> None:
         "trainer.algorithm.kl": 1,
         "kwargs": {"a": {"b": 1}},
     }
-    assert read(place, "a.txt", "--lr 1e-6 --name=x\n--fp8") == {"--lr": ["1e-6"], "--name": ["x"], "--fp8": []}
+    assert read(place, "a.txt", "--lr 1e-6 --name=x\n--fp8") == {
+        "--lr": ["1e-6"],
+        "--name": ["x"],
+        "--fp8": [],
+    }
 
 
 def test_a_script_that_calls_itself_or_has_an_open_quote_is_read(place: Path) -> None:
-    assert read(place, "run.sh", "bash run.sh --b 1\nsource run.sh\npython a.py --a 1 $@")["--a"] == ["1"]
+    assert read(place, "run.sh", "bash run.sh --b 1\nsource run.sh\npython a.py --a 1 $@")[
+        "--a"
+    ] == ["1"]
     open_quote = "cat <<EOF\nit's \"" + "${A} $(b) ((" * 3000 + "\nEOF\npython a.py --a 1"
     assert read(place, "run.sh", open_quote) == {"--a": ["1"]}
 
 
-@pytest.mark.parametrize(("name", "text"), [("a.yaml", "[1]"), ("a.yaml", "{"), ("a.py", "def"), ("none/a.sh", "")])
-def test_a_file_that_cannot_be_read(place: Path, capsys: pytest.CaptureFixture[str], name: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.yaml", "[1]"), ("a.yaml", "{"), ("a.py", "def"), ("none/a.sh", "")]
+)
+def test_a_file_that_cannot_be_read(
+    place: Path, capsys: pytest.CaptureFixture[str], name: str, text: str
+) -> None:
     if "/" not in name:
         (place / name).write_text(text)
     assert main(["plan", "--native-diff", str(place / name)]) == ExitCode.CONFIG
@@ -145,10 +153,14 @@ TRL = ["env=gsm8k", "model=qwen2.5-1.5b-instruct", "hardware=a100x1", "backend=t
 OTHERWISE = {"trainer.epochs", "trainer.max_prompt_length"}
 
 
-def table(capsys: pytest.CaptureFixture[str], words: list[str], file: Path) -> dict[str, tuple[str, str]]:
+def table(
+    capsys: pytest.CaptureFixture[str], words: list[str], file: Path
+) -> dict[str, tuple[str, str]]:
     """Key -> result and xp's field or sentence."""
     assert main(["plan", *words, "--json", "--native-diff", str(file)]) == ExitCode.OK
-    return {row["key"]: (row["result"], row["in_xp"]) for row in json.loads(capsys.readouterr().out)}
+    return {
+        row["key"]: (row["result"], row["in_xp"]) for row in json.loads(capsys.readouterr().out)
+    }
 
 
 @pytest.mark.parametrize("words", [SKYRL, SLIME_RUN, TRL])
@@ -160,7 +172,9 @@ def test_the_native_keys_of_a_plan_are_equal_to_themselves(
     file.write_text(capsys.readouterr().out.replace("\n", "\n" if words is TRL else " "))
     rows = table(capsys, words, file)
     # SkyRL counts epochs and prompts otherwise than xp, whose fields have a script's values.
-    assert {key for key, (result, _) in rows.items() if result not in ("equal", "taken by xp")} <= OTHERWISE
+    assert {
+        key for key, (result, _) in rows.items() if result not in ("equal", "taken by xp")
+    } <= OTHERWISE
 
 
 @pytest.mark.parametrize(("words", "script", "lines"), rows("native_diff"))
@@ -170,9 +184,13 @@ def test_what_became_of_each_key(
     (place / "a.sh").write_text(script)
     found = table(capsys, words.split(), place / "a.sh")
     expected = {key: (result, text) for key, result, text in (line.split(" | ") for line in lines)}
-    assert {key: (found[key][0], found[key][1][: len(text)]) for key, (_, text) in expected.items()} == expected
+    assert {
+        key: (found[key][0], found[key][1][: len(text)]) for key, (_, text) in expected.items()
+    } == expected
     has_defaults = any(result == "not in the script" for result, _ in found.values())
-    assert has_defaults is not script.startswith("python"), "the defaults of another program are not the trainer's"
+    assert has_defaults is not script.startswith("python"), (
+        "the defaults of another program are not the trainer's"
+    )
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ def specs(backend: str) -> list[RunSpec]:
     found = []
     for variant in _VARIANTS[backend]:
         groups = {key: value for key, value in variant.items() if "." not in key}
-        values = {key: value for key, value in variant.items() if "." in key} | {"sft.data": "solve"}
+        values = {key: value for key, value in variant.items() if "." in key} | {
+            "sft.data": "solve"
+        }
         found.append(reference_spec({**_REFERENCE, "backend": backend, **groups}, values))
     return found
 
@@ -72,15 +74,26 @@ def test_every_key_of_a_catalog_has_an_answer_whatever_the_spec_renders(backend:
     assert unanswered == []
 
 
-@pytest.mark.parametrize(("backend", "place"), [(backend, place) for backend in BACKENDS for place in (0, 1)])
-def test_a_table_answers_each_key_once_and_no_key_that_the_trainer_lacks(backend: str, place: int) -> None:
+@pytest.mark.parametrize(
+    ("backend", "place"), [(backend, place) for backend in BACKENDS for place in (0, 1)]
+)
+def test_a_table_answers_each_key_once_and_no_key_that_the_trainer_lacks(
+    backend: str, place: int
+) -> None:
     keys, known = list(catalogs(backend, specs(backend)[0]))[place]
     tables = tomllib.loads(keys.files[0].read_text())
     needs = [(key, group["text"]) for group in tables.pop("needs", ()) for key in group["keys"]]
-    names = [group.get("below", "") + key for table in tables.values() for group in table for key in group["keys"]]
+    names = [
+        group.get("below", "") + key
+        for table in tables.values()
+        for group in table
+        for key in group["keys"]
+    ]
     assert [name for name, number in Counter(names).items() if number > 1] == []
     matched = [[name for name in names if fnmatchcase(key, name)] for key in known]
-    deciding = {max(matches, key=lambda one: (one in known, len(one))) for matches in matched if matches}
+    deciding = {
+        max(matches, key=lambda one: (one in known, len(one))) for matches in matched if matches
+    }
     assert sorted({*names} - deciding) == []
     assert [name for name, _ in needs if not any(fnmatchcase(key, name) for key in known)] == []
     assert {need for _, need in needs} <= {*NEEDS}
@@ -106,8 +119,14 @@ def test_the_fields_that_a_table_names_exist(backend: str) -> None:
     fields = {*every_key(), "hardware"}
     fields |= {name.rpartition(".")[0] for name in fields}
     files = {file for keys, _ in catalogs(backend, specs(backend)[0]) for file in keys.files}
-    texts = [group["text"] for file in files for group in tomllib.loads(file.read_text())[AnswerKind.OWNER]]
-    assert [text for text in texts if re.split(r"[ ;,=]", text)[0].removesuffix(".*") not in fields] == []
+    texts = [
+        group["text"]
+        for file in files
+        for group in tomllib.loads(file.read_text())[AnswerKind.OWNER]
+    ]
+    assert [
+        text for text in texts if re.split(r"[ ;,=]", text)[0].removesuffix(".*") not in fields
+    ] == []
 
 
 def with_own(backend: str, key: str, value: object, place: str = "backend") -> RunSpec:
@@ -122,7 +141,9 @@ def _composed(backend: str) -> RunSpec:
 
 
 @pytest.mark.parametrize(("section", "row", "words"), rows("native_keys"))
-def test_a_key_is_refused_or_passed_on_with_what_no_longer_holds(section: str, row: str, words: list[str]) -> None:
+def test_a_key_is_refused_or_passed_on_with_what_no_longer_holds(
+    section: str, row: str, words: list[str]
+) -> None:
     (backend, _, sft), (key, _, value) = section.partition(" "), row.partition("=")
     spec = with_own(backend, key, yaml.safe_load(value), sft or "backend")
     refusals = spec_refusals(spec)
@@ -132,15 +153,25 @@ def test_a_key_is_refused_or_passed_on_with_what_no_longer_holds(section: str, r
         assert words[0] in refusal.reason
         return
     assert refusals == []
-    said = [line for line in notice_lines(build_plan(spec, "r")) if f"backend.overrides.{key}" in line and ": " in line]
+    said = [
+        line
+        for line in notice_lines(build_plan(spec, "r"))
+        if f"backend.overrides.{key}" in line and ": " in line
+    ]
     assert len([line for line in said if not line.startswith("would pass")]) == (words == ["open"])
 
 
-SFT = {"trl": ("label_smoothing_factor", 0.1), "skyrl": ("async_batch_collation", False), "slime": ("manual-gc", True)}
+SFT = {
+    "trl": ("label_smoothing_factor", 0.1),
+    "skyrl": ("async_batch_collation", False),
+    "slime": ("manual-gc", True),
+}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_keys_of_a_fine_tuning_reach_its_stage_alone_and_those_of_the_training_do_not(backend: str) -> None:
+def test_keys_of_a_fine_tuning_reach_its_stage_alone_and_those_of_the_training_do_not(
+    backend: str,
+) -> None:
     key, value = SFT[backend]
     other, of_training = {
         "trl": ("log_level", "debug"),
@@ -174,7 +205,7 @@ def test_an_empty_mapping_removes_a_recipes_overrides() -> None:
     recipe = "recipes=dapo-slime"
     assert compose([recipe]).backend.overrides != {}
     assert compose([recipe, "backend.overrides={}"]).backend.overrides == {}
-    assert compose([recipe, "backend.overrides={}", "backend.overrides.balance-by-flops=true"]).backend.overrides == {
-        "balance-by-flops": True
-    }
+    assert compose(
+        [recipe, "backend.overrides={}", "backend.overrides.balance-by-flops=true"]
+    ).backend.overrides == {"balance-by-flops": True}
     assert compose([recipe, "training={}"]).training == compose([recipe]).training

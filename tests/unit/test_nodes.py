@@ -60,7 +60,9 @@ def test_a_process_of_a_ray_cluster_uses_rays_interface(tmp_path: Path) -> None:
     """A cluster that xp did not start: its raylets were not told, and gloo would take a machine's 127.0.1.1."""
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     environ.pop("GLOO_SOCKET_IFNAME", None)
-    run = subprocess.run([sys.executable, "-c", JOINS], env=environ, cwd=tmp_path, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", JOINS], env=environ, cwd=tmp_path, capture_output=True, text=True
+    )
     assert run.stdout.split() == ["None", interface_of("127.0.0.1"), "ib0"], run.stdout + run.stderr
 
 
@@ -93,9 +95,12 @@ def test_the_node_that_failed_first_has_the_exit_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "missing", "expected"), [(0, (), 0), (0, ("a",), ExitCode.MISSING_OUTPUT), (7, ("a",), 7), (137, (), 137)]
+    ("code", "missing", "expected"),
+    [(0, (), 0), (0, ("a",), ExitCode.MISSING_OUTPUT), (7, ("a",), 7), (137, (), 137)],
 )
-def test_a_stage_without_its_outputs_has_failed(code: int, missing: tuple[str, ...], expected: int) -> None:
+def test_a_stage_without_its_outputs_has_failed(
+    code: int, missing: tuple[str, ...], expected: int
+) -> None:
     assert Result(code, missing, "2026-11-21T12:00:00Z").exit_code == expected
 
 
@@ -104,10 +109,14 @@ def test_a_program_without_trackers_is_run_and_with_them_has_their_variables(
 ) -> None:
     monkeypatch.delenv("XP_SAMPLE", raising=False)
     context = Context("r", 1, tmp_path, "runs/r/attempt_1")
-    plain = make_job_spec(stage("train", "pass"), context, root=str(tmp_path), grace_s=1.0, secrets_file=None)
+    plain = make_job_spec(
+        stage("train", "pass"), context, root=str(tmp_path), grace_s=1.0, secrets_file=None
+    )
     assert plain.tracking is None
     assert followed(plain, tmp_path, lambda: int("XP_SAMPLE" in os.environ), pytest.fail) == 0
-    tracked = replace(plain, tracking=NodeTracking(names=(), project="p", config={}, env={"XP_SAMPLE": "1"}))
+    tracked = replace(
+        plain, tracking=NodeTracking(names=(), project="p", config={}, env={"XP_SAMPLE": "1"})
+    )
     (tmp_path / "runs/r").mkdir(parents=True)
     assert followed(tracked, tmp_path, lambda: 6 + int("XP_SAMPLE" in os.environ), pytest.fail) == 7
 
@@ -115,7 +124,9 @@ def test_a_program_without_trackers_is_run_and_with_them_has_their_variables(
 def test_a_job_spec_keeps_how_its_program_is_spread(tmp_path: Path) -> None:
     one = stage("train", "pass").job
     assert spread_of(one, "srun") is None
-    two = replace(one, resources=Resources("h100", 8, 2, 16, 64.0), runtime=Runtime(packages=("ray",)))
+    two = replace(
+        one, resources=Resources("h100", 8, 2, 16, 64.0), runtime=Runtime(packages=("ray",))
+    )
     spread = spread_of(two, "srun", ray_token="/home/me/token")
     context = Context("r", 1, tmp_path, "runs/r/attempt_1")
     made = make_job_spec(
@@ -133,11 +144,21 @@ def test_a_job_spec_keeps_how_its_program_is_spread(tmp_path: Path) -> None:
     assert words[-6:-1] == ["a.sif", "python3", "-m", "xp.launchers.node.member", "job.json"]
     by_srun_alone = spread_of(one, "srun", srun=("--container-image=a.sqsh",))
     words = command(replace(made, spread=by_srun_alone), "job.json")
-    assert words[-6:-1] == ["--container-image=a.sqsh", "python3", "-m", "xp.launchers.node.member", "job.json"]
+    assert words[-6:-1] == [
+        "--container-image=a.sqsh",
+        "python3",
+        "-m",
+        "xp.launchers.node.member",
+        "job.json",
+    ]
 
 
 def test_whoever_joins_a_cluster_says_its_token_and_no_other() -> None:
     told = private_ray.token_variables(Path("/home/me/token"))
     found = private_ray.joining({"RAY_AUTH_TOKEN": "another", "HOME": "/home/me"}, told)
-    assert found == {"HOME": "/home/me", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/home/me/token"}
+    assert found == {
+        "HOME": "/home/me",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": "/home/me/token",
+    }
     assert private_ray.joining({"RAY_AUTH_TOKEN": "mine"}, {}) == {"RAY_AUTH_TOKEN": "mine"}

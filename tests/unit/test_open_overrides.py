@@ -23,26 +23,40 @@ from xp.spec import RunSpec
 
 ROWS = {"trl": trl.ROWS, "skyrl": skyrl.ROWS, "slime": slime.ROWS}
 OPEN = {
-    "trl": [("loss_type", "bnpo", "algorithm.loss_aggregation"), ("router_aux_loss_coef", 0.01, "")],
+    "trl": [
+        ("loss_type", "bnpo", "algorithm.loss_aggregation"),
+        ("router_aux_loss_coef", 0.01, ""),
+    ],
     "skyrl": [
         ("trainer.algorithm.policy_loss_type", "kl_cov", "algorithm.policy_loss"),
         ("trainer.algorithm.loss_reduction", "token_mean_legacy", "algorithm.loss_aggregation"),
         ("generator.inference_engine.data_parallel_size", 2, ""),
         ("generator.eval_sampling_params.min_p", 0.05, ""),
     ],
-    "slime": [("kl-loss-type", "low_var_kl", "algorithm.kl_estimator"), ("update-weights-interval", 2, "")],
+    "slime": [
+        ("kl-loss-type", "low_var_kl", "algorithm.kl_estimator"),
+        ("update-weights-interval", 2, ""),
+    ],
 }
 
 
 def spec_of(backend: str, key: str, value: object) -> RunSpec:
-    return compose([*REFERENCE, f"backend={backend}", f"backend.overrides={{{key}: {value}}}".replace("'", "")])
+    return compose(
+        [*REFERENCE, f"backend={backend}", f"backend.overrides={{{key}: {value}}}".replace("'", "")]
+    )
 
 
-@pytest.mark.parametrize(("backend", "key", "value", "field"), [(b, *one) for b, all_ in OPEN.items() for one in all_])
-def test_an_open_key_replaces_xps_with_a_warning(backend: str, key: str, value: object, field: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "key", "value", "field"), [(b, *one) for b, all_ in OPEN.items() for one in all_]
+)
+def test_an_open_key_replaces_xps_with_a_warning(
+    backend: str, key: str, value: object, field: str
+) -> None:
     spec = spec_of(backend, key, value)
     assert spec_refusals(spec) == []
-    (line,) = [line for line in notice_lines(build_plan(spec, "r")) if f"backend.overrides.{key}" in line]
+    (line,) = [
+        line for line in notice_lines(build_plan(spec, "r")) if f"backend.overrides.{key}" in line
+    ]
     assert len(line.partition(": ")[2]) > 10
     if backend != "slime":
         assert (native(spec) if backend == "skyrl" else grpo_config(spec, PLACES))[key] == value

@@ -40,7 +40,11 @@ def by_tokens(tokens: Tokens | None) -> float:
 def played(overlong: Overlong | None, tokens: Tokens | None, *shapes: Shape) -> Episode:
     won = ToolResult("won", 1.0, finished=True)
     episode = Episode(
-        TASK, lambda: FakeSession(lambda _name, _done: won), RULES, RewardSteps(RULES.reward, shapes), OPENING
+        TASK,
+        lambda: FakeSession(lambda _name, _done: won),
+        RULES,
+        RewardSteps(RULES.reward, shapes),
+        OPENING,
     )
     episode.count_by(lambda: tokens, overlong)
     episode.step(call("win"))
@@ -52,7 +56,11 @@ def test_the_record_has_both_rewards_and_a_held_out_episode_one() -> None:
     train, held_out = played(DAPO, tokens).settle(), played(None, tokens).settle()
     assert (train.reward, train.unpenalized, train.task_reward) == (0.5, 1.0, 1.0)
     assert (held_out.reward, held_out.unpenalized, held_out.task_reward) == (1.0, None, 1.0)
-    line = json.loads(trajectory(played(DAPO, tokens), run="", phase="train", step=0, sample=0, tools="[]").to_line())
+    line = json.loads(
+        trajectory(
+            played(DAPO, tokens), run="", phase="train", step=0, sample=0, tools="[]"
+        ).to_line()
+    )
     assert (line["outcome"]["reward"], line["outcome"]["unpenalized"]) == (0.5, 1.0)
     assert [*line["outcome"]["reward_steps"].items()] == [("reduce", 1.0), ("length", 0.5)]
     assert _recorded(line["outcome"]).reward == 1.0, "a rule scores the task"
@@ -66,7 +74,9 @@ def test_the_groups_reward_comes_before_the_penalty() -> None:
 
 
 def test_a_void_episode_has_no_penalty() -> None:
-    episode = Episode(TASK, lambda: FakeSession(lambda *_: ToolResult("", 0.0)), RULES, prepared=OPENING)
+    episode = Episode(
+        TASK, lambda: FakeSession(lambda *_: ToolResult("", 0.0)), RULES, prepared=OPENING
+    )
     episode.count_by(lambda: Tokens(1, 20_480, 0), DAPO)
     episode.give_up("down")
     assert episode.settle().reward is None
@@ -92,5 +102,7 @@ def test_a_pass_is_of_the_task_and_the_mean_of_the_update() -> None:
 def test_the_training_has_the_rule() -> None:
     spec = compose([*REFERENCE, "algorithm.overlong={buffer_tokens: 512, factor: 0.5}"])
     assert Overlong.of(spec) == overlong(spec.training.max_response_tokens, 512, 0.5)
-    (refusal,) = spec_refusals(compose([*REFERENCE, "algorithm.overlong={buffer_tokens: 512000, factor: 0.5}"]))
+    (refusal,) = spec_refusals(
+        compose([*REFERENCE, "algorithm.overlong={buffer_tokens: 512000, factor: 0.5}"])
+    )
     assert refusal.field == "algorithm.overlong"

@@ -91,19 +91,36 @@ def test_a_model_in_the_cache_is_known(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
-def test_a_network_that_is_not_the_models_is_refused_on_every_backend(backend: str, tmp_path: Path) -> None:
+def test_a_network_that_is_not_the_models_is_refused_on_every_backend(
+    backend: str, tmp_path: Path
+) -> None:
     place = model_at(tmp_path / "SmolLM2")
-    chosen = ["model=hf", f"model.path={place}", f"backend={backend}", "hardware=h100x8", "env=whodunit"]
+    chosen = [
+        "model=hf",
+        f"model.path={place}",
+        f"backend={backend}",
+        "hardware=h100x8",
+        "env=whodunit",
+    ]
     known = compose(chosen).model.architecture
     assert known is not None
     wrong = json.dumps({**known.model_dump(mode="json"), "num_layers": 31}).replace('"', "")
     said = fault(*chosen, f"model.architecture={wrong}")
-    assert f"num_layers is 31, and config.json has 30 in {place}; correct it, or leave model.architecture out" in said
+    assert (
+        f"num_layers is 31, and config.json has 30 in {place}; correct it, or leave model.architecture out"
+        in said
+    )
 
 
-def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_asked_once_and_without_a_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(request: Request) -> Reply:
-        return Reply(SMOLLM2) if request.path == "/Org/Model/resolve/main/config.json" else Reply(status=404)
+        return (
+            Reply(SMOLLM2)
+            if request.path == "/Org/Model/resolve/main/config.json"
+            else Reply(status=404)
+        )
 
     with http_server(answer) as server:
         monkeypatch.setattr("xp.models.files.HUB_TIMEOUT_S", DEADLINE_S)
@@ -128,14 +145,24 @@ def test_the_hub_is_asked_once_and_without_a_token(tmp_path: Path, monkeypatch: 
 
 def test_an_unknown_model_can_be_planned_with_the_runs_context() -> None:
     spec = compose(["model=hf", "model.path=Org/Model", "hardware=a100x4", "env=whodunit"])
-    assert [stage.name for stage in build_plan(spec, "r").stages] == ["prepare", "train", "evaluate"]
-    assert spec.model.max_context_tokens == spec.training.max_prompt_tokens + spec.training.max_response_tokens
+    assert [stage.name for stage in build_plan(spec, "r").stages] == [
+        "prepare",
+        "train",
+        "evaluate",
+    ]
+    assert (
+        spec.model.max_context_tokens
+        == spec.training.max_prompt_tokens + spec.training.max_response_tokens
+    )
 
 
 def test_an_options_name_never_stands_for_another_network(tmp_path: Path) -> None:
     other, same = model_at(tmp_path / "other", hidden_size=640), model_at(tmp_path / "same")
     text = fault("model=smollm2-135m-instruct", f"model.path={other}")
-    assert f"model.path={other}: not the network of model=smollm2-135m-instruct: hidden_size is 576" in text
+    assert (
+        f"model.path={other}: not the network of model=smollm2-135m-instruct: hidden_size is 576"
+        in text
+    )
     assert f"set model=hf model.path={other}" in text
     assert compose(["model=smollm2-135m-instruct", f"model.path={same}"]).model.path == str(same)
     assert "set model=hf model.path=Org/Else" in fault("model=qwen3-4b", "model.path=Org/Else")
@@ -145,7 +172,10 @@ def test_an_options_name_never_stands_for_another_network(tmp_path: Path) -> Non
 def test_an_absolute_path_without_a_model_is_refused_here(tmp_path: Path) -> None:
     for path in (tmp_path / "nope", tmp_path):
         text = fault("model=hf", f"model.path={path}")
-        assert f"model.path={path}: no such directory with a config.json on this machine, where launcher=local" in text
+        assert (
+            f"model.path={path}: no such directory with a config.json on this machine, where launcher=local"
+            in text
+        )
     assert "no such directory" in fault("model=hf", "model.path='~/no such/model'")
     elsewhere = compose(["model=hf", "model.path=/cluster/nope", "launcher=slurm"])
     assert (elsewhere.model.path, elsewhere.model.name) == ("/cluster/nope", "nope")
@@ -156,22 +186,31 @@ def test_a_directory_of_adapters_is_a_models(tmp_path: Path) -> None:
     assert compose(["model=hf", f"model.path={tmp_path}"]).model.path == str(tmp_path)
 
 
-def test_a_model_of_pictures_is_refused_unless_its_text_network_is_loaded_alone(tmp_path: Path) -> None:
+def test_a_model_of_pictures_is_refused_unless_its_text_network_is_loaded_alone(
+    tmp_path: Path,
+) -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
     families = {
         name
         for name in CONFIG_MAPPING
-        if {*MEDIA, "text_config"} & {*(getattr(CONFIG_MAPPING[name], "sub_configs", None) or ())} > {"text_config"}
+        if {*MEDIA, "text_config"} & {*(getattr(CONFIG_MAPPING[name], "sub_configs", None) or ())}
+        > {"text_config"}
     }
     alone = {name for name in families if str(CLASSES.get(name)).endswith("ForCausalLM")}
     assert {*TEXT_ALONE} == alone
     for name in sorted(families):
-        config = {"model_type": name, "architectures": ["XForConditionalGeneration"], "vision_config": {"depth": 1}}
+        config = {
+            "model_type": name,
+            "architectures": ["XForConditionalGeneration"],
+            "vision_config": {"depth": 1},
+        }
         assert bool(not_causal(config)) == (name not in alone)
     pictures = model_at(tmp_path / "vl", model_type="qwen3_vl", vision_config={"depth": 1})
-    assert "qwen3_vl reads more than text (vision_config)" in fault("model=hf", f"model.path={pictures}")
+    assert "qwen3_vl reads more than text (vision_config)" in fault(
+        "model=hf", f"model.path={pictures}"
+    )
 
 
 def test_what_is_no_model_to_train_is_refused(tmp_path: Path) -> None:
@@ -181,7 +220,9 @@ def test_what_is_no_model_to_train_is_refused(tmp_path: Path) -> None:
     assert "not a causal language model: its config.json names BertForMaskedLM" in fault(
         "model=hf", f"model.path={encoder}"
     )
-    compose(["model=hf", f"model.path={model_at(tmp_path / 'gpt2', architectures=['GPT2LMHeadModel'])}"])
+    compose(
+        ["model=hf", f"model.path={model_at(tmp_path / 'gpt2', architectures=['GPT2LMHeadModel'])}"]
+    )
     t5 = model_at(tmp_path / "t5", is_encoder_decoder=True)
     assert "is an encoder and a decoder" in fault("model=hf", f"model.path={t5}")
     (tmp_path / "bert" / "config.json").write_text("no json")
@@ -203,8 +244,17 @@ def test_a_name_derives_from_the_path(path: str, name: str) -> None:
     assert name_of(path) == name
 
 
-QWEN, SHARED = {"num_experts": 8, "moe_intermediate_size": 32}, {"shared_expert_intermediate_size": 40}
-GLM = {"n_routed_experts": 8, "moe_intermediate_size": 32, "num_key_value_heads": 8, "n_group": 1, "topk_group": 1}
+QWEN, SHARED = (
+    {"num_experts": 8, "moe_intermediate_size": 32},
+    {"shared_expert_intermediate_size": 40},
+)
+GLM = {
+    "n_routed_experts": 8,
+    "moe_intermediate_size": 32,
+    "num_key_value_heads": 8,
+    "n_group": 1,
+    "topk_group": 1,
+}
 EXPERTS: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v3": GLM,
     "glm4_moe": GLM,
@@ -224,7 +274,12 @@ def network_and_model(family: str) -> tuple[Architecture, Any]:
     import torch
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    small = {"hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 8, "num_key_value_heads": 2}
+    small = {
+        "hidden_size": 64,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+    }
     small |= {"intermediate_size": 48, "vocab_size": 99, "pad_token_id": 0}
     config = CONFIG_MAPPING[family](**small | EXPERTS.get(family, {}))
     with torch.device("meta"):
@@ -241,7 +296,9 @@ def test_the_parameters_of_a_family_are_counted_exactly(family: str) -> None:
     assert weights_of(shape).total == sum(weight.numel() for weight in model.parameters())
 
 
-@pytest.mark.parametrize("family", ["qwen2", "mixtral", "qwen3_moe", "glm4_moe", "deepseek_v3", "qwen3_next"])
+@pytest.mark.parametrize(
+    "family", ["qwen2", "mixtral", "qwen3_moe", "glm4_moe", "deepseek_v3", "qwen3_next"]
+)
 def test_adapters_are_counted_as_peft_makes_them(family: str) -> None:
     from peft import LoraConfig, get_peft_model
 
@@ -254,10 +311,19 @@ def test_adapters_are_counted_as_peft_makes_them(family: str) -> None:
 def test_slime_trains_llamas_whose_rotary_embedding_it_has(tmp_path: Path) -> None:
     assert compose(["model=llama3.1-8b-instruct"]).model.architecture is not None
     build_plan(compose([*SLIME, "model=llama3.1-8b-instruct"]), "r")
-    mine = ("model=hf", f"model.path={model_at(tmp_path / 's')}", "training.max_response_tokens=4096")
+    mine = (
+        "model=hf",
+        f"model.path={model_at(tmp_path / 's')}",
+        "training.max_response_tokens=4096",
+    )
     build_plan(compose([*SLIME, *mine, "backend.parallel.tensor=1"]), "r")
-    assert "would train llama3 x 32.0 as another network" in fault(*SLIME, "model=llama3.2-3b-instruct")
-    shapes = [compose([f"model={name}"]).model.architecture for name in ("llama3.1-8b-instruct", "qwen3-4b")]
+    assert "would train llama3 x 32.0 as another network" in fault(
+        *SLIME, "model=llama3.2-3b-instruct"
+    )
+    shapes = [
+        compose([f"model={name}"]).model.architecture
+        for name in ("llama3.1-8b-instruct", "qwen3-4b")
+    ]
     flags = [architecture_flags(shape) for shape in shapes if shape is not None]
     assert [one["--use-rope-scaling"] for one in flags] == [(), None]
     assert "--add-qkv-bias" not in {name for name, value in flags[0].items() if value is not None}
@@ -275,13 +341,21 @@ def test_llamas_rotary_scaling_is_read_with_its_bands() -> None:
 
 def test_an_option_says_which_backend_cannot_train_it() -> None:
     machine = ["hardware=h200x8", "env=whodunit"]
-    backends = [compose([*machine, "model=qwen3-4b", f"backend={name}"]).backend for name in ("trl", "skyrl", "slime")]
+    backends = [
+        compose([*machine, "model=qwen3-4b", f"backend={name}"]).backend
+        for name in ("trl", "skyrl", "slime")
+    ]
     for name in options("model").keys() - {"hf"}:
-        spec, about = compose([*machine, f"model={name}", "backend=skyrl"]), first_sentence(options("model")[name])
+        spec, about = (
+            compose([*machine, f"model={name}", "backend=skyrl"]),
+            first_sentence(options("model")[name]),
+        )
         for backend in backends:
             one = spec.model_copy(update={"backend": backend})
             fields = [fault.field for fault in backend_of(one).check(one)]
-            is_refused = any(field.startswith(("model.architecture", "backend.engine.name")) for field in fields)
+            is_refused = any(
+                field.startswith(("model.architecture", "backend.engine.name")) for field in fields
+            )
             assert is_refused == (f"not on {backend.name}" in about), (name, backend.name)
 
 
@@ -325,25 +399,42 @@ def transformers_config(name: str) -> Mapping[str, Any] | None:
 @pytest.mark.parametrize("family", RECURRENT)
 def test_a_family_with_recurrent_layers_is_known_with_its_layers(family: str) -> None:
     config = transformers_config(family) or {"model_type": family}
-    without_list = {key: value for key, value in config.items() if key not in ("layer_types", "layers_block_type")}
+    without_list = {
+        key: value
+        for key, value in config.items()
+        if key not in ("layer_types", "layers_block_type")
+    }
     assert stated(without_list)["recurrent_layers"]
     # A LFM2 of no layers' kinds is made of attention alone.
     assert stated(config)["recurrent_layers"] == (family != "lfm2")
 
 
 GRANITE: Mapping[str, Any] = {"model_type": "granitemoehybrid", "mamba_n_heads": 8}
-PACKED = ("backend=skyrl", "hardware=h100x8", "env=whodunit", "model=hf", "training.max_response_tokens=4096")
+PACKED = (
+    "backend=skyrl",
+    "hardware=h100x8",
+    "env=whodunit",
+    "model=hf",
+    "training.max_response_tokens=4096",
+)
 
 
 @pytest.mark.parametrize(
     "own",
-    [{**GRANITE, "layer_types": ["mamba", "attention"]}, {"model_type": "strange", "linear_attn_config": {"n": 1}}],
+    [
+        {**GRANITE, "layer_types": ["mamba", "attention"]},
+        {"model_type": "strange", "linear_attn_config": {"n": 1}},
+    ],
 )
-def test_skyrl_packs_no_episodes_that_would_read_each_others_state(own: Mapping[str, Any], tmp_path: Path) -> None:
+def test_skyrl_packs_no_episodes_that_would_read_each_others_state(
+    own: Mapping[str, Any], tmp_path: Path
+) -> None:
     mine = (*PACKED, f"model.path={model_at(tmp_path / 'hybrid', **own)}")
     assert "do not separate them; set sdpa" in fault(*mine)
     megatron = ("backend.parallel.strategy=megatron", "backend.parallel.offload_optimizer=true")
-    assert "do not separate them; set sdpa, with backend.parallel.strategy=fsdp2" in fault(*mine, *megatron)
+    assert "do not separate them; set sdpa, with backend.parallel.strategy=fsdp2" in fault(
+        *mine, *megatron
+    )
     build_plan(compose([*mine, "backend.attention=sdpa"]), "r")
 
 
@@ -400,11 +491,18 @@ def test_a_shard_that_the_index_names_and_that_is_missing_is_named(tmp_path: Pat
     ],
 )
 def test_lengths_that_nobody_set_fit_the_models_context(
-    words: tuple[str, ...], lengths: tuple[int, int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...],
+    lengths: tuple[int, int, int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     training = compose(
         ["model=hf", f"model.path={model_at(tmp_path / 'a', max_position_embeddings=1024)}", *words]
     ).training
-    assert (training.max_prompt_tokens, training.max_response_tokens, training.max_tokens_per_turn) == lengths
+    assert (
+        training.max_prompt_tokens,
+        training.max_response_tokens,
+        training.max_tokens_per_turn,
+    ) == lengths
     note = capsys.readouterr().err
     assert ("/a takes 1,024 tokens, hence training.max_" in note) == (sum(lengths[:2]) == 1024)

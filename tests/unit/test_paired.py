@@ -40,7 +40,9 @@ def test_interval_tests_and_power_are_those_of_scipy_and_statsmodels(number: int
     test = ttest_1samp(differences, 0.0)
     interval = test.confidence_interval(0.95)
     assert _interval(differences) == pytest.approx((interval.low, interval.high, test.pvalue))
-    assert _equivalence(differences, 0.3, 1.0) == pytest.approx(DescrStatsW(differences).ttost_mean(-0.3, 0.3)[0])
+    assert _equivalence(differences, 0.3, 1.0) == pytest.approx(
+        DescrStatsW(differences).ttost_mean(-0.3, 0.3)[0]
+    )
     power = TTestPower()
     expected = float(power.solve_power(nobs=number, alpha=0.05, power=0.8)) * spread
     assert _smallest(number, spread) == pytest.approx(expected, rel=1e-4)
@@ -51,9 +53,17 @@ def test_interval_tests_and_power_are_those_of_scipy_and_statsmodels(number: int
 @pytest.mark.parametrize(
     ("difference", "margin", "reach", "number"),
     # 0.5**n for the first n below 0.05 with both signs, and (1 - margin / reach)**n.
-    [(0.2, 0.03, 1.0, 6), (0.0, 0.03, 1.0, 99), (0.0, 0.06, 2.0, 99), (0.0, 0.96, 1.0, 2), (0.0, 1.0, 1.0, 2)],
+    [
+        (0.2, 0.03, 1.0, 6),
+        (0.0, 0.03, 1.0, 99),
+        (0.0, 0.06, 2.0, 99),
+        (0.0, 0.96, 1.0, 2),
+        (0.0, 1.0, 1.0, 2),
+    ],
 )
-def test_enough_tasks_that_are_alike(difference: float, margin: float, reach: float, number: int) -> None:
+def test_enough_tasks_that_are_alike(
+    difference: float, margin: float, reach: float, number: int
+) -> None:
     assert _enough_alike(difference, margin, reach) == number
 
 
@@ -62,7 +72,11 @@ def test_the_exact_test_of_passes_is_mcnemars(first: int, second: int) -> None:
     from statsmodels.stats.contingency_tables import mcnemar
 
     # The first episode of a task counts, whatever the others are.
-    pairs = [((1.0, 0.0), (0.0, 1.0))] * first + [((0.0, 1.0), (1.0, 0.0))] * second + [((1.0,), (1.0, 0.0))] * 3
+    pairs = (
+        [((1.0, 0.0), (0.0, 1.0))] * first
+        + [((0.0, 1.0), (1.0, 0.0))] * second
+        + [((1.0,), (1.0, 0.0))] * 3
+    )
     found = _passes(pairs, 1.0)
     assert (found.both, found.only_first, found.only_second, found.neither) == (3, first, second, 0)
     assert found.p_value == pytest.approx(mcnemar([[3, first], [second, 0]], exact=True).pvalue)
@@ -77,7 +91,8 @@ def test_an_interval_over_seeds_is_students() -> None:
 
     own = ttest_1samp((0.3, 0.5, 0.45), 0.0).confidence_interval(0.95)
     assert (
-        _over_seeds(setting("a", (0.3, 0.5, 0.45)), (None, None)) == f"95 % {own.low:.3f} to {own.high:.3f} over seeds"
+        _over_seeds(setting("a", (0.3, 0.5, 0.45)), (None, None))
+        == f"95 % {own.low:.3f} to {own.high:.3f} over seeds"
     )
     assert _over_seeds(setting("a", (0.9, 1.0)), (0.0, 1.0)).endswith("to 1.000 over seeds")
 
@@ -104,7 +119,10 @@ THIRDS = {
 
 @pytest.mark.parametrize(("scale", "sign"), [(1.0, 1), (1.0, -1), (1e6, 1)])
 def test_differences_that_are_equal_but_for_rounding_are_no_spread(scale: float, sign: int) -> None:
-    sides = [{task: [scale * one for one in pair[side]] for task, pair in THIRDS.items()} for side in (0, 1)]
+    sides = [
+        {task: [scale * one for one in pair[side]] for task, pair in THIRDS.items()}
+        for side in (0, 1)
+    ]
     first, second = sides[::sign]
     assert len({fmean(second[task]) - fmean(first[task]) for task in THIRDS}) > 1
     found = compare(("a", "b"), first, second, 1.0, 0.03)
@@ -118,7 +136,11 @@ def test_differences_that_are_rounding_alone_are_no_difference() -> None:
     first = {"a": [0.1 + 0.2], "b": [0.3], "c": [0.6]}
     second = {"a": [0.3], "b": [0.3], "c": [0.6]}
     found = compare(("a", "b"), first, second, 1.0, 0.03)
-    assert (found.difference, found.p_value, found.p_equivalent) == (0.0, 1.0, pytest.approx(0.9**3))
+    assert (found.difference, found.p_value, found.p_equivalent) == (
+        0.0,
+        1.0,
+        pytest.approx(0.9**3),
+    )
     shown = "all 3 tasks have the same reward in both, and 29 such tasks would show equivalence within 0.03"
     assert found.verdict == f"No difference between b and a was shown: {shown}."
     # Where all rewards are equal, their range is taken to be 1.
@@ -130,7 +152,10 @@ def test_the_first_tasks_of_one_side_alone_are_named() -> None:
     first, second = ({name: [1.0] for name in names} for names in ("tdcba", "tgfe"))
     with pytest.raises(XpError) as caught:
         compare(("x", "y"), first, second, 1.0, 0.03)
-    assert str(caught.value).splitlines()[1:3] == ["  only in x: a, b, c and 1 more", "  only in y: e, f, g"]
+    assert str(caught.value).splitlines()[1:3] == [
+        "  only in x: a, b, c and 1 more",
+        "  only in y: e, f, g",
+    ]
 
 
 def test_a_standard_error_that_is_rounding_alone_is_0() -> None:
@@ -147,8 +172,15 @@ def test_a_standard_error_that_is_rounding_alone_is_0() -> None:
     # Differences 0.5, 0 and 0.25: mean and deviation are 0.25, and t with 2 degrees of freedom is 4.3027.
     [(1.0, (-0.371, 0.871)), (2.0, (-0.742, 1.742))],
 )
-def test_tasks_with_only_void_episodes_of_one_model_are_left_out(scale: float, shown: tuple[float, float]) -> None:
-    first: dict[str, list[float | None]] = {"a": [0.0, scale], "b": [scale, None], "void": [None], "d": [scale / 4]}
+def test_tasks_with_only_void_episodes_of_one_model_are_left_out(
+    scale: float, shown: tuple[float, float]
+) -> None:
+    first: dict[str, list[float | None]] = {
+        "a": [0.0, scale],
+        "b": [scale, None],
+        "void": [None],
+        "d": [scale / 4],
+    }
     second = {"a": [scale, scale], "b": [scale], "void": [scale], "d": [scale / 2]}
     result = compare(("x", "y"), first, second, 1.0, 0.03)
     assert (result.num_tasks, result.num_left_out, result.unit) == (3, 1, "task")
@@ -163,7 +195,10 @@ def test_tasks_with_only_void_episodes_of_one_model_are_left_out(scale: float, s
 @pytest.mark.parametrize(("scale", "limit"), [(1.0, 1.0), (1.5, None)])
 def test_a_difference_of_shares_is_at_most_1(scale: float, limit: float | None) -> None:
     low_side, high_side = {"a": [0.0], "b": [0.0]}, {"a": [scale], "b": [scale / 5]}
-    results = [compare(("x", "y"), *pair, 1.0, 0.03) for pair in ((low_side, high_side), (high_side, low_side))]
+    results = [
+        compare(("x", "y"), *pair, 1.0, 0.03)
+        for pair in ((low_side, high_side), (high_side, low_side))
+    ]
     # Mean 0.6, deviation 0.5657, and t with 1 degree of freedom is 12.706: 5.68 or more.
     reach = scale * 12.7062 * 0.8 / 2
     ends = [(result.low, result.high) for result in results]
@@ -180,8 +215,12 @@ TWO = compare(("a", "b"), {"t": [0.0], "u": [0.5]}, {"t": [0.5], "u": [0.75]}, 1
 def test_one_task_has_a_difference_and_no_statistics() -> None:
     assert (ONE.stderr, ONE.low, ONE.high, ONE.p_value, ONE.p_holm) == (None,) * 5
     assert (ONE.smallest, ONE.p_equivalent, ONE.enough_tasks) == (None,) * 3
-    assert ONE.verdict == "No difference between b and a was shown: 1 task says nothing about others."
-    assert TWO.verdict.startswith("No difference between b and a was shown: with 2 tasks, only a difference of ")
+    assert (
+        ONE.verdict == "No difference between b and a was shown: 1 task says nothing about others."
+    )
+    assert TWO.verdict.startswith(
+        "No difference between b and a was shown: with 2 tasks, only a difference of "
+    )
 
 
 @pytest.mark.parametrize(

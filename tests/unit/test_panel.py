@@ -65,12 +65,19 @@ def drawn(terminal: Terminal) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
 
 
-def test_a_terminal_sees_stages_steps_curves_and_last_lines(tmp_path: Path, terminal: Terminal) -> None:
+def test_a_terminal_sees_stages_steps_curves_and_last_lines(
+    tmp_path: Path, terminal: Terminal
+) -> None:
     run = progressing(tmp_path)
     with before(terminal), screen(run, has_panel=True) as echo:
         echo("loading\nstep 1\r")
     text = drawn(terminal)
-    for part in (f"─ {run.name}  0:0", "train pending", "step 36 of 72  █████░░░░░ 50%", "0.347 -> 0.981  (36 steps)"):
+    for part in (
+        f"─ {run.name}  0:0",
+        "train pending",
+        "step 36 of 72  █████░░░░░ 50%",
+        "0.347 -> 0.981  (36 steps)",
+    ):
         assert part in text
     last = text[text.rindex(run.name) :]
     assert "loading" not in last
@@ -83,7 +90,9 @@ def begun(outputs: Path, stages: tuple[str, ...], *overrides: str) -> Path:
     run = outputs / "runs" / "begun"
     (run / "attempt_1").mkdir(parents=True)
     (run / "attempt_1/plan.json").write_text(json.dumps({"spec": spec.model_dump(mode="json")}))
-    record = begin_attempt(RunRecord("begun", RunStatus.PENDING, ()), stages, Provenance("0", "3", None, None, {}))
+    record = begin_attempt(
+        RunRecord("begun", RunStatus.PENDING, ()), stages, Provenance("0", "3", None, None, {})
+    )
     write_record(run, record)
     return run
 
@@ -94,7 +103,9 @@ def view(run: Path, terminal: Terminal) -> str:
     return drawn(terminal)
 
 
-def test_steps_and_the_plans_time_are_shown_from_the_first_second(tmp_path: Path, terminal: Terminal) -> None:
+def test_steps_and_the_plans_time_are_shown_from_the_first_second(
+    tmp_path: Path, terminal: Terminal
+) -> None:
     words = ("model=qwen2.5-1.5b-instruct", "env=sums", "hardware=1xH200", "training.num_steps=8")
     run = begun(tmp_path, ("prepare", "train", "evaluate"), *words)
     assert re.search(r"step 0 of 8  ░{10} 0%  about \d+:\d\d left", view(run, terminal))
@@ -136,7 +147,9 @@ def test_the_last_state_of_bars_and_last_lines_stay(tmp_path: Path) -> None:
     assert panel.view() is not None
 
 
-def test_progress_in_a_pipe_ends_with_all_parts_and_repeats_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_in_a_pipe_ends_with_all_parts_and_repeats_no_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with ProgressBar("prepare", 4, "tasks") as progress:
         progress.show(1, "")
         progress._last_line -= LINE_EVERY_S
@@ -144,10 +157,15 @@ def test_progress_in_a_pipe_ends_with_all_parts_and_repeats_no_line(capsys: pyte
         progress.show(3, "1/s")
         for _ in range(2):
             progress.show(4, "1/s")
-    assert capsys.readouterr().err.splitlines() == ["prepare: 2/4 tasks, 1/s", "prepare: 4/4 tasks, 1/s"]
+    assert capsys.readouterr().err.splitlines() == [
+        "prepare: 2/4 tasks, 1/s",
+        "prepare: 4/4 tasks, 1/s",
+    ]
 
 
-def test_a_progress_bar_of_a_command_moves_the_cursor(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_progress_bar_of_a_command_moves_the_cursor(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stderr", Screen(terminal))
     with ProgressBar("prepare", 2, "tasks") as progress:
         progress.show(1, "")

@@ -40,10 +40,16 @@ def test_differences_above_the_bar_and_reasons_match() -> None:
 
 
 def test_what_the_measure_says_is_refused_is_refused() -> None:
-    specs = {(option.name, backend): spec_of(option, backend, ()) for option in OPTIONS for backend in PROGRAMS}
+    specs = {
+        (option.name, backend): spec_of(option, backend, ())
+        for option in OPTIONS
+        for backend in PROGRAMS
+    }
     refused = {key: str(of[0]) for key, spec in specs.items() if (of := spec_refusals(spec))}
     assert refused == {
-        key: cell["refused"] for key in specs if "refused" in (cell := COMMITTED.options[key[0]][key[1]])
+        key: cell["refused"]
+        for key in specs
+        if "refused" in (cell := COMMITTED.options[key[0]][key[1]])
     }
     assert {backend for _, backend in refused} == {"trl", "slime"}
 
@@ -55,20 +61,39 @@ NOT_OF_UPDATES = {"training/tokens", "training/staleness", "training/updates"}
 def test_what_a_trainer_reports_is_the_papers_or_has_a_reason() -> None:
     found = reported(COMMITTED)
     for backend in PROGRAMS:
-        metrics = {"loss", "grad_norm", "learning_rate", "kl", "entropy", "clip_fraction", "logprob_gap"}
-        metrics |= {"value_loss", "critic_grad_norm", "value_clip_fraction"} if backend != "trl" else set()
-        assert {f"training/{name}" for name in metrics} <= {metric for name, metric in found if name == backend}
+        metrics = {
+            "loss",
+            "grad_norm",
+            "learning_rate",
+            "kl",
+            "entropy",
+            "clip_fraction",
+            "logprob_gap",
+        }
+        metrics |= (
+            {"value_loss", "critic_grad_norm", "value_clip_fraction"} if backend != "trl" else set()
+        )
+        assert {f"training/{name}" for name in metrics} <= {
+            metric for name, metric in found if name == backend
+        }
     every = {row.name for row in METRICS if row.name.startswith("training/")}
     assert every - {metric for _, metric in found} == NOT_OF_UPDATES
     for key, reasons in REPORTED.items():
         for word in reasons:
-            assert max(value for option, value in found[key].items() if word in option) > BAR, (key, word)
+            assert max(value for option, value in found[key].items() if word in option) > BAR, (
+                key,
+                word,
+            )
 
 
 def test_each_trainer_applies_the_learning_rate_that_xp_means() -> None:
-    schedules = [name for name in COMMITTED.options if name.startswith(("lr_schedule=", "warmup_updates="))]
+    schedules = [
+        name for name in COMMITTED.options if name.startswith(("lr_schedule=", "warmup_updates="))
+    ]
     assert len(schedules) == 5
-    rates = [cell["learning_rate"] for name in schedules for cell in COMMITTED.options[name].values()]
+    rates = [
+        cell["learning_rate"] for name in schedules for cell in COMMITTED.options[name].values()
+    ]
     assert max(rates) < BAR
 
 
@@ -97,8 +122,14 @@ def test_a_case_holds_the_specs_own_words() -> None:
 def test_the_batch_has_what_trainers_get_wrong() -> None:
     episodes = batch()
     assert len({one.response_ids for one in episodes}) == len(episodes)
-    assert len({one.prompt_ids for one in episodes}) == len({len(one.prompt_ids) for one in episodes}) == 4
-    assert {sum(one.reward is not None for one in episodes if one.group == group) for group in range(4)} == {2, 3, 4}
+    assert (
+        len({one.prompt_ids for one in episodes})
+        == len({len(one.prompt_ids) for one in episodes})
+        == 4
+    )
+    assert {
+        sum(one.reward is not None for one in episodes if one.group == group) for group in range(4)
+    } == {2, 3, 4}
     truncated = [one for one in episodes if one.is_truncated]
     assert len(truncated) == 2
     assert all(sum(one.trained(False)) > 0 == sum(one.trained(True)) for one in truncated)

@@ -16,7 +16,9 @@ from xp.run_records.record import RunStatus, read_record, update_stage, write_re
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that failed while it was evaluated."""
     found = make_run(tmp_path_factory.mktemp("outputs"), "R")
-    write_record(found, update_stage(read_record(found), "evaluate", status=RunStatus.FAILED, exit_code=9))
+    write_record(
+        found, update_stage(read_record(found), "evaluate", status=RunStatus.FAILED, exit_code=9)
+    )
     return found
 
 

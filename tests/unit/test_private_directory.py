@@ -17,7 +17,10 @@ sys.stdin.readline()
 
 def test_a_directory_ends_with_its_process_and_only_its_user_opens_it(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", MAKER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", MAKER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     made = Path(process.stdout.readline().strip())

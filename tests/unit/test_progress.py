@@ -34,18 +34,26 @@ def progressing(outputs: Path, status: RunStatus = RunStatus.SUCCEEDED) -> Path:
     """A run with 36 of 72 steps."""
     run = leave(outputs, MIXED, MIXED, status)
     record = read_record(run)
-    attempt = replace(record.attempts[0], training={"epochs": None, "num_steps": 72, "num_tasks": 8})
+    attempt = replace(
+        record.attempts[0], training={"epochs": None, "num_steps": 72, "num_tasks": 8}
+    )
     write_record(run, replace(record, attempts=(attempt,)))
     return run
 
 
-def test_runs_are_listed_and_shown_with_how_far_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_are_listed_and_shown_with_how_far_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     progressing(tmp_path)
     assert main(["runs", "list", f"outputs={tmp_path}"]) == 0
     head, row = (line.split("\t") for line in capsys.readouterr().out.splitlines()[:2])
     cells = dict(zip(head, row, strict=True))
     assert (cells["progress"], cells["steps"]) == ("0.50", "36/72")
-    assert (cells["environment"], cells["model"], cells["algorithm"]) == ("whodunit_mini", "tiny", "grpo")
+    assert (cells["environment"], cells["model"], cells["algorithm"]) == (
+        "whodunit_mini",
+        "tiny",
+        "grpo",
+    )
     assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
     shown = capsys.readouterr().out
     assert "reward   ▁" in shown
@@ -53,7 +61,9 @@ def test_runs_are_listed_and_shown_with_how_far_they_are(tmp_path: Path, capsys:
     assert "problem" not in shown
 
 
-def test_the_last_problem_of_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_problem_of_a_run_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = progressing(tmp_path, RunStatus.FAILED)
     log = run / "attempt_1/train/log.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +71,11 @@ def test_the_last_problem_of_a_run_is_one_line(tmp_path: Path, capsys: pytest.Ca
         "xp: symptom\nxp: the disk is full\x1b[31m\nfree some\ntrain:   0%|          | 0/6 [00:07<?, ?step/s]\n\n"
     )
     failed = update_stage(
-        read_record(run), "train", status=RunStatus.FAILED, exit_code=74, log=str(log.relative_to(tmp_path))
+        read_record(run),
+        "train",
+        status=RunStatus.FAILED,
+        exit_code=74,
+        log=str(log.relative_to(tmp_path)),
     )
     write_record(run, failed)
     assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
@@ -77,13 +91,20 @@ def test_a_model_that_never_called_a_tool_is_told_at_the_end(tmp_path: Path) -> 
     run = progressing(tmp_path)
     episodes = [replace(episode("train", 0, index, 0, 0.0), tool_calls=[]) for index in range(16)]
     write_episodes(run / "attempt_1/train/trajectories/train.jsonl", episodes)
-    assert any("no tool was called in 16 episodes, of 1 that are offered" in line for line in symptom_lines(run))
+    assert any(
+        "no tool was called in 16 episodes, of 1 that are offered" in line
+        for line in symptom_lines(run)
+    )
 
 
-def test_a_symptom_is_a_problem_told_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_symptom_is_a_problem_told_at_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = progressing(tmp_path)
     lines = FAULTS["constant reward"][1]
-    (run / "metrics.jsonl").write_text("".join(json.dumps({**line, "stage": "train"}) + "\n" for line in lines))
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps({**line, "stage": "train"}) + "\n" for line in lines)
+    )
     assert main(["runs", "show", "R", f"outputs={tmp_path}"]) == 0
     assert "problem  equal_groups, step 36: 100% of the tasks" in capsys.readouterr().out
     first, second = symptom_lines(run)

@@ -42,7 +42,12 @@ def test_the_table_tells_tokens_and_the_share_over_the_limit(
     own = true_lengths(first, model, Purpose.TRAIN)
     limit = sorted(own)[len(own) // 2]
     capsys.readouterr()
-    prepare(world.config(), {}, tmp_path, reader=Reader(model, run_spec(training__max_prompt_tokens=limit)))
+    prepare(
+        world.config(),
+        {},
+        tmp_path,
+        reader=Reader(model, run_spec(training__max_prompt_tokens=limit)),
+    )
     out = capsys.readouterr().out
     cells = next(text for text in out.splitlines() if "  train  " in text).split()
     share = sum(one > limit for one in own) / len(own)
@@ -56,7 +61,9 @@ def test_a_large_set_is_counted_in_part_and_the_table_says_so(
 ) -> None:
     monkeypatch.setattr(prompt_lengths, "MAX_COUNTED", 20)
     task_set = prepare(FakeWorld(tmp_path).config(), {}, tmp_path)
-    counted = prompt_lengths.prompt_lengths(task_set, Reader(model, run_spec(training__max_prompt_tokens=10)))
+    counted = prompt_lengths.prompt_lengths(
+        task_set, Reader(model, run_spec(training__max_prompt_tokens=10))
+    )
     assert sum(group.counted for group in counted.groups.values()) == 20
     assert ", of 20 of 220 tasks, evenly taken;" in counted.note
 
@@ -66,21 +73,35 @@ def test_without_the_model_the_table_counts_characters_and_transformers_is_not_i
 ) -> None:
     world = FakeWorld(tmp_path, splits={"train": 5, "test": 2})
     monkeypatch.setitem(sys.modules, "transformers", None)
-    prepare(world.config(), {}, tmp_path, reader=Reader("nobody/nothing", run_spec(training__max_prompt_tokens=100)))
+    prepare(
+        world.config(),
+        {},
+        tmp_path,
+        reader=Reader("nobody/nothing", run_spec(training__max_prompt_tokens=100)),
+    )
     out = capsys.readouterr().out
     assert "characters" in out
-    assert "the tokenizer of nobody/nothing is not on this machine: prompt tokens are counted when" in out
+    assert (
+        "the tokenizer of nobody/nothing is not on this machine: prompt tokens are counted when"
+        in out
+    )
 
 
-def test_without_transformers_the_table_says_so(tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_transformers_the_table_says_so(
+    tmp_path: Path, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task_set = prepare(FakeWorld(tmp_path, splits={"train": 5, "test": 2}).config(), {}, tmp_path)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    counted = prompt_lengths.prompt_lengths(task_set, Reader(model, run_spec(training__max_prompt_tokens=100)))
+    counted = prompt_lengths.prompt_lengths(
+        task_set, Reader(model, run_spec(training__max_prompt_tokens=100))
+    )
     assert counted.groups == {}
     assert counted.note.startswith("transformers is not installed here")
 
 
-def test_counts_are_stored_and_only_other_tasks_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_stored_and_only_other_tasks_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows: list[Any] = [SimpleNamespace(task_id=name) for name in "abc"]
     asked: list[str] = []
 
@@ -94,7 +115,9 @@ def test_counts_are_stored_and_only_other_tasks_are_counted(tmp_path: Path, monk
     assert asked == ["a", "b", "b", "c"]
     file = tmp_path / "set.tokens/digest.json"
     assert prompt_lengths.read_counts(file) == {"a": 3, "c": 5}
-    monkeypatch.setattr(prompt_lengths, "write_atomically", lambda *_: pytest.fail("nothing is new"))
+    monkeypatch.setattr(
+        prompt_lengths, "write_atomically", lambda *_: pytest.fail("nothing is new")
+    )
     assert prompt_lengths.count_tokens(place, rows[:2], "digest", count) == {"a": 3}
     file.write_text(file.read_text().replace("{", ""))
     assert prompt_lengths.read_counts(file) == {}

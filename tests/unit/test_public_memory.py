@@ -36,6 +36,8 @@ def test_the_planner_agrees_but_where_it_says_that_it_does_not(entry: dict[str, 
 def test_the_largest_stage_is_that_of_a_count_elsewhere(entry: dict[str, Any]) -> None:
     assert states_of(entry) == pytest.approx(entry["states"], rel=0.1)
     if (stated := entry.get("host")) is not None:
-        assert sum(judged(entry["name"]).worst.host.values()) / 1e9 == pytest.approx(stated, rel=0.2)
+        assert sum(judged(entry["name"]).worst.host.values()) / 1e9 == pytest.approx(
+            stated, rel=0.2
+        )
     refused = [str(one) for one in memory_refusals(spec_of(entry["name"]))]
     assert (refused == []) is (entry["outcome"] == RUNS), refused

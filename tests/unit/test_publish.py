@@ -34,7 +34,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     here = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
-        assert main(["prepare", "env=multiply", "env.train.num_tasks=4", "env.held_out.num_tasks=4", "name=own"]) == 0
+        assert (
+            main(
+                [
+                    "prepare",
+                    "env=multiply",
+                    "env.train.num_tasks=4",
+                    "env.held_out.num_tasks=4",
+                    "name=own",
+                ]
+            )
+            == 0
+        )
     (run,) = (here / "outputs/runs").iterdir()
     for one in tokenizer_and_model():
         one.save_pretrained(run / "model")
@@ -44,7 +55,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         episode = Episode(Task("multiply", "train", 0), lambda: FakeSession(steady), RULES)
         episode.step(call("win"))
         episode.settle()
-        writer.write(trajectory(episode, run="runs/own", phase="train", step=0, sample=0, tools="[]"))
+        writer.write(
+            trajectory(episode, run="runs/own", phase="train", step=0, sample=0, tools="[]")
+        )
     return here
 
 
@@ -115,7 +128,9 @@ def test_published_adapters_name_the_hubs_model_and_no_directory_of_this_machine
     assert link == f"https://huggingface.co/ORG/NAME/blob/{'c' * 40}/LICENSE"
     adapters = json.loads(str(files["adapter/adapter_config.json"]))
     assert (adapters["base_model_name_or_path"], adapters["revision"]) == expected
-    assert "The weights are in float32; the training computed in float32. Its adapters" in str(files["README.md"])
+    assert "The weights are in float32; the training computed in float32. Its adapters" in str(
+        files["README.md"]
+    )
     assert not [name for name in files if name.endswith(("digests.json", ".verified.json"))]
 
 
@@ -131,14 +146,19 @@ def test_a_model_in_several_files_is_published(run: Path) -> None:
 def test_a_dry_run_shows_the_files_and_the_card_and_writes_nothing(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["runs", "publish", run.name, "--to", "hub:me/mine", "--dry-run", "--no-episodes"]) == 0
+    assert (
+        main(["runs", "publish", run.name, "--to", "hub:me/mine", "--dry-run", "--no-episodes"])
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "  model.safetensors" in shown
     assert "# " + run.name in shown
     assert "episodes:" not in shown
 
 
-def test_a_model_that_is_missing_or_damaged_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_is_missing_or_damaged_is_refused(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (run / "model/config.json").write_text("{}")
     assert main(["runs", "publish", run.name, "--to", "out"]) == ExitCode.RUN_DIR
     assert "is damaged" in capsys.readouterr().err
@@ -148,7 +168,9 @@ def test_a_model_that_is_missing_or_damaged_is_refused(run: Path, capsys: pytest
     assert not Path("out").exists()
 
 
-def test_a_secret_in_an_episode_is_not_published(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_in_an_episode_is_not_published(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENREWARD_API_KEY", SECRET)
     file = run / "attempt_1/train/trajectories/train.jsonl"
     file.write_text(file.read_text().replace('"won"', f'"{SECRET}"'))
@@ -167,7 +189,9 @@ class Hub:
         here = f"http://{request.headers['host']}"
         if request.path == "/api/repos/create":
             requested = request.json
-            name = f"{requested.get('type', 'model')}s/{requested['organization']}/{requested['name']}"
+            name = (
+                f"{requested.get('type', 'model')}s/{requested['organization']}/{requested['name']}"
+            )
             self.repositories[name] = requested
             return Reply({"url": f"{here}/{name.removeprefix('models/')}"})
         if request.path == "/api/validate-yaml":
@@ -175,7 +199,14 @@ class Hub:
             return Reply({"errors": [] if is_head else [{"message": "no head"}], "warnings": []})
         if request.path.endswith("/preupload/main"):
             names = [one["path"] for one in request.json["files"]]
-            return Reply({"files": [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]})
+            return Reply(
+                {
+                    "files": [
+                        {"path": name, "uploadMode": "regular", "shouldIgnore": False}
+                        for name in names
+                    ]
+                }
+            )
         repository = request.path.removeprefix("/api/").removesuffix("/commit/main")
         for line in map(json.loads, request.body.splitlines()):
             if line["key"] == "file":
@@ -193,7 +224,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         monkeypatch.setenv("HF_TOKEN", "hf_stub")
         yield hub
-    assert {one.headers.get("authorization") for one in server.requests} - {None} == {"Bearer hf_stub"}
+    assert {one.headers.get("authorization") for one in server.requests} - {None} == {
+        "Bearer hf_stub"
+    }
 
 
 def test_the_hubs_client_uploads_a_private_model_and_a_data_set(run: Path, hub: Hub) -> None:
@@ -221,7 +254,9 @@ def test_the_hubs_client_uploads_a_private_model_and_a_data_set(run: Path, hub: 
         (None, {"license": "other", "license_name": "of-the-base-model"}),
     ],
 )
-def test_the_base_models_licence_is_the_cards(tmp_path: Path, text: str | None, expected: dict[str, str]) -> None:
+def test_the_base_models_licence_is_the_cards(
+    tmp_path: Path, text: str | None, expected: dict[str, str]
+) -> None:
     if text is not None:
         (tmp_path / "README.md").write_text(text)
     assert licence_of(tmp_path) == expected

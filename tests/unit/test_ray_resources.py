@@ -47,7 +47,9 @@ def check(monkeypatch: pytest.MonkeyPatch, client: Client, num_cpus: int = 4) ->
     monkeypatch.setattr("time.sleep", lambda _: None)
     launcher = RayLauncher(compose(["launcher=ray"]).launcher, Path("outputs"))
     monkeypatch.setattr(launcher, "_client", lambda: client)
-    resources = Resources(accelerator="cpu", num_accelerators=0, num_nodes=1, num_cpus=num_cpus, memory_gb=1.0)
+    resources = Resources(
+        accelerator="cpu", num_accelerators=0, num_nodes=1, num_cpus=num_cpus, memory_gb=1.0
+    )
     job = Job(argv=("true",), files={}, outputs=(), resources=resources, runtime=Runtime())
     launcher._check_cluster([Stage("train", job)])
 
@@ -67,7 +69,9 @@ def test_a_cluster_that_scales_from_zero_is_taken(
     assert "its autoscaler can add it" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("maximum", "text"), [(None, "has 2;"), ({"CPU": 3}, "has 3 at most, with its autoscaler;")])
+@pytest.mark.parametrize(
+    ("maximum", "text"), [(None, "has 2;"), ({"CPU": 3}, "has 3 at most, with its autoscaler;")]
+)
 def test_what_no_autoscaler_can_give_is_refused(
     monkeypatch: pytest.MonkeyPatch, maximum: dict[str, int] | None, text: str
 ) -> None:

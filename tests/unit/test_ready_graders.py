@@ -19,7 +19,10 @@ def score(grader: Grader, answer: str, right: Any, **arguments: Any) -> float:
 
 
 def test_a_tolerance_is_a_largest_difference() -> None:
-    assert [score(number, answer, 3.1415, tolerance=0.01) for answer in ("3.14", "3.16")] == [1.0, 0.0]
+    assert [score(number, answer, 3.1415, tolerance=0.01) for answer in ("3.14", "3.16")] == [
+        1.0,
+        0.0,
+    ]
 
 
 def test_a_pattern_selects_what_is_compared_or_is_the_right_answer() -> None:
@@ -40,7 +43,9 @@ def test_no_answer_is_scored_where_a_judge_does_it() -> None:
 @pytest.mark.parametrize("name", sorted({*READY} - {"math", "none"}))
 @pytest.mark.parametrize("right", [None, [], [None], {"value": 1}])
 def test_a_row_without_a_right_answer_is_refused(name: str, right: Any) -> None:
-    with pytest.raises(ValueError, match=r"its answer is .*; expected a text, a number, or a list of them"):
+    with pytest.raises(
+        ValueError, match=r"its answer is .*; expected a text, a number, or a list of them"
+    ):
         load_object(READY[name])("", {"answer": right})
 
 

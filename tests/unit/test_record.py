@@ -55,7 +55,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_a_record_survives_the_disk(directory: Path) -> None:
-    record = update_stage(begun(), "prepare", status=RunStatus.FAILED, exit_code=7, started=now(), ended=now())
+    record = update_stage(
+        begun(), "prepare", status=RunStatus.FAILED, exit_code=7, started=now(), ended=now()
+    )
     write_record(directory, close_attempt(record, RunStatus.FAILED))
     expected = close_attempt_times(read_record(directory), close_attempt(record, RunStatus.FAILED))
     user, place = begun_here(directory)
@@ -66,7 +68,10 @@ def test_a_record_survives_the_disk(directory: Path) -> None:
 def test_stand_ins_are_on_record_and_in_the_table(directory: Path) -> None:
     record = update_stage(begun(), "train", stubs=("vLLM: xp's own engine", "NCCL: gloo"))
     write_record(directory, record)
-    assert read_record(directory).attempts[0].stages[1].stubs == ("vLLM: xp's own engine", "NCCL: gloo")
+    assert read_record(directory).attempts[0].stages[1].stubs == (
+        "vLLM: xp's own engine",
+        "NCCL: gloo",
+    )
     assert table(record).splitlines()[-1] == "  not the real one: vLLM: xp's own engine, NCCL: gloo"
     assert "not the real one" not in table(begun())
 
@@ -88,15 +93,23 @@ def test_a_change_leaves_the_old_record_as_it_was() -> None:
 
 
 def test_closing_an_attempt_closes_the_stage_that_it_was_at() -> None:
-    closed = close_attempt(update_stage(begun(), "prepare", status=RunStatus.RUNNING), RunStatus.INTERRUPTED)
-    assert [stage.status for stage in closed.attempts[0].stages] == [RunStatus.INTERRUPTED, RunStatus.PENDING]
+    closed = close_attempt(
+        update_stage(begun(), "prepare", status=RunStatus.RUNNING), RunStatus.INTERRUPTED
+    )
+    assert [stage.status for stage in closed.attempts[0].stages] == [
+        RunStatus.INTERRUPTED,
+        RunStatus.PENDING,
+    ]
     assert closed.status is closed.attempts[0].status is RunStatus.INTERRUPTED
 
 
 def test_a_new_attempt_closes_one_that_a_killed_supervisor_left_open() -> None:
     left = update_stage(begun(), "prepare", status=RunStatus.RUNNING)
     record = begin_attempt(left, ["prepare"], HERE)
-    assert [attempt.status for attempt in record.attempts] == [RunStatus.INTERRUPTED, RunStatus.RUNNING]
+    assert [attempt.status for attempt in record.attempts] == [
+        RunStatus.INTERRUPTED,
+        RunStatus.RUNNING,
+    ]
     assert [attempt.number for attempt in record.attempts] == [1, 2]
     assert record.status is RunStatus.RUNNING
 
@@ -116,7 +129,9 @@ def test_a_directory_without_a_record_is_no_run(tmp_path: Path) -> None:
         read_record(tmp_path / "nowhere")
 
 
-def test_an_interrupted_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_write_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "run.json"
     write_atomically(file, "old")
 
@@ -146,7 +161,9 @@ def test_the_table_shows_every_stage_of_every_attempt(tmp_path: Path) -> None:
     killed = StageRecord("train", RunStatus.FAILED, 137, NOON, "2026-11-21T12:10:00Z")
     clean = Provenance("0.1.0", "3.11.7", None, False, {})
     second = replace(attempt(2, 90, DONE, training=SettledLength(6, 23, 3)), provenance=clean)
-    record = replace(EMPTY, attempts=(attempt(1, 600, DONE, killed, training=SettledLength(4, 9, None)), second))
+    record = replace(
+        EMPTY, attempts=(attempt(1, 600, DONE, killed, training=SettledLength(4, 9, None)), second)
+    )
     first, prepared, train, again, _ = table(record).splitlines()[1:]
     assert table(record).splitlines()[0] == "run  pending"
     assert first == f"attempt_1  succeeded  {NOON}  0000000000 (changed)  4 steps"
@@ -158,7 +175,10 @@ def test_the_table_shows_every_stage_of_every_attempt(tmp_path: Path) -> None:
 
 
 def test_a_run_has_the_time_of_its_attempts_and_the_steps_of_its_last_training() -> None:
-    trained = (attempt(1, 600, training=SettledLength(4, 9, None)), attempt(2, 90, training=SettledLength(6, 9, 1)))
+    trained = (
+        attempt(1, 600, training=SettledLength(4, 9, None)),
+        attempt(2, 90, training=SettledLength(6, 9, 1)),
+    )
     record = replace(EMPTY, attempts=(*trained, attempt(3, None)))
     assert (record.minutes, record.num_steps) == (11.5, 6)
     assert (EMPTY.minutes, EMPTY.num_steps) == (0, None)
@@ -168,7 +188,9 @@ def test_a_run_has_the_time_of_its_attempts_and_the_steps_of_its_last_training()
     assert time_text(one, compose([]).hardware) == "1.5 min (prepare 0.5)"
 
 
-def test_a_length_that_the_stage_has_settled_is_in_the_last_attempts_record(directory: Path) -> None:
+def test_a_length_that_the_stage_has_settled_is_in_the_last_attempts_record(
+    directory: Path,
+) -> None:
     record = begin_attempt(close_attempt(begun(), RunStatus.FAILED), ["train"], HERE)
     write_record(directory, EMPTY)
     assert read_record(directory).attempts == ()
@@ -177,14 +199,23 @@ def test_a_length_that_the_stage_has_settled_is_in_the_last_attempts_record(dire
         file.parent.mkdir(parents=True)
         file.write_text(SettledLength(10 * number, 9, None).to_json())
     write_record(directory, record)
-    assert [one.training and one.training.num_steps for one in read_record(directory).attempts] == [None, 20]
+    assert [one.training and one.training.num_steps for one in read_record(directory).attempts] == [
+        None,
+        20,
+    ]
 
 
 def test_an_attempt_is_changed_and_no_other(directory: Path) -> None:
     record = begin_attempt(close_attempt(begun(), RunStatus.FAILED), ["train"], HERE)
-    assert (record.attempts[1].supervisor, record.attempts[1].host) == (os.getpid(), platform.node())
+    assert (record.attempts[1].supervisor, record.attempts[1].host) == (
+        os.getpid(),
+        platform.node(),
+    )
     record = update_stage(record, "train", exit_code=3)
-    assert [[stage.exit_code for stage in one.stages] for one in record.attempts] == [[None, None], [3]]
+    assert [[stage.exit_code for stage in one.stages] for one in record.attempts] == [
+        [None, None],
+        [3],
+    ]
     third = begin_attempt(record, ["train"], HERE, is_detached=True)
     statuses = [RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.RUNNING]
     assert [one.status for one in third.attempts] == statuses
@@ -192,11 +223,16 @@ def test_an_attempt_is_changed_and_no_other(directory: Path) -> None:
     write_record(directory, replace(third, user="another", directory="/x"))
     assert (read_record(directory).user, read_record(directory).directory) == ("another", "/x")
     with pytest.raises(ValueError, match="a time without its zone"):
-        RunRecord.from_json(replace(EMPTY, attempts=(replace(attempt(1, 9), started="2026-11-21T12:00:00"),)).to_json())
+        RunRecord.from_json(
+            replace(
+                EMPTY, attempts=(replace(attempt(1, 9), started="2026-11-21T12:00:00"),)
+            ).to_json()
+        )
 
 
 @pytest.mark.parametrize(
-    ("name", "number"), [("attempt_7", 7), ("attempt_10", 10), ("attempt_x", 0), ("attempt_²", 0), ("attempt_", 0)]
+    ("name", "number"),
+    [("attempt_7", 7), ("attempt_10", 10), ("attempt_x", 0), ("attempt_²", 0), ("attempt_", 0)],
 )
 def test_the_number_of_an_attempts_directory(name: str, number: int) -> None:
     assert number_of(Path("run", name)) == number
@@ -213,16 +249,24 @@ def test_the_number_of_an_attempts_directory(name: str, number: int) -> None:
         ({"stages": (StageRecord("train", native_id="-9 x"),)}, "job: '-9 x'"),
     ],
 )
-def test_a_record_names_only_what_xp_writes(directory: Path, changes: dict[str, Any], fault: str) -> None:
-    legal = replace(EMPTY, attempts=(attempt(1, 9, DONE, StageRecord("train", native_id="17"), supervisor=2),))
+def test_a_record_names_only_what_xp_writes(
+    directory: Path, changes: dict[str, Any], fault: str
+) -> None:
+    legal = replace(
+        EMPTY, attempts=(attempt(1, 9, DONE, StageRecord("train", native_id="17"), supervisor=2),)
+    )
     (directory / "run.json").write_text(legal.to_json())
     assert read_record(directory) == legal
-    (directory / "run.json").write_text(replace(EMPTY, attempts=(replace(attempt(1, 9), **changes),)).to_json())
+    (directory / "run.json").write_text(
+        replace(EMPTY, attempts=(replace(attempt(1, 9), **changes),)).to_json()
+    )
     with pytest.raises(XpError, match=re.escape(f"runs/run/attempt_1: {fault}")):
         read_record(directory)
 
 
-def test_a_detached_run_whose_end_cannot_be_written_says_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_detached_run_whose_end_cannot_be_written_says_so(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory / "run.json"))
 
@@ -277,7 +321,10 @@ def test_an_error_of_the_disk_names_its_place(error: OSError, text: str) -> None
     assert (str(caught.value), caught.value.code) == (text, ExitCode.RESOURCE)
     with pytest.raises(XpError) as caught, writing_below(Path("here")):
         raise error
-    assert f"cannot write the task set: {error.strerror or error}: {error.filename or 'here'}\n" in str(caught.value)
+    assert (
+        f"cannot write the task set: {error.strerror or error}: {error.filename or 'here'}\n"
+        in str(caught.value)
+    )
 
 
 def test_a_directory_of_a_supervisor_that_wrote_nothing_is_unborn(directory: Path) -> None:

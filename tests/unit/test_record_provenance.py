@@ -20,7 +20,11 @@ def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
     root.mkdir()
     (root / "file").write_text("one")
-    for command in (["init", "-q"], ["add", "."], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "x"]):
+    for command in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "x"],
+    ):
         subprocess.run(["git", *command], cwd=root, check=True)
     return root
 
@@ -52,7 +56,11 @@ def test_the_copy_has_the_code_and_the_data_and_no_rubbish(tmp_path: Path) -> No
         (package / name).write_text(name)
     (package / "link").symlink_to("/etc/passwd")
     copy_package(tmp_path / "code", package)
-    found = {str(path.relative_to(tmp_path / "code")) for path in (tmp_path / "code").rglob("*") if path.is_file()}
+    found = {
+        str(path.relative_to(tmp_path / "code"))
+        for path in (tmp_path / "code").rglob("*")
+        if path.is_file()
+    }
     assert found == {"pkg/a.py", "pkg/sub/b.py", "pkg/sub/data.json"}
 
 
@@ -64,8 +72,14 @@ def test_the_users_modules_are_copied_and_installed_ones_are_not(
     (tmp_path / "my_reward.py").write_text("def shape(): ...")
     (tmp_path / "code").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    copy_modules(locate_modules(["my_envs", "my_reward", "json", "sys", "pytest", "xp"]), tmp_path / "code")
-    found = {str(path.relative_to(tmp_path / "code")) for path in (tmp_path / "code").rglob("*") if path.is_file()}
+    copy_modules(
+        locate_modules(["my_envs", "my_reward", "json", "sys", "pytest", "xp"]), tmp_path / "code"
+    )
+    found = {
+        str(path.relative_to(tmp_path / "code"))
+        for path in (tmp_path / "code").rglob("*")
+        if path.is_file()
+    }
     assert found == {"my_envs/maze.py", "my_reward.py"}
 
 
@@ -80,7 +94,9 @@ def test_a_run_is_held_while_its_supervisor_lives(tmp_path: Path) -> None:
     hold = "lock = FileLock(sys.argv[1]); lock.acquire(); print('up', flush=True); input()"
     code = f"import sys; from filelock import FileLock; {hold}"
     holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", code, str(tmp_path / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert holder.stdout is not None
     holder.stdout.readline()

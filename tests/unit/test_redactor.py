@@ -44,8 +44,14 @@ def test_each_encoding_is_masked(encoded: str) -> None:
     assert text.endswith(" after")
 
 
-@given(prefix=st.binary(max_size=9), suffix=st.binary(max_size=9), secret=st.text(min_size=12, max_size=40))
-def test_base64_of_anything_that_holds_the_value_is_masked(prefix: bytes, suffix: bytes, secret: str) -> None:
+@given(
+    prefix=st.binary(max_size=9),
+    suffix=st.binary(max_size=9),
+    secret=st.text(min_size=12, max_size=40),
+)
+def test_base64_of_anything_that_holds_the_value_is_masked(
+    prefix: bytes, suffix: bytes, secret: str
+) -> None:
     data = secret.encode(errors="replace")
     encoded = base64.b64encode(prefix + data + suffix).decode()
     text = Redactor([data.decode()]).redact(encoded)
@@ -72,7 +78,9 @@ def test_each_line_of_a_long_value_is_masked() -> None:
 
 
 def test_the_longer_of_two_overlapping_values_is_masked_whole() -> None:
-    assert Redactor(["secret-1", "secret-1-and-more"]).redact("x secret-1-and-more y") == f"x {MASK} y"
+    assert (
+        Redactor(["secret-1", "secret-1-and-more"]).redact("x secret-1-and-more y") == f"x {MASK} y"
+    )
 
 
 def test_a_repr_does_not_tell() -> None:

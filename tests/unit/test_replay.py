@@ -39,7 +39,10 @@ def recorded(run: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedRun:
     (table,) = (run.parents[1] / "tasks").glob("*/manifest.json")
     rows = list(prove(table.parent).rows("train"))[:4]
     file = run / "attempt_1/train/trajectories/train.jsonl"
-    with EnvironmentMixture(episode_config(made.spec), episode_environ(made.spec)) as mix, TrajectoryWriter(file) as to:
+    with (
+        EnvironmentMixture(episode_config(made.spec), episode_environ(made.spec)) as mix,
+        TrajectoryWriter(file) as to,
+    ):
         for number, row in enumerate(rows):
             episode = mix.episode(row)
             right = int(row.messages[-1]["content"].split()[2]) + 1
@@ -97,13 +100,17 @@ def test_tasks_that_changed_are_named_one_by_one(recorded: RecordedRun, tmp_path
     assert any(one == f"{name}/train/29: missing" for one in level.differences), level.differences
 
 
-def test_another_grader_and_one_of_chance_are_told_apart(recorded: RecordedRun, tmp_path: Path) -> None:
+def test_another_grader_and_one_of_chance_are_told_apart(
+    recorded: RecordedRun, tmp_path: Path
+) -> None:
     _, tasks = check_tasks(recorded, tmp_path / "scratch")
     load_again(GAME.replace("return float(", "return 0.5 * float("))
     level = check_episodes(recorded, tasks, 64)
     assert level.verdict is Outcome.DIFFERS
     assert len(level.differences) == 2
-    assert all("sample 0: result 0: " in one and "'reward': 0.5" in one for one in level.differences)
+    assert all(
+        "sample 0: result 0: " in one and "'reward': 0.5" in one for one in level.differences
+    )
     load_again(RANDOM)
     level = check_episodes(recorded, tasks, 64)
     assert level.differences[0].startswith("the environment is not deterministic: ")
@@ -141,7 +148,8 @@ def test_the_first_number_that_differs_is_named_with_its_step(tmp_path: Path) ->
 def leave_weights(directory: Path, *values: float) -> None:
     directory.mkdir(exist_ok=True)
     header = {
-        f"layer.{at}": {"dtype": "F32", "shape": [1], "data_offsets": [4 * at, 4 * at + 4]} for at in range(len(values))
+        f"layer.{at}": {"dtype": "F32", "shape": [1], "data_offsets": [4 * at, 4 * at + 4]}
+        for at in range(len(values))
     }
     text = json.dumps(header).encode()
     data = b"".join(struct.pack("<f", one) for one in values)
@@ -159,7 +167,9 @@ def test_the_first_tensor_that_differs_is_named(tmp_path: Path) -> None:
         "weights: model.safetensors: 2 of 3 tensors, the first is layer.1"
     )
     (tmp_path / "a/model.safetensors").unlink()
-    assert first_tensor(tmp_path / "a", tmp_path / "b") == "weights: model.safetensors: another digest"
+    assert (
+        first_tensor(tmp_path / "a", tmp_path / "b") == "weights: model.safetensors: another digest"
+    )
 
 
 SLIME = ("env=gsm8k", "backend=slime", "hardware=h200x8", "model=qwen3-4b")

@@ -60,7 +60,11 @@ def test_an_index_takes_additions_and_waits_for_whole_lines(tmp_path: Path) -> N
     ("words", "base", "differing"),
     [
         (["seed=2"], "env=whodunit_mini model=tiny", {"seed"}),
-        (["env=openreward", "env.serve=xp.builtin.sums:Sums"], "env=openreward", {"env.members.sums.serve"}),
+        (
+            ["env=openreward", "env.serve=xp.builtin.sums:Sums"],
+            "env=openreward",
+            {"env.members.sums.serve"},
+        ),
         (["env=verifiers", "env.target=x"], "env=verifiers", {"env.members.x.target"}),
         (
             ["env=graded", "env.rows=mine.jsonl", "env.grader=exact"],
@@ -72,7 +76,11 @@ def test_an_index_takes_additions_and_waits_for_whole_lines(tmp_path: Path) -> N
     ],
 )
 def test_a_spec_is_compared_with_the_defaults_of_its_own_options(
-    words: list[str], base: str, differing: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    base: str,
+    differing: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
@@ -83,7 +91,11 @@ def test_a_spec_is_compared_with_the_defaults_of_its_own_options(
 
 def test_best_median_worst_groups_and_all_void_are_chosen(tmp_path: Path) -> None:
     rewards = {0: 0.1, 1: 0.2, 2: 0.5, 3: 0.8, 4: 0.9, 5: None, 6: None}
-    episodes = [episode("train", 0, index, sample, reward) for index, reward in rewards.items() for sample in (0, 1)]
+    episodes = [
+        episode("train", 0, index, sample, reward)
+        for index, reward in rewards.items()
+        for sample in (0, 1)
+    ]
     write_episodes(tmp_path / "attempt_1/train/trajectories/train.jsonl", episodes)
     rows = index_of(tmp_path).rows
     ((group, numbers),) = chosen(rows, Extent.CHOSEN).items()
@@ -98,7 +110,11 @@ def test_a_page_has_all_figures_and_the_chosen_episodes_text(outputs: Path) -> N
     _, data, chunks = report([outputs / "runs/run-one"])
     columns = data["runs"][0]["episodes"]["columns"]
     assert len(columns["step"]) == 4 * 8 + 40
-    texts = {number: text for chunk in chunks.values() for number, text in json.loads(gzip.decompress(chunk)).items()}
+    texts = {
+        number: text
+        for chunk in chunks.values()
+        for number, text in json.loads(gzip.decompress(chunk)).items()
+    }
     assert len(texts) == sum(place >= 0 for place in columns["chunk"])
     assert texts["0"]["messages"][1]["content"] == "I accuse number 0 in train step 0, sample 0."
     assert texts["0"]["messages"][1]["turn"] == 0
@@ -110,7 +126,9 @@ def test_a_verdict_follows_the_paired_test(outputs: Path) -> None:
         _, data, _ = report([outputs / "runs" / name], "none")
         verdicts[name] = data["runs"][0]["verdict"]
     assert verdicts["run-one"]["word"] == "learned"
-    assert verdicts["run-one"]["sentence"].startswith("after training is better than before training by 0.500")
+    assert verdicts["run-one"]["sentence"].startswith(
+        "after training is better than before training by 0.500"
+    )
     assert verdicts["slow"]["word"] == "flat"
 
 
@@ -119,7 +137,11 @@ def test_a_spec_is_shown_against_the_options_that_it_chose(outputs: Path) -> Non
     run = data["runs"][0]
     assert run["base"].startswith("the defaults with hardware=cpu env=whodunit_mini model=tiny")
     changed = {key: own for key, _, own in run["differences"]}
-    assert changed == {"training.learning_rate": "1e-05", "training.num_steps": "4", "outputs": str(outputs)}
+    assert changed == {
+        "training.learning_rate": "1e-05",
+        "training.num_steps": "4",
+        "outputs": str(outputs),
+    }
 
 
 def test_several_runs_are_compared_by_what_differs_and_task_by_task(outputs: Path) -> None:
@@ -145,7 +167,11 @@ def test_earlier_calls_of_a_prompt_are_shown() -> None:
     prompt = chat_messages(
         [
             {"role": "user", "content": "Rome?"},
-            {"role": "assistant", "content": "", "tool_calls": [{"name": "weather", "arguments": {"city": "Rome"}}]},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"name": "weather", "arguments": {"city": "Rome"}}],
+            },
             {"role": "tool", "content": "sunny"},
         ]
     )
@@ -157,14 +183,24 @@ def test_earlier_calls_of_a_prompt_are_shown() -> None:
 
 def test_an_episode_of_several_rows_has_a_tree_of_its_turns() -> None:
     record = json.loads(episode("eval", 0, 0, 0, 1.0).to_line())
-    texts = [("user", "Go."), *[part for turn in range(5) for part in (("assistant", f"{turn}."), ("user", "So?"))]]
+    texts = [
+        ("user", "Go."),
+        *[part for turn in range(5) for part in (("assistant", f"{turn}."), ("user", "So?"))],
+    ]
     follows = (None, -1, 0, 2)
-    results = [{"turn": at, "result": {"reward": None, "text": "", "follows": one}} for at, one in enumerate(follows)]
+    results = [
+        {"turn": at, "result": {"reward": None, "text": "", "follows": one}}
+        for at, one in enumerate(follows)
+    ]
     results.append({"turn": 4, "result": {"reward": 1.0, "text": "", "undelivered": [4]}})
     messages = [{"role": role, "content": text} for role, text in texts]
     outcome = {**record["outcome"], "num_turns": 5}
     found = detail({**record, "messages": messages, "tool_calls": results, "outcome": outcome})
-    assert [(row["follows"], row["turns"]) for row in found["rows"]] == [(-1, [0, 1]), (-1, [2, 4]), (0, [3])]
+    assert [(row["follows"], row["turns"]) for row in found["rows"]] == [
+        (-1, [0, 1]),
+        (-1, [2, 4]),
+        (0, [3]),
+    ]
     turns = [one for one in found["messages"] if "row" in one]
     assert [one["row"] for one in turns] == [0, 0, 1, 2, 1]
     assert [one["turn"] for one in turns if one["is_untrained"]] == [4]
@@ -182,7 +218,10 @@ def test_a_run_is_found_by_its_beginning_a_pattern_and_its_directory(outputs: Pa
     ):
         with pytest.raises(XpError, match=said):
             named_runs(outputs, [word])
-    for number, names in ((5, "many-0, many-1, many-2, many-3, many-4;"), (7, "many-4 and 2 more; write one of them")):
+    for number, names in (
+        (5, "many-0, many-1, many-2, many-3, many-4;"),
+        (7, "many-4 and 2 more; write one of them"),
+    ):
         for index in range(number):
             (runs / f"many-{index}").mkdir(exist_ok=True)
             (runs / f"many-{index}/spec.yaml").touch()
@@ -200,7 +239,9 @@ def test_the_command_writes_pages_beside_runs_or_below_outputs(
     assert "opens in any browser" in capsys.readouterr().out
 
 
-def test_the_terminal_shows_an_episode_by_step_and_rank(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_terminal_shows_an_episode_by_step_and_rank(
+    outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["runs", "episode", "run-one", "--step", "3", "--worst", f"outputs={outputs}"]) == 0
     said = capsys.readouterr().out
     assert "whodunit_mini/train/0  train step 3 sample 2" in said
@@ -210,7 +251,9 @@ def test_the_terminal_shows_an_episode_by_step_and_rank(outputs: Path, capsys: p
     assert "train has the steps 1 to 4" in capsys.readouterr().err
 
 
-def test_an_evaluation_has_a_page_and_episodes_like_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_has_a_page_and_episodes_like_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     place = make_evaluation(tmp_path, "whodunit_mini-mine-abc")
     assert main(["runs", "episode", "whodunit", "--index", "2", f"outputs={tmp_path}"]) == 0
     assert "I accuse number 2 in eval step 0, sample 0." in capsys.readouterr().out
@@ -220,7 +263,10 @@ def test_an_evaluation_has_a_page_and_episodes_like_a_run(tmp_path: Path, capsys
     assert "not finished" in page["verdict"]["sentence"]
     assert page["episodes"]["columns"]["reward"] == [1.0] * 4
     assert main(["runs", "show", "whodunit", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
-    assert "whodunit is an evaluation, and a run is expected; python -m xp report whodunit" in capsys.readouterr().err
+    assert (
+        "whodunit is an evaluation, and a run is expected; python -m xp report whodunit"
+        in capsys.readouterr().err
+    )
     make_run(tmp_path, "whodunit-run")
     assert main(["report", "whodunit", f"outputs={tmp_path}"]) == ExitCode.RUN_DIR
     text = capsys.readouterr().err

@@ -17,7 +17,11 @@ LARGEST = 2_000_000
 def test_git_has_known_things_at_the_top_and_no_large_file() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout of git")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     files = [name for name in listed.split("\0") if name]
     assert {name.split("/")[0] for name in files} == set(TOP.split())
-    assert [name for name in files if (ROOT / name).is_file() and (ROOT / name).stat().st_size > LARGEST] == []
+    assert [
+        name for name in files if (ROOT / name).is_file() and (ROOT / name).stat().st_size > LARGEST
+    ] == []

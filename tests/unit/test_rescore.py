@@ -20,7 +20,12 @@ from xp.episode.trajectory import TrajectoryWriter, trajectory
 from xp.errors import ExitCode, XpError
 from xp.replay.rescore import compared, rescore, steps
 
-OVERRIDES = ("env=multiply", "training.group_size=2", "training.prompts_per_step=2", "training.micro_batch_size=4")
+OVERRIDES = (
+    "env=multiply",
+    "training.group_size=2",
+    "training.prompts_per_step=2",
+    "training.micro_batch_size=4",
+)
 
 
 def answer(name: str, number: int) -> ToolResult | Exception:
@@ -34,7 +39,9 @@ FIRST = {0: ("move move win", "move"), 1: ("move", "move")}
 SECOND = {0: ("win", "win"), 1: ("down", "move move")}
 
 
-def leave_run(outputs: Path, name: str, *phases: tuple[str, int, int, dict[int, Sequence[str]]]) -> Path:
+def leave_run(
+    outputs: Path, name: str, *phases: tuple[str, int, int, dict[int, Sequence[str]]]
+) -> Path:
     """A run with episodes of phases: file below the attempt, step, attempt, episodes."""
     run = outputs / "runs" / name
     run.mkdir(parents=True)
@@ -42,16 +49,26 @@ def leave_run(outputs: Path, name: str, *phases: tuple[str, int, int, dict[int, 
     (run / "run.json").write_text("{}")
     for phase, step, attempt, tasks in phases:
         file = (
-            run / f"attempt_{attempt}" / phase.partition("/")[0] / "trajectories" / f"{phase.rpartition('/')[2]}.jsonl"
+            run
+            / f"attempt_{attempt}"
+            / phase.partition("/")[0]
+            / "trajectories"
+            / f"{phase.rpartition('/')[2]}.jsonl"
         )
         with TrajectoryWriter(file) as writer:
             for index, several in tasks.items():
                 for sample, words in enumerate(several):
-                    episode = Episode(Task("multiply", "train", index), lambda: FakeSession(answer), RULES)
+                    episode = Episode(
+                        Task("multiply", "train", index), lambda: FakeSession(answer), RULES
+                    )
                     for word in words.split():
                         episode.step(call(word))
                     episode.settle()
-                    writer.write(trajectory(episode, run=name, phase=phase, step=step, sample=sample, tools="[]"))
+                    writer.write(
+                        trajectory(
+                            episode, run=name, phase=phase, step=step, sample=sample, tools="[]"
+                        )
+                    )
     return run
 
 
@@ -78,7 +95,9 @@ def test_an_unfinished_episode_has_the_nonterminal_reward_and_limits(tmp_path: P
     assert [one.outcome.reward for one in rescore(run, rule)] == [1.5, -1.0, -1.0, -1.0]
 
 
-def test_functions_have_the_arguments_of_an_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_have_the_arguments_of_an_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "rules.py").write_text(
         "def calls(outcome, index, messages, tool_calls):\n"
         "    assert messages[0] == {'role': 'user', 'content': 'play'}\n"
@@ -94,19 +113,32 @@ def test_functions_have_the_arguments_of_an_episode(tmp_path: Path, monkeypatch:
     assert [one.outcome.reward for one in episodes] == [3, 1, 11, 11, 1, 1, None, 12]
     assert (episodes[0].outcome.unshaped, episodes[0].outcome.metrics) == (1.5, {"first": 2.0})
     reasons = [one.outcome.void_reason for one in rescore(run, {"env.reward_fn": "rules:picky"})]
-    assert [reason is not None for reason in reasons] == [False, False, False, False, True, True, True, False]
+    assert [reason is not None for reason in reasons] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
     assert reasons[4] == "reward_fn rules:picky: ZeroDivisionError: float division by zero"
 
 
 def test_a_rule_that_scores_nothing_says_why_and_is_no_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "failing_rule.py").write_text("def fails(outcome):\n    raise RuntimeError('no key')\n")
+    (tmp_path / "failing_rule.py").write_text(
+        "def fails(outcome):\n    raise RuntimeError('no key')\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     leave_run(tmp_path, "a", ("train", 0, 1, FIRST), ("train", 1, 1, SECOND))
     words = ["rescore", "a", f"outputs={tmp_path}"]
     assert main([*words, "env.reward_fn=failing_rule:fails"]) == ExitCode.UNHEALTHY
-    message = "7 of 7 episodes as void; the first: reward_fn failing_rule:fails: RuntimeError: no key"
+    message = (
+        "7 of 7 episodes as void; the first: reward_fn failing_rule:fails: RuntimeError: no key"
+    )
     assert message in capsys.readouterr().err
     assert main([*words, "env.reward.reduction=max"]) == 0
     assert "void; the first" not in capsys.readouterr().err
@@ -117,13 +149,22 @@ def test_a_step_that_was_played_again_counts_once(tmp_path: Path) -> None:
     assert [one.outcome.reward for one in rescore(run, {})] == [1.0, 1.0, None, 0.5]
 
 
-SCORED_BY = {"env.reward_fn": {"rules:calls": 1.0}, "code of rules:calls": "1", "env.reward.reduction": "sum"}
+SCORED_BY = {
+    "env.reward_fn": {"rules:calls": 1.0},
+    "code of rules:calls": "1",
+    "env.reward.reduction": "sum",
+}
 
 
-def leave_evaluations(outputs: Path, scored_by: Mapping[str, Any] = SCORED_BY, content: str = "c") -> tuple[Path, Path]:
+def leave_evaluations(
+    outputs: Path, scored_by: Mapping[str, Any] = SCORED_BY, content: str = "c"
+) -> tuple[Path, Path]:
     """Two evaluated runs; the second one's scoring, and the content of its second task."""
     places = []
-    for name, tasks, scoring, last in (("a", FIRST, SCORED_BY, "c"), ("b", SECOND, scored_by, content)):
+    for name, tasks, scoring, last in (
+        ("a", FIRST, SCORED_BY, "c"),
+        ("b", SECOND, scored_by, content),
+    ):
         run = leave_run(outputs, name, ("evaluate/after", 0, 1, tasks))
         rewards = {f"multiply/train/{index}": [0.0, 0.0] for index in tasks}
         hashes = dict(zip(rewards, ("c", last), strict=True))
@@ -138,7 +179,10 @@ def test_two_runs_with_other_rewards_are_compared_by_one_rule(tmp_path: Path) ->
     first, second = (rescore(run, {"env.reward.reduction": "max"}) for run in runs)
     pair = compared(runs, first, second, compose(OVERRIDES), 0.03)
     assert (pair.first, pair.second, pair.num_tasks) == ("a", "b", 2)
-    assert (pair.mean_first, pair.mean_second) == (pytest.approx((0.625 + 0.25) / 2), pytest.approx((1.0 + 0.25) / 2))
+    assert (pair.mean_first, pair.mean_second) == (
+        pytest.approx((0.625 + 0.25) / 2),
+        pytest.approx((1.0 + 0.25) / 2),
+    )
     with pytest.raises(XpError, match="a has no episodes of evaluate/before"):
         compared((runs[0], runs[0]), first, first, compose(OVERRIDES), 0.03)
 
@@ -151,7 +195,11 @@ def test_two_runs_with_other_rewards_are_compared_by_one_rule(tmp_path: Path) ->
     ],
 )
 def test_runs_with_other_tasks_are_not_compared(
-    scored_by: Mapping[str, Any], content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scored_by: Mapping[str, Any],
+    content: str,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     leave_evaluations(tmp_path, scored_by, content)
     code = main(["rescore", "a", "b", f"outputs={tmp_path}", "env.reward.reduction=max"])
@@ -174,12 +222,21 @@ def test_runs_whose_environments_scored_by_other_code_are_not_compared(tmp_path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("env.reward.reduktion=max",), "env.reward.reduktion is no part of the reward's rule (did you mean"),
+        (
+            ("env.reward.reduktion=max",),
+            "env.reward.reduktion is no part of the reward's rule (did you mean",
+        ),
         (("training.seed=3",), "training.seed is no part of the reward's rule"),
-        (("env.members.other.reward_fn=null",), "env.members.other.reward_fn: a has no environment other"),
+        (
+            ("env.members.other.reward_fn=null",),
+            "env.members.other.reward_fn: a has no environment other",
+        ),
         (("env.reward.reduction=most",), "reduction"),
         (("env.reward_fn=no.such:thing",), "reward_fn no.such:thing cannot be loaded"),
-        ((), "rescore needs one run or two, and a rule: rescore RUN [RUN] env.reward_fn=MODULE:FUNCTION"),
+        (
+            (),
+            "rescore needs one run or two, and a rule: rescore RUN [RUN] env.reward_fn=MODULE:FUNCTION",
+        ),
     ],
 )
 def test_a_rule_that_is_none_is_refused(
@@ -190,9 +247,13 @@ def test_a_rule_that_is_none_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_the_command_prints_steps_and_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_steps_and_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     played = (("train", step, 1, FIRST) for step in range(1))
-    leave_run(tmp_path, "a", *played, ("evaluate/before", 0, 1, FIRST), ("evaluate/after", 0, 1, SECOND))
+    leave_run(
+        tmp_path, "a", *played, ("evaluate/before", 0, 1, FIRST), ("evaluate/after", 0, 1, SECOND)
+    )
     words = ["rescore", "a", f"outputs={tmp_path}", "env.reward.reduction=max"]
     assert main(words) == ExitCode.OK
     title, head, *lines, verdict = capsys.readouterr().out.splitlines()

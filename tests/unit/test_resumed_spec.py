@@ -57,7 +57,10 @@ def test_an_extension_that_was_cut_goes_on_as_an_extension(
 ) -> None:
     assert say("training.num_steps=3")[0] == 0
     run = run_of(tmp_path)
-    assert say(f"resume={run.name}", "training.num_steps=30", failing="evaluate")[0] == ExitCode.STAGE_FAILED
+    assert (
+        say(f"resume={run.name}", "training.num_steps=30", failing="evaluate")[0]
+        == ExitCode.STAGE_FAILED
+    )
     assert yaml.safe_load((run / "spec.yaml").read_text())["training"]["num_steps"] == 30
     assert say(f"resume={run.name}") == (0, ["3/evaluate"])
     capsys.readouterr()
@@ -77,9 +80,22 @@ def test_fewer_steps_than_a_run_has_made_are_refused(
 def test_a_run_goes_on_with_as_many_accelerators_of_another_machine(
     say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert say("training.num_steps=3", "backend=skyrl", "model=qwen2.5-1.5b-instruct", "hardware=a100x4")[0] == 0
+    assert (
+        say(
+            "training.num_steps=3",
+            "backend=skyrl",
+            "model=qwen2.5-1.5b-instruct",
+            "hardware=a100x4",
+        )[0]
+        == 0
+    )
     run = run_of(tmp_path)
-    other = ("hardware.name=h100x4", "hardware.accelerator=h100", "hardware.num_cpus=96", "hardware.memory_gb=1000")
+    other = (
+        "hardware.name=h100x4",
+        "hardware.accelerator=h100",
+        "hardware.num_cpus=96",
+        "hardware.memory_gb=1000",
+    )
     assert say(f"resume={run.name}", "training.num_steps=30", *other)[0] == 0
     assert yaml.safe_load((run / "spec.yaml").read_text())["hardware"]["accelerator"] == "h100"
     capsys.readouterr()
@@ -90,7 +106,10 @@ def test_a_run_goes_on_with_as_many_accelerators_of_another_machine(
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("training.num_step=4", "training.num_step: unknown key (did you mean training.num_steps?)"),
+        (
+            "training.num_step=4",
+            "training.num_step: unknown key (did you mean training.num_steps?)",
+        ),
         ("launcher=slurm", "launcher=slurm: the run keeps its recorded options"),
         ("tracking=wandb,tensorboard", "a list is written 'tracking=[wandb,tensorboard]'"),
         ("seed=3", "seed: a resumed run keeps it; start a new run to change it"),
@@ -106,7 +125,10 @@ def test_a_slip_while_resuming_is_told_as_what_it_is(
 
 def test_words_that_name_a_run_are_no_keys() -> None:
     words = ["resume=r", "training.num_steps=3", "run=null", "checkpoint=9", "a=run=x"]
-    assert split_off(("run", "resume"), words) == ({"resume": "r"}, ["training.num_steps=3", "checkpoint=9", "a=run=x"])
+    assert split_off(("run", "resume"), words) == (
+        {"resume": "r"},
+        ["training.num_steps=3", "checkpoint=9", "a=run=x"],
+    )
     with pytest.raises(XpError, match=r"run=: it has no value; give one, or leave run out"):
         split_off(("run",), ["a=1", "run="])
 
@@ -117,10 +139,25 @@ def test_words_that_name_a_run_are_no_keys() -> None:
     [
         (None, ["training.num_steps=1"], 23, None),
         (5, ["training.num_steps=5"], 23, None),
-        (5, ["training.num_steps=4"], 23, "training.num_steps=4: r has made 5 steps; give 5 or more"),
+        (
+            5,
+            ["training.num_steps=4"],
+            23,
+            "training.num_steps=4: r has made 5 steps; give 5 or more",
+        ),
         (5, ["training.epochs=3", "training.num_steps=null"], 23, None),
-        (5, ["training.epochs=2", "training.num_steps=null"], 23, "(4 steps of 23 tasks): r has made 5 steps; give 3"),
-        (4, ["training.epochs=1", "training.num_steps=null"], 23, "(2 steps of 23 tasks): r has made 4 steps; give 2"),
+        (
+            5,
+            ["training.epochs=2", "training.num_steps=null"],
+            23,
+            "(4 steps of 23 tasks): r has made 5 steps; give 3",
+        ),
+        (
+            4,
+            ["training.epochs=1", "training.num_steps=null"],
+            23,
+            "(2 steps of 23 tasks): r has made 4 steps; give 2",
+        ),
         (5, ["training.epochs=1", "training.num_steps=null"], None, None),
     ],
 )
@@ -141,13 +178,27 @@ def test_a_training_does_not_become_shorter_than_it_is(
 
 
 def test_a_resumed_run_changes_what_keeps_its_episodes_comparable() -> None:
-    spec = {"training": {"num_steps": 3, "learning_rate": 1.0}, "evaluation": {"every": None}, "seed": 1}
-    assert [_change(spec, key, 9) for key in ("training.num_steps", "evaluation.every")] == [None, None]
-    assert spec == {"training": {"num_steps": 9, "learning_rate": 1.0}, "evaluation": {"every": 9}, "seed": 1}
+    spec = {
+        "training": {"num_steps": 3, "learning_rate": 1.0},
+        "evaluation": {"every": None},
+        "seed": 1,
+    }
+    assert [_change(spec, key, 9) for key in ("training.num_steps", "evaluation.every")] == [
+        None,
+        None,
+    ]
+    assert spec == {
+        "training": {"num_steps": 9, "learning_rate": 1.0},
+        "evaluation": {"every": 9},
+        "seed": 1,
+    }
     for key in ("evaluation.evry", "evaluation.every.x", "training.max_hours"):
         assert (_change(spec, key, 9) or "").startswith(f"{key}: unknown key")
     assert spec["evaluation"] == {"every": 9}
-    assert [is_changeable(key) for key in ("evaluation.a.b", "tracking", "training.num_steps", "evaluation")] == [
-        *(True, True, True, False)
-    ]
-    assert not any(map(is_changeable, ("tracking.x", "training.learning_rate", "training.num_steps.x", "seed")))
+    assert [
+        is_changeable(key)
+        for key in ("evaluation.a.b", "tracking", "training.num_steps", "evaluation")
+    ] == [*(True, True, True, False)]
+    assert not any(
+        map(is_changeable, ("tracking.x", "training.learning_rate", "training.num_steps.x", "seed"))
+    )

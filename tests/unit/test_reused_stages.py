@@ -30,7 +30,12 @@ from xp.run_records.reuse import finished, reusable_stages
 from xp.spec.recorded import recorded_spec
 from xp.tasks.training_length import FILE as LENGTH_FILE
 
-SMALL = ("env.train.num_tasks=8", "env.held_out.num_tasks=4", "training.num_steps=2", "training.max_logprob_gap=null")
+SMALL = (
+    "env.train.num_tasks=8",
+    "env.held_out.num_tasks=4",
+    "training.num_steps=2",
+    "training.max_logprob_gap=null",
+)
 
 
 def test_what_this_version_cannot_read_is_not_called_a_value_to_set(tmp_path: Path) -> None:
@@ -39,7 +44,9 @@ def test_what_this_version_cannot_read_is_not_called_a_value_to_set(tmp_path: Pa
     assert validated(spec, "R") == compose([])
     spec["training"]["num_rounds"] = 3
     del spec["seed"]
-    with pytest.raises(XpError, match=r"another version wrote it(.|\n)*training\.num_rounds: unknown key") as found:
+    with pytest.raises(
+        XpError, match=r"another version wrote it(.|\n)*training\.num_rounds: unknown key"
+    ) as found:
         validated(spec, "R")
     assert "seed: has no value" in str(found.value)
     assert "set it" not in str(found.value)  # no command that reads a record sets a value of it
@@ -56,7 +63,9 @@ def finished_run(outputs: Path, *changes: str) -> dict[str, Any]:
     (outputs / "runs/R/attempt_1").mkdir(parents=True, exist_ok=True)
     (outputs / "runs/R/attempt_1/plan.json").write_text(plan.to_json())
     names = [stage.name for stage in plan.stages]
-    record = begin_attempt(RunRecord("R", RunStatus.PENDING, ()), names, Provenance("0.1.0", "3.11", None, None, {}))
+    record = begin_attempt(
+        RunRecord("R", RunStatus.PENDING, ()), names, Provenance("0.1.0", "3.11", None, None, {})
+    )
     for name in names:
         record = update_stage(record, name, status=RunStatus.SUCCEEDED)
     write_record(outputs / "runs/R", close_attempt(record, RunStatus.SUCCEEDED))
@@ -77,13 +86,18 @@ def test_the_stages_of_a_finished_run_stand_until_their_jobs_change(tmp_path: Pa
     assert str(finished(same, tmp_path)).startswith("R is finished")
     assert "of None" not in str(finished(same, tmp_path))
     assert reusable_stages(resumed(spec, every=1, patience=1), record, tmp_path) == {"prepare": 1}
-    assert reusable_stages(resumed(spec, num_tasks=3), record, tmp_path) == {"prepare": 1, "train": 1}
+    assert reusable_stages(resumed(spec, num_tasks=3), record, tmp_path) == {
+        "prepare": 1,
+        "train": 1,
+    }
 
 
 def another_attempt(outputs: Path, plan: Plan, **statuses: RunStatus) -> RunRecord:
     """Records an attempt of the plan in which only these stages ran."""
     run = outputs / "runs/R"
-    record = begin_attempt(read_record(run), [*statuses], Provenance("0.1.0", "3.11", None, None, {}))
+    record = begin_attempt(
+        read_record(run), [*statuses], Provenance("0.1.0", "3.11", None, None, {})
+    )
     for name, status in statuses.items():
         record = update_stage(record, name, status=status)
     place = run / f"attempt_{len(record.attempts)}"
@@ -117,7 +131,9 @@ def test_a_result_that_is_gone_failed_or_older_than_its_input_is_made_again(tmp_
     assert reusable_stages(same, record, tmp_path) == {"prepare": 1}
     (tmp_path / train.job.outputs[0]).with_name(DIGESTS).unlink()
     assert reusable_stages(same, record, tmp_path) == whole
-    assert reusable_stages(same, update_first(record, "train", RunStatus.FAILED), tmp_path) == {"prepare": 1}
+    assert reusable_stages(same, update_first(record, "train", RunStatus.FAILED), tmp_path) == {
+        "prepare": 1
+    }
     assert reusable_stages(same, update_first(record, "prepare", RunStatus.FAILED), tmp_path) == {}
     assert finished(replace(same, attempt=1), tmp_path) is None
     (tmp_path / "runs/R/attempt_1/plan.json").write_text("{}")
@@ -133,7 +149,11 @@ def test_a_later_attempt_hides_an_earlier_one_only_where_it_wrote_over_it(tmp_pa
     spec = finished_run(tmp_path)
     # Another evaluation in its own directory leaves the first one's result as it was.
     record = another_attempt(tmp_path, resumed(spec, num_tasks=3), evaluate=failed)
-    assert reusable_stages(third(spec), record, tmp_path) == {"prepare": 1, "train": 1, "evaluate": 1}
+    assert reusable_stages(third(spec), record, tmp_path) == {
+        "prepare": 1,
+        "train": 1,
+        "evaluate": 1,
+    }
     assert reusable_stages(third(spec, num_tasks=3), record, tmp_path) == {"prepare": 1, "train": 1}
     # A new training makes the earlier evaluation obsolete.
     (tmp_path / "runs/R/run.json").unlink()
@@ -170,7 +190,9 @@ def test_a_finished_run_of_epochs_tells_the_steps_that_they_came_to(tmp_path: Pa
         ("prepare model sft train", ("sft.data=solve",), "prepare model sft train evaluate"),
     ],
 )
-def test_another_attempt_is_what_the_run_was(earlier: str, words: tuple[str, ...], names: str) -> None:
+def test_another_attempt_is_what_the_run_was(
+    earlier: str, words: tuple[str, ...], names: str
+) -> None:
     plan = build_again(compose(words), "r", 3, earlier.split())
     assert " ".join(stage.name for stage in plan.stages) == names
     assert plan.attempt == 3

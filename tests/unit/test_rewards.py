@@ -50,7 +50,11 @@ def test_clamps_hold_at_both_ends() -> None:
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=30), st.booleans(), st.sampled_from(list(Reduction)))
-def test_a_reward_is_always_finite_and_within_its_clamps(steps: list[float], done: bool, reduction: Reduction) -> None:
-    reward = reduce_rewards(steps, done, reward_rule(reduction, nonterminal=0.5, minimum=-3.0, maximum=4.0))
+def test_a_reward_is_always_finite_and_within_its_clamps(
+    steps: list[float], done: bool, reduction: Reduction
+) -> None:
+    reward = reduce_rewards(
+        steps, done, reward_rule(reduction, nonterminal=0.5, minimum=-3.0, maximum=4.0)
+    )
     assert math.isfinite(reward)
     assert -3.0 <= reward <= 4.0

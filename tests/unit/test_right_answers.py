@@ -44,7 +44,9 @@ def bare(text: str) -> str:
     return inside[1].strip() if inside and min(depths) >= 0 else text
 
 
-@pytest.mark.parametrize(("share", "most"), [(4, (2, 4, 4)), pytest.param(1, (6, 17, 17), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("share", "most"), [(4, (2, 4, 4)), pytest.param(1, (6, 17, 17), marks=pytest.mark.slow)]
+)
 def test_math_verifys_own_pairs_are_scored_as_it_scores_them_with_and_without_dollar_signs(
     share: int, most: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,7 +68,9 @@ def test_math_verifys_own_pairs_are_scored_as_it_scores_them_with_and_without_do
         [pair for pair in pairs if score(bare(pair[0]), f"\\boxed{{{bare(pair[1])}}}") != pair[2]],
     ]
     assert len(PAIRS) == 252
-    assert [len(some) <= limit for some, limit in zip(differing, most, strict=True)] == [True] * 3, differing
+    assert [len(some) <= limit for some, limit in zip(differing, most, strict=True)] == [
+        True
+    ] * 3, differing
 
 
 def test_a_number_has_the_value_that_math_verify_reads_or_none() -> None:
@@ -76,16 +80,31 @@ def test_a_number_has_the_value_that_math_verify_reads_or_none() -> None:
     from xp.builtin.math_verified import LATEX, PLAIN, parse
 
     texts = {bare(one) for pair in PAIRS for one in pair[:2] if len(one) < 60}
-    own = {text: value for text in texts if (value := graders._number_of(text, is_right=True)) is not None}
-    read = {text: one for text in own for one in parse(f"${text}$", (LATEX, PLAIN)) if isinstance(one, sympy.Expr)}
+    own = {
+        text: value
+        for text in texts
+        if (value := graders._number_of(text, is_right=True)) is not None
+    }
+    read = {
+        text: one
+        for text in own
+        for one in parse(f"${text}$", (LATEX, PLAIN))
+        if isinstance(one, sympy.Expr)
+    }
     theirs = {text: sympy.N(one, 20) for text, one in read.items()}
-    both = {text: (float(own[text]), float(one)) for text, one in theirs.items() if isinstance(one, sympy.Float)}
+    both = {
+        text: (float(own[text]), float(one))
+        for text, one in theirs.items()
+        if isinstance(one, sympy.Float)
+    }
     assert len(both) > 20
     assert {text: one for text, one in both.items() if one[0] != pytest.approx(one[1])} == {}
 
 
 @pytest.mark.parametrize(("graders", "right", "lines"), rows("answers"))
-def test_an_answer_gets_what_a_person_would_give(graders: str, right: str, lines: list[str]) -> None:
+def test_an_answer_gets_what_a_person_would_give(
+    graders: str, right: str, lines: list[str]
+) -> None:
     if graders == "math":
         pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
     row = {"answer": right.replace("␊", "\n")}
@@ -113,14 +132,21 @@ def test_an_answer_gets_what_a_person_would_give(graders: str, right: str, lines
     ],
     ids=range(13),
 )
-def test_a_right_answer_may_be_no_text_or_a_long_one(grader: str, right: Any, answer: str, reward: float) -> None:
+def test_a_right_answer_may_be_no_text_or_a_long_one(
+    grader: str, right: Any, answer: str, reward: float
+) -> None:
     assert load_object(READY[grader])(answer, {"answer": right}) == reward
 
 
 def provider_of(tmp_path: Path, grader: str, rights: list[Any], **arguments: Any) -> GradedProvider:
     rows = [{"prompt": f"{number}?", "answer": right} for number, right in enumerate(rights)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = rules(provider="local", grader=READY[grader], rows=str(tmp_path / "rows.jsonl"), grader_args=arguments)
+    config = rules(
+        provider="local",
+        grader=READY[grader],
+        rows=str(tmp_path / "rows.jsonl"),
+        grader_args=arguments,
+    )
     return GradedProvider(config, {})
 
 
@@ -129,7 +155,10 @@ def provider_of(tmp_path: Path, grader: str, rights: list[Any], **arguments: Any
     [
         ("exact", ["Paris", "", float("nan")]),
         ("contains", ["C++", " "]),
-        ("number", ["1,800", "10^3", "#### 5", "0,111", "6 + 9i", "3 of 4", "12:30", r"3\sqrt{13}", "2/0"]),
+        (
+            "number",
+            ["1,800", "10^3", "#### 5", "0,111", "6 + 9i", "3 of 4", "12:30", r"3\sqrt{13}", "2/0"],
+        ),
         ("gsm8k", ["72", r"So \boxed{3}", "none"]),
         ("boxed", [r"\frac{1}{2}", r"It is \boxed{x}", "}"]),
         ("choice", ["(b)", 2, "Paris"]),
@@ -146,7 +175,8 @@ def test_a_right_answer_that_its_grader_does_not_give_1_is_refused_with_its_row(
     monkeypatch.setattr(graded, "NUM_LIMITED", 1)
     provider = provider_of(tmp_path, grader, rights)
     with pytest.raises(
-        XpError, match=rf"{len(rights) - good} of {len(rights)} right .*\nrow {good + 1} of split train: "
+        XpError,
+        match=rf"{len(rights) - good} of {len(rights)} right .*\nrow {good + 1} of split train: ",
     ):
         provider.check_answers()
     provider._loaded = {"test": provider._rows()["train"][:good]}
@@ -154,8 +184,13 @@ def test_a_right_answer_that_its_grader_does_not_give_1_is_refused_with_its_row(
     provider.close()
 
 
-def test_prepare_scores_the_right_answers_of_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file, words = tmp_path / "rows.csv", ["env=graded", f"env.rows={tmp_path}/rows.csv", "env.grader=number"]
+def test_prepare_scores_the_right_answers_of_every_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, words = (
+        tmp_path / "rows.csv",
+        ["env=graded", f"env.rows={tmp_path}/rows.csv", "env.grader=number"],
+    )
     file.write_text("prompt,answer\n" + "".join(f"{number}?,{number} m\n" for number in range(40)))
     config = prepare_config(compose(words))
     prepare(config, {}, tmp_path)

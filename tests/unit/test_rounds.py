@@ -19,7 +19,9 @@ from xp.tasks.row import TaskRow
 
 
 def rule(num_tasks: int | None, samples_per_task: int) -> Evaluation:
-    return run_spec(evaluation__num_tasks=num_tasks, evaluation__samples_per_task=samples_per_task).evaluation
+    return run_spec(
+        evaluation__num_tasks=num_tasks, evaluation__samples_per_task=samples_per_task
+    ).evaluation
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,10 @@ def test_every_task_has_its_samples_and_not_one_more() -> None:
 
 @given(few=st.integers(1, 40), more=st.integers(0, 40))
 def test_a_smaller_evaluation_plays_the_beginning_of_a_larger_one(few: int, more: int) -> None:
-    small, large = evaluated_tasks(rule(few, 1), tasks(60)), evaluated_tasks(rule(few + more, 1), tasks(60))
+    small, large = (
+        evaluated_tasks(rule(few, 1), tasks(60)),
+        evaluated_tasks(rule(few + more, 1), tasks(60)),
+    )
     assert len(small) == min(few, 60)
     assert set(small) <= set(large)
     assert large == [task for task in tasks(60) if task in large]
@@ -60,7 +65,10 @@ def test_the_choice_does_not_depend_on_order_or_unchosen_tasks() -> None:
 def test_ranks_play_as_many_each_and_count_every_episode_once_with_whole_tasks(
     num_tasks: int, processes: int, samples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [TaskRow(f"a/test/{n}", "a", Purpose.HELD_OUT, "test", n, "", (), "[]", 1.0) for n in range(num_tasks)]
+    rows = [
+        TaskRow(f"a/test/{n}", "a", Purpose.HELD_OUT, "test", n, "", (), "[]", 1.0)
+        for n in range(num_tasks)
+    ]
     monkeypatch.setenv("WORLD_SIZE", str(processes))
     shares = []
     for number in range(processes):

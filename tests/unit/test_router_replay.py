@@ -13,7 +13,9 @@ from xp.planning.values import spec_refusals
 MOE = ("env=whodunit", "hardware=h200x8", "model=qwen3-30b-a3b")
 SKYRL = (*MOE, "backend=skyrl", "backend.parallel.strategy=megatron")
 REPLAY = "model.router_replay=true"
-POLICY, REFERENCE = (f"trainer.{role}.megatron_config.moe_enable_routing_replay" for role in ("policy", "ref"))
+POLICY, REFERENCE = (
+    f"trainer.{role}.megatron_config.moe_enable_routing_replay" for role in ("policy", "ref")
+)
 ENGINE = "generator.inference_engine"
 
 
@@ -25,7 +27,11 @@ def refused(*overrides: str) -> dict[str, str]:
 def test_skyrl_gets_its_keys_with_what_they_need() -> None:
     assert refused(*SKYRL, REPLAY) == {}
     keys = native(compose([*SKYRL, REPLAY]))
-    assert (keys[POLICY], keys[REFERENCE], keys[f"{ENGINE}.enable_return_routed_experts"]) == (True, False, True)
+    assert (keys[POLICY], keys[REFERENCE], keys[f"{ENGINE}.enable_return_routed_experts"]) == (
+        True,
+        False,
+        True,
+    )
     assert keys[f"{ENGINE}.distributed_executor_backend"] == "mp"
     assert keys["generator.use_conversation_multi_turn"] is True
     plain = native(compose([*SKYRL]))

@@ -43,7 +43,9 @@ rpc_server.serve(lambda _: Handler())
 def test_an_answer_after_the_parents_end_is_dropped_without_a_word() -> None:
     ours, theirs = multiprocessing.Pipe()
     child = subprocess.Popen(
-        [sys.executable, "-c", LATE, str(theirs.fileno())], pass_fds=(theirs.fileno(),), stderr=subprocess.PIPE
+        [sys.executable, "-c", LATE, str(theirs.fileno())],
+        pass_fds=(theirs.fileno(),),
+        stderr=subprocess.PIPE,
     )
     theirs.close()
     ours.send(None)

@@ -68,12 +68,16 @@ class Place:
         chat = ChatTokens(AutoTokenizer.from_pretrained(self.root / "model"), chat_model())
         teacher = distill(str(self.root / "teacher"))
         places = RunPaths(str(self.root / "run"), attempt, str(task_set.path))
-        config = StageConfig(spec=run_spec(algorithm__distill=teacher), places=places, stage="train")
+        config = StageConfig(
+            spec=run_spec(algorithm__distill=teacher), places=places, stage="train"
+        )
         record_facts(config, self.root / "model", stage, chat)
         copy = stage.with_name("code")
         files.copy_modules(list(inputs.places.values()), copy)
         copied = {name: copy / place.name for name, place in inputs.places.items()}
-        return {**planned_facts(inputs), **json.loads((stage / FILE).read_text())}, LockInputs(inputs.spec, copied)
+        return {**planned_facts(inputs), **json.loads((stage / FILE).read_text())}, LockInputs(
+            inputs.spec, copied
+        )
 
     def edit(self, name: str, old: str, new: str) -> None:
         file = self.root / name
@@ -112,18 +116,39 @@ def other_version(place: Place, package: str) -> None:
 
 
 TAMPERED: Mapping[str, tuple[Callable[[Place], object], str]] = {
-    "chat template": (lambda it: it.edit("model/chat_template.jinja", "user", "User"), "chat_template: "),
-    "tokenizer": (lambda it: it.edit("model/tokenizer.json", '"rstrip": false', '"rstrip": true'), "tokenizer: "),
+    "chat template": (
+        lambda it: it.edit("model/chat_template.jinja", "user", "User"),
+        "chat_template: ",
+    ),
+    "tokenizer": (
+        lambda it: it.edit("model/tokenizer.json", '"rstrip": false', '"rstrip": true'),
+        "tokenizer: ",
+    ),
     "weights": (lambda it: turned_bit(it.root / "model/model.safetensors"), "model.weights: "),
-    "a teacher": (lambda it: turned_bit(it.root / "teacher/model.safetensors"), "teacher.weights: "),
-    "network": (lambda it: it.edit("model/config.json", '"rope_theta": ', '"rope_theta": 1'), "model.config: "),
+    "a teacher": (
+        lambda it: turned_bit(it.root / "teacher/model.safetensors"),
+        "teacher.weights: ",
+    ),
+    "network": (
+        lambda it: it.edit("model/config.json", '"rope_theta": ', '"rope_theta": 1'),
+        "model.config: ",
+    ),
     "a task": (lambda it: it.world.change(order={"0": 99}), "tasks.content: "),
     "environment's version": (lambda it: it.world.change(version="2"), "environments.fake: 1 -> 2"),
     "trl": (lambda it: other_version(it, "trl"), "versions.trl: 1.16.0 -> 9.9"),
     "torch": (lambda it: other_version(it, "torch"), "versions.torch: 2.13.0 -> 9.9"),
-    "a grader's line": (lambda it: it.edit("lock_graders.py", "1.0", "2.0"), "code.lock_graders: lock_graders.py"),
-    "an imported module": (lambda it: it.edit("lock_points.py", "1", "2"), "code.lock_points: lock_points.py"),
-    "the user's module": (lambda it: it.edit("lock_env.py", "pass", "x = 1"), "code.lock_env: lock_env.py"),
+    "a grader's line": (
+        lambda it: it.edit("lock_graders.py", "1.0", "2.0"),
+        "code.lock_graders: lock_graders.py",
+    ),
+    "an imported module": (
+        lambda it: it.edit("lock_points.py", "1", "2"),
+        "code.lock_points: lock_points.py",
+    ),
+    "the user's module": (
+        lambda it: it.edit("lock_env.py", "pass", "x = 1"),
+        "code.lock_env: lock_env.py",
+    ),
     "dialogues": (lambda it: it.edit("talk.jsonl", "[]", "[ ]"), "sft.data: "),
     "xp's code": (lambda it: it.edit("xp/lib/text.py", "def ", "def a"), "code.xp: xp/lib/text.py"),
     "the seed": (lambda it: setattr(it, "seed", 2), "seeds.seed: 1 -> 2"),
@@ -140,7 +165,9 @@ def test_what_is_another_one_is_named(place: Place, what: str) -> None:
     change(place)
     refused = line.startswith(("model.", "teacher.", "tokenizer", "chat_template", "tasks."))
     if refused:
-        with pytest.raises(XpError, match=f"the run cannot go on with another model or other tasks: {line}"):
+        with pytest.raises(
+            XpError, match=f"the run cannot go on with another model or other tasks: {line}"
+        ):
             place.facts(3)
         shutil.rmtree(place.root / "run/attempt_1")
         shutil.rmtree(place.root / "run/attempt_3")
@@ -187,10 +214,18 @@ def test_a_run_has_its_lock_and_a_resume_names_changed_code(
     assert say(*BEGIN) == ExitCode.STAGE_FAILED
     (run,) = (tmp_path / "outputs/runs").iterdir()
     lock = read_lock(run)
-    assert {"spec", "seeds.seed", "code.xp", "code.lock_graders", "versions.torch"} <= lock.facts.keys()
+    assert {
+        "spec",
+        "seeds.seed",
+        "code.xp",
+        "code.lock_graders",
+        "versions.torch",
+    } <= lock.facts.keys()
     assert json.loads((run / "lock.json").read_text())["facts"]["versions.torch"] == "2.1"
     assert say(f"resume={run.name}") == ExitCode.STAGE_FAILED
-    assert read_lock(run).facts["versions.torch"] == "2.2", "the facts are those of the lock's attempt"
+    assert read_lock(run).facts["versions.torch"] == "2.2", (
+        "the facts are those of the lock's attempt"
+    )
     (tmp_path / "lock_graders.py").write_text(GRADER.replace("1.0", "2.0"))
     capsys.readouterr()
     assert say(f"resume={run.name}") == ExitCode.CONFIG
@@ -210,7 +245,9 @@ def test_a_run_records_its_command_line_and_the_changes_by_later_attempts(
 ) -> None:
     assert say("-m", "seed=3,4", *BEGIN, "--config-dir", str(tmp_path)) == ExitCode.STAGE_FAILED
     (run,) = (
-        file.parent for file in (tmp_path / "outputs/runs").glob("*/spec.yaml") if "\nseed: 4\n" in file.read_text()
+        file.parent
+        for file in (tmp_path / "outputs/runs").glob("*/spec.yaml")
+        if "\nseed: 4\n" in file.read_text()
     )
     assert say(f"resume={run.name}", "training.num_steps=9") == ExitCode.STAGE_FAILED
     capsys.readouterr()
@@ -235,7 +272,9 @@ def test_a_run_is_not_resumed_with_other_dialogues(
     assert say(f"resume={run.name}") == ExitCode.STAGE_FAILED
 
 
-def test_a_spec_that_was_edited_is_not_resumed(say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_spec_that_was_edited_is_not_resumed(
+    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert say(*BEGIN) == ExitCode.STAGE_FAILED
     (run,) = (tmp_path / "outputs/runs").iterdir()
     spec = yaml.safe_load((run / "spec.yaml").read_text())

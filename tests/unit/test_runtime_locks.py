@@ -57,7 +57,9 @@ def test_the_pins_of_a_backend_are_the_versions_of_its_lock(backend: str) -> Non
 def test_every_version_in_pyproject_is_that_of_its_lock() -> None:
     import tomllib
 
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     for name in ("trl", "skyrl"):
         fixed = dict(text.split("==") for text in extras[name] if "==" in text)
         assert fixed
@@ -79,31 +81,53 @@ def test_a_gpu_job_names_its_lock_and_others_do_not() -> None:
 
     assert lock("backend=skyrl", "hardware=a100x4") == locks()["skyrl"].key
     assert lock("backend=trl", "hardware=a100x4") == locks()["trl"].key
-    assert lock("backend=skyrl", "hardware=a100x4", "backend.attention=sdpa") != locks()["skyrl"].key
+    assert (
+        lock("backend=skyrl", "hardware=a100x4", "backend.attention=sdpa") != locks()["skyrl"].key
+    )
     assert lock("backend=trl", "hardware=a100x4", "backend.runtime.python=/usr/bin/python3") is None
     assert lock("backend=trl", "hardware=cpu", "model=tiny") is None
-    for more in ("backend.runtime.project_env=SKYRL", "backend.parallel.strategy=megatron", "backend=slime"):
+    for more in (
+        "backend.runtime.project_env=SKYRL",
+        "backend.parallel.strategy=megatron",
+        "backend=slime",
+    ):
         assert (
-            runtime_lock(compose(["env=whodunit", "hardware=a100x4", "model=qwen3-4b", "backend=skyrl", more])) is None
+            runtime_lock(
+                compose(
+                    ["env=whodunit", "hardware=a100x4", "model=qwen3-4b", "backend=skyrl", more]
+                )
+            )
+            is None
         )
 
 
-def test_an_environment_is_found_by_its_lock_once_it_is_whole(home: Path, small: RuntimeLock) -> None:
+def test_an_environment_is_found_by_its_lock_once_it_is_whole(
+    home: Path, small: RuntimeLock
+) -> None:
     runtime = Runtime(lock=small.key)
     assert interpreter(runtime) == sys.executable
     python = install_lock(small, sys.executable)
     assert interpreter(runtime) == str(python)
     assert python.is_relative_to(home / ".xp" / "runtimes" / small.key)
-    made = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        [python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True
+    )
     assert made.stdout.strip() == str(python.parent.parent)
 
 
 def test_without_flash_attention_only_the_locks_wheel_differs() -> None:
-    runtime = build_plan(compose([*GPU, "backend=skyrl", "backend.attention=sdpa"]), "x").stages[-1].job.runtime
+    runtime = (
+        build_plan(compose([*GPU, "backend=skyrl", "backend.attention=sdpa"]), "x")
+        .stages[-1]
+        .job.runtime
+    )
     whole = locks()["skyrl"]
     without = replace(whole, has_flash=False)
     assert runtime.lock == without.key
-    assert runtime.install == "python -m xp install backend=skyrl hardware=a100x4 backend.attention=sdpa"
+    assert (
+        runtime.install
+        == "python -m xp install backend=skyrl hardware=a100x4 backend.attention=sdpa"
+    )
     assert "flash_attn" not in runtime.packages
     assert whole.versions().keys() - without.versions().keys() == {"flash-attn"}
 
@@ -120,15 +144,23 @@ def test_a_build_that_was_cut_short_is_made_anew(small: RuntimeLock) -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_an_install_that_fails_says_so_and_leaves_nothing_that_looks_installed(small: RuntimeLock) -> None:
-    (small.directory / LOCK).write_text("no-such-package-of-anybody==1 --hash=sha256:" + "0" * 64 + "\n")
+def test_an_install_that_fails_says_so_and_leaves_nothing_that_looks_installed(
+    small: RuntimeLock,
+) -> None:
+    (small.directory / LOCK).write_text(
+        "no-such-package-of-anybody==1 --hash=sha256:" + "0" * 64 + "\n"
+    )
     with pytest.raises(XpError, match=r"install stopped at: .* pip install") as caught:
         install_lock(small, sys.executable)
     assert caught.value.code == ExitCode.RUNTIME
     assert installed(small.key) is None
 
 
-def test_nothing_is_installed_for_a_run_that_this_machine_would_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_installed_for_a_run_that_this_machine_would_refuse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")  # no nvidia-smi
-    assert "needs 4 x a100-80gb and this machine shows 0 GPUs" in str(cannot_run_here(compose([*GPU, "backend=skyrl"])))
+    assert "needs 4 x a100-80gb and this machine shows 0 GPUs" in str(
+        cannot_run_here(compose([*GPU, "backend=skyrl"]))
+    )
     assert cannot_run_here(compose([*GPU, "backend=skyrl", "launcher=slurm"])) is None

@@ -24,15 +24,20 @@ OFF = "training.max_logprob_gap=null"
 MIN_P, PENALTY = "training.min_p=0.1", "training.repetition_penalty=1.2"
 
 
-def drawn(sampling: Sampling, number: int = 20_000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def drawn(
+    sampling: Sampling, number: int = 20_000
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Two rows of logits, the frequencies of their draws, and the log-probabilities of the last ones."""
     logits = torch.randn(2, 8, generator=torch.Generator().manual_seed(3)) * 2
     rows, seen = logits.repeat_interleave(number, 0), [one for one in SEEN for _ in range(number)]
     randoms: list[Any] = [Random(f"{place}") for place in range(len(rows))]
-    tokens, logprobs = draw(rows, sampling, randoms, seen if sampling.repetition_penalty != 1 else ())
+    tokens, logprobs = draw(
+        rows, sampling, randoms, seen if sampling.repetition_penalty != 1 else ()
+    )
     counts = torch.stack([torch.bincount(half, minlength=8) for half in tokens.view(2, -1)]).float()
     assert torch.equal(
-        logprobs, torch.log_softmax(rows / (sampling.temperature or 1), -1).gather(1, tokens[:, None])[:, 0]
+        logprobs,
+        torch.log_softmax(rows / (sampling.temperature or 1), -1).gather(1, tokens[:, None])[:, 0],
     )
     return logits, counts / number, tokens
 

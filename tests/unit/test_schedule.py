@@ -54,4 +54,12 @@ def test_a_longer_run_begins_like_a_shorter_one() -> None:
 
 
 def test_without_shuffle_the_order_is_the_sets_own() -> None:
-    assert [row.index for row in schedule(rows("a", 3), 7, seed=1, shuffle=False)] == [0, 1, 2, 0, 1, 2, 0]
+    assert [row.index for row in schedule(rows("a", 3), 7, seed=1, shuffle=False)] == [
+        0,
+        1,
+        2,
+        0,
+        1,
+        2,
+        0,
+    ]

@@ -31,7 +31,10 @@ def test_trials_stay_within_the_ranges_and_the_best_is_written_down(tmp_path: Pa
 
     search([*RANGES, "recipes=quickstart", "seed=3"], [], tmp_path, 5, objective)
     assert len(seen) == 5
-    assert all(1e-4 <= spec.training.learning_rate <= 1e-3 and spec.training.group_size in (4, 8) for spec in seen)
+    assert all(
+        1e-4 <= spec.training.learning_rate <= 1e-3 and spec.training.group_size in (4, 8)
+        for spec in seen
+    )
     assert all(spec.seed == 3 and spec.name == "quickstart" for spec in seen)
     best = yaml.safe_load((tmp_path / "optimization_results.yaml").read_text())
     assert best["best_value"] == max(-abs(spec.training.learning_rate - 5e-4) for spec in seen)
@@ -67,7 +70,10 @@ def test_a_directory_that_cannot_be_made_is_an_error_of_resources(tmp_path: Path
     (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(XpError) as caught:
         search(RANGES, [], tmp_path / "link" / "search", 1, lambda _: 0.0)
-    assert str(caught.value) == f"{tmp_path / 'link'}: File exists; outputs=DIR names another directory"
+    assert (
+        str(caught.value)
+        == f"{tmp_path / 'link'}: File exists; outputs=DIR names another directory"
+    )
     assert caught.value.code is ExitCode.RESOURCE
 
 
@@ -82,11 +88,15 @@ def test_options_of_ones_own_are_searched_and_a_trial_may_compose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeded = partial(optuna.create_study, sampler=optuna.samplers.RandomSampler(seed=1))
-    monkeypatch.setattr("optuna.create_study", seeded)  # eight trials of chance may all choose the same
+    monkeypatch.setattr(
+        "optuna.create_study", seeded
+    )  # eight trials of chance may all choose the same
     options = tmp_path / "options" / "algorithm"
     options.mkdir(parents=True)
     for name in ("one", "two"):
-        (options / f"{name}.yaml").write_text(f"# Mine.\ndefaults:\n  - grpo\n  - _self_\n# Mine.\nname: {name}\n")
+        (options / f"{name}.yaml").write_text(
+            f"# Mine.\ndefaults:\n  - grpo\n  - _self_\n# Mine.\nname: {name}\n"
+        )
     seen = []
 
     def objective(point: Point) -> float:
@@ -101,13 +111,21 @@ def test_options_of_ones_own_are_searched_and_a_trial_may_compose(
 
 def test_optunas_coloured_lines_are_for_terminals_alone(tmp_path: Path) -> None:
     search(RANGES, [], tmp_path, 1, lambda _: 0.0)
-    assert not any(isinstance(one.formatter, ColoredFormatter) for one in logging.getLogger("optuna").handlers)
+    assert not any(
+        isinstance(one.formatter, ColoredFormatter) for one in logging.getLogger("optuna").handlers
+    )
 
 
 @pytest.mark.parametrize("values", ["shuffle(range(1,4))", "shuffle(2,4,8)"])
 def test_a_shuffled_range_is_the_same_in_each_trial(values: str, tmp_path: Path) -> None:
     seen: list[int] = []
-    search([f"seed={values}"], [], tmp_path, 3, lambda point: float(seen.append(point.spec.seed) or point.spec.seed))
+    search(
+        [f"seed={values}"],
+        [],
+        tmp_path,
+        3,
+        lambda point: float(seen.append(point.spec.seed) or point.spec.seed),
+    )
     assert len(seen) == 3
     assert set(seen) <= {1, 2, 3, 4, 8}
 

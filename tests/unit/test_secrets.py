@@ -30,7 +30,9 @@ def test_an_empty_value_is_a_missing_one(tmp_path: Path) -> None:
 
 def test_nothing_in_a_file_is_expanded_or_run(tmp_path: Path) -> None:
     file = tmp_path / ".env"
-    file.write_text("A='$(touch pwned) ${HOME} `id`'\nexport B=\"two\\nlines\"\nC='it is; \"quoted\"' # comment\n")
+    file.write_text(
+        "A='$(touch pwned) ${HOME} `id`'\nexport B=\"two\\nlines\"\nC='it is; \"quoted\"' # comment\n"
+    )
     assert resolve(["A", "B", "C"], {}, file) == {
         "A": "$(touch pwned) ${HOME} `id`",
         "B": "two\nlines",

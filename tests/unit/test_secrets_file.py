@@ -34,7 +34,9 @@ def test_the_files_values_join_the_environment_and_win(tmp_path: Path) -> None:
         ('{"KEY": 17}', 0o600, "no JSON object"),
     ],
 )
-def test_a_bad_file_is_refused_without_showing_what_it_holds(tmp_path: Path, text: str, mode: int, fault: str) -> None:
+def test_a_bad_file_is_refused_without_showing_what_it_holds(
+    tmp_path: Path, text: str, mode: int, fault: str
+) -> None:
     with pytest.raises(XpError, match=fault) as caught:
         environment(written(tmp_path / "secrets", text, mode))
     assert caught.value.code is ExitCode.SECRET

@@ -30,23 +30,34 @@ def spec_of(*words: str) -> RunSpec:
 
 @pytest.mark.parametrize("backend", ["trl", "skyrl", "slime"])
 def test_a_served_judge_has_the_last_accelerators_and_the_trainer_the_others(backend: str) -> None:
-    spec = spec_of(f"backend={backend}", *(["backend.parallel.tensor=2"] if backend == "slime" else []))
+    spec = spec_of(
+        f"backend={backend}", *(["backend.parallel.tensor=2"] if backend == "slime" else [])
+    )
     stages = {stage.name: stage.job for stage in build_plan(spec, "run").stages}
     assert batch_shape(spec).per_node == 2
-    for name, program in (("train", f"xp.backends.{backend}.worker."), ("evaluate", "xp.engines.evaluate")):
+    for name, program in (
+        ("train", f"xp.backends.{backend}.worker."),
+        ("evaluate", "xp.engines.evaluate"),
+    ):
         job = stages[name]
         assert job.resources.num_accelerators == 4
         assert job.argv[:3] == ("python", "-m", "xp.engines.judge_server")
         assert job.argv[4] == "-m"
         assert job.argv[5].startswith(program)
         server = JudgeServer.from_json(job.files[job.argv[3]])
-        assert (server.judge.serve, server.trainer_accelerators, server.server.num_accelerators) == (
+        assert (
+            server.judge.serve,
+            server.trainer_accelerators,
+            server.server.num_accelerators,
+        ) == (
             "ORG/A-MODEL",
             2,
             2,
         )
         assert server.is_sglang is (backend == "slime")
-        judge = json.loads(job.files[f"{job.argv[3].rpartition('/')[0]}/episode.json"])["members"]["multiply"]["judge"]
+        judge = json.loads(job.files[f"{job.argv[3].rpartition('/')[0]}/episode.json"])["members"][
+            "multiply"
+        ]["judge"]
         assert judge["model"]["url"] is judge["model"]["key"] is None
         assert "XP_JUDGE_KEY" not in job.secrets
     assert "xp.engines.judge_server" not in stages["prepare"].argv
@@ -54,16 +65,24 @@ def test_a_served_judge_has_the_last_accelerators_and_the_trainer_the_others(bac
 
 def test_a_run_without_a_served_judge_starts_its_program_itself() -> None:
     spec = compose([*SIZES, "backend=trl"])
-    assert all("xp.engines.judge_server" not in stage.job.argv for stage in build_plan(spec, "run").stages)
+    assert all(
+        "xp.engines.judge_server" not in stage.job.argv for stage in build_plan(spec, "run").stages
+    )
     assert batch_shape(spec).per_node == 4
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("backend=trl", "env.judge.model.accelerators=4"), "4 of 4 accelerators leave none to train on"),
+        (
+            ("backend=trl", "env.judge.model.accelerators=4"),
+            "4 of 4 accelerators leave none to train on",
+        ),
         (("backend=trl", "hardware.num_nodes=2", "launcher=slurm"), "one machine for itself"),
-        (("backend=trl", "hardware=cpu", "model=tiny"), "transformers serves no model; on a CPU vllm alone"),
+        (
+            ("backend=trl", "hardware=cpu", "model=tiny"),
+            "transformers serves no model; on a CPU vllm alone",
+        ),
     ],
 )
 def test_a_judge_that_cannot_be_served_is_refused(words: tuple[str, ...], reason: str) -> None:
@@ -73,11 +92,22 @@ def test_a_judge_that_cannot_be_served_is_refused(words: tuple[str, ...], reason
 
 
 def test_a_judge_whose_weights_exceed_its_accelerators_is_refused(tmp_path: Path) -> None:
-    shape = {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8}
-    network = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "intermediate_size": 28672}
+    shape = {
+        "hidden_size": 8192,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+    }
+    network = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "intermediate_size": 28672,
+    }
     (tmp_path / "config.json").write_text(json.dumps({**shape, **network, "vocab_size": 152064}))
     word = f"env.judge={{rubric: r, model: {{serve: {tmp_path}, accelerators: 1}}}}"
-    with pytest.raises(XpError, match=r"has 1[23]\d GiB of weights in bfloat16, more than the memory of 1 x 80 GiB"):
+    with pytest.raises(
+        XpError, match=r"has 1[23]\d GiB of weights in bfloat16, more than the memory of 1 x 80 GiB"
+    ):
         build_plan(compose([*SIZES, "backend=trl", word]), "run")
 
 
@@ -96,7 +126,9 @@ def test_directories_of_a_judge_and_a_draft_are_read_from_where_the_user_is(
     spec = compose(words)
     assert spec.served_judge is not None
     assert spec.backend.engine.speculative is not None
-    assert {spec.served_judge.serve, spec.backend.engine.speculative.model} == {str(tmp_path / "small")}
+    assert {spec.served_judge.serve, spec.backend.engine.speculative.model} == {
+        str(tmp_path / "small")
+    }
 
 
 @pytest.mark.parametrize(
@@ -107,7 +139,9 @@ def test_directories_of_a_judge_and_a_draft_are_read_from_where_the_user_is(
         (["hardware=a100x1"], "vllm", "leaves the evaluated model no accelerator"),
     ],
 )
-def test_an_evaluation_that_cannot_serve_its_judge_is_refused(words: list[str], engine: str, reason: str) -> None:
+def test_an_evaluation_that_cannot_serve_its_judge_is_refused(
+    words: list[str], engine: str, reason: str
+) -> None:
     judged = "env.judge={rubric: r, model: {serve: ORG/A}}"
     spec, how = compose(["env=multiply", *words, judged]), settings({"eval.engine": engine}).eval
     with pytest.raises(XpError, match=reason):
@@ -127,7 +161,9 @@ sys.exit(7)
 """
 
 
-def test_a_program_is_judged_by_the_server_beside_it_and_its_code_is_the_stages(tmp_path: Path) -> None:
+def test_a_program_is_judged_by_the_server_beside_it_and_its_code_is_the_stages(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a_program.py").write_text(PROGRAM)
     log, file = tmp_path / "judge.log", tmp_path / "judge.json"
     server = VLLMServer(("--tensor-parallel-size", "1"), 1, 300.0, 600.0)
@@ -136,9 +172,23 @@ def test_a_program_is_judged_by_the_server_beside_it_and_its_code_is_the_stages(
     assert judge is not None
     file.write_text(JudgeServer(judge, spec.launcher, False, server, 2, str(log)).to_json())
     root = Path(__file__).parents[2]
-    environ = {**os.environ, "PYTHONPATH": f"{FAKE}:{root}:{tmp_path}", "CUDA_VISIBLE_DEVICES": "4,5,6"}
-    command = [sys.executable, "-m", "xp.engines.judge_server", str(file), "-m", "a_program", "word"]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300)
+    environ = {
+        **os.environ,
+        "PYTHONPATH": f"{FAKE}:{root}:{tmp_path}",
+        "CUDA_VISIBLE_DEVICES": "4,5,6",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "xp.engines.judge_server",
+        str(file),
+        "-m",
+        "a_program",
+        "word",
+    ]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 7, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [[0.5], "4,5", ["word"]]
     begun = json.loads(log.read_text().splitlines()[0])

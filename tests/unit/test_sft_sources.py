@@ -18,7 +18,10 @@ def test_a_data_set_of_messages_is_what_its_rows_are(name: str, tmp_path: Path) 
     """Columns of structs: a row has the keys of the other rows' arguments and schemas, as null."""
     datasets = pytest.importorskip("datasets")
     schemas = json.loads(TOOLS)
-    schemas[0]["function"]["parameters"] = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    schemas[0]["function"]["parameters"] = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+    }
     rows = [
         {
             "messages": [
@@ -26,14 +29,18 @@ def test_a_data_set_of_messages_is_what_its_rows_are(name: str, tmp_path: Path) 
                 {
                     "role": "assistant",
                     "content": None,
-                    "tool_calls": [{"type": "function", "function": {"name": tool, "arguments": arguments}}],
+                    "tool_calls": [
+                        {"type": "function", "function": {"name": tool, "arguments": arguments}}
+                    ],
                 },
             ],
             "tools": schemas[number : number + 1],
         }
         for number, (tool, arguments) in enumerate([("move", {"n": 1}), ("look", {"to": "x"})])
     ]
-    file = tmp_path / ("talk.parquet" if name == "talk.parquet" else "data/train-00000-of-00001.parquet")
+    file = tmp_path / (
+        "talk.parquet" if name == "talk.parquet" else "data/train-00000-of-00001.parquet"
+    )
     file.parent.mkdir(exist_ok=True)
     datasets.Dataset.from_list(rows).to_parquet(str(file))
     found = list(of_messages(str(tmp_path / name)))
@@ -50,7 +57,9 @@ def test_a_data_set_without_a_split_to_learn_from_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["talk.jsonl", "./data", "./data:main"])
-def test_a_place_of_messages_becomes_absolute(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_of_messages_becomes_absolute(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "talk.jsonl").touch()
     (tmp_path / "data").mkdir()
@@ -63,7 +72,10 @@ def test_the_beginning_of_a_runs_name_becomes_the_whole_name(tmp_path: Path) -> 
     for name in ("runs/a-1", "runs/a-12", "runs/b-1", "evaluations/b-2"):
         (tmp_path / name).mkdir(parents=True)
     written = ("run:b", "eval:b", "run:a", "run:a-1", "run:c")
-    specs = [compose(["env=whodunit_mini", f"outputs={tmp_path}", f"sft.data={name}"]) for name in written]
+    specs = [
+        compose(["env=whodunit_mini", f"outputs={tmp_path}", f"sft.data={name}"])
+        for name in written
+    ]
     assert [spec.sft.data for spec in specs] == ["run:b-1", "eval:b-2", "run:a", "run:a-1", "run:c"]
 
 

@@ -34,7 +34,11 @@ def told(outcome: EpisodeResult, env: str, messages: Any, tool_calls: Any) -> di
     assert env == TASK.env
     assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
     assert messages[-1]["content"] == tool_calls[0]["result"].text == "won"
-    return {"reward": outcome.reward or 0.0, "calls": len(tool_calls), "room": tool_calls[0]["arguments"]["room"]}
+    return {
+        "reward": outcome.reward or 0.0,
+        "calls": len(tool_calls),
+        "room": tool_calls[0]["arguments"]["room"],
+    }
 
 
 async def later(**about: Any) -> float:
@@ -65,7 +69,11 @@ def episode(function: str, result: ToolResult | Exception) -> Episode:
 
 def episode_of(shapes: list[Shape], result: ToolResult | Exception) -> Episode:
     return Episode(
-        TASK, lambda: FakeSession(lambda _name, _done: result), RULES, RewardSteps(RULES.reward, shapes), OPENING
+        TASK,
+        lambda: FakeSession(lambda _name, _done: result),
+        RULES,
+        RewardSteps(RULES.reward, shapes),
+        OPENING,
     )
 
 
@@ -74,7 +82,10 @@ def test_the_function_sees_the_settled_outcome() -> None:
     one.step(call("win"))
     assert one.settle().reward == pytest.approx(0.9)
     assert one.settle().step_rewards == (1.0,)
-    assert [*one.settle().reward_steps.items()] == [("reduce", 1.0), ("reward_fn", pytest.approx(0.9))]
+    assert [*one.settle().reward_steps.items()] == [
+        ("reduce", 1.0),
+        ("reward_fn", pytest.approx(0.9)),
+    ]
 
 
 def test_a_function_gets_what_its_parameters_name_and_returns_metrics() -> None:
@@ -132,10 +143,15 @@ def test_a_function_that_raises_makes_the_episode_void_and_is_named() -> None:
     outcome = one.settle()
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert outcome.reward_steps == {"reduce": 1.0}, "the steps before the fault"
-    assert outcome.void_reason == f"reward_fn tests.unit.test_shaping:broken: ZeroDivisionError: 1.0 {TASK.split}"
+    assert (
+        outcome.void_reason
+        == f"reward_fn tests.unit.test_shaping:broken: ZeroDivisionError: 1.0 {TASK.split}"
+    )
 
 
-@pytest.mark.parametrize("given", [float("nan"), float("inf"), "1.0", True, None, {}, {"reward": 1.0, "x": "y"}])
+@pytest.mark.parametrize(
+    "given", [float("nan"), float("inf"), "1.0", True, None, {}, {"reward": 1.0, "x": "y"}]
+)
 def test_what_is_no_finite_number_is_a_fault_of_the_function(given: Any) -> None:
     outcome = EpisodeResult(EpisodeStatus.FINISHED, 1.0, (1.0,), 1, 1, 0)
     with pytest.raises(RewardFnFault, match="reward_fn a:b: ValueError: it gave"):
@@ -149,7 +165,9 @@ def test_a_number_may_be_numpys() -> None:
 
 
 def test_a_parameter_that_nothing_fills_is_refused_when_the_function_is_loaded() -> None:
-    with pytest.raises(XpError, match="has unknown parameters weather; legal ones are outcome, env, split"):
+    with pytest.raises(
+        XpError, match="has unknown parameters weather; legal ones are outcome, env, split"
+    ):
         load_shape("tests.unit.test_shaping:impossible")
 
 
@@ -161,7 +179,9 @@ def test_a_function_is_found_by_its_name_or_refused() -> None:
 
 
 def of_several(*weighted: tuple[str, float]) -> EpisodeResult:
-    shapes = [load_shape(f"tests.unit.test_shaping:{function}", weight) for function, weight in weighted]
+    shapes = [
+        load_shape(f"tests.unit.test_shaping:{function}", weight) for function, weight in weighted
+    ]
     one = episode_of(shapes, ToolResult("won", 1.0, finished=True))
     one.step(call("win", room=4))
     return one.settle()
@@ -170,13 +190,22 @@ def of_several(*weighted: tuple[str, float]) -> EpisodeResult:
 def test_several_functions_give_a_weighted_sum_and_metrics() -> None:
     outcome = of_several(("minus_turns", 1.0), ("told", 0.5), ("later", -2.0))
     assert outcome.reward == pytest.approx(0.9 + 0.5 * 1.0 - 2.0 * TASK.index)
-    expected = {"minus_turns": 0.9, "told": 1.0, "told/calls": 1.0, "told/room": 4.0, "later": float(TASK.index)}
+    expected = {
+        "minus_turns": 0.9,
+        "told": 1.0,
+        "told/calls": 1.0,
+        "told/room": 4.0,
+        "later": float(TASK.index),
+    }
     assert outcome.metrics == pytest.approx(expected)
     metrics = episode_metrics([EpisodeFacts("e", "t", outcome, 1)], 1, 1.0)
     assert {name: metrics[f"reward_fn/{name}"] for name in expected} == pytest.approx(expected)
 
 
-ONE, TWO = WeightedFnSpec(fn="my.rewards:one", weight=1.0), WeightedFnSpec(fn="theirs:two", weight=0.25)
+ONE, TWO = (
+    WeightedFnSpec(fn="my.rewards:one", weight=1.0),
+    WeightedFnSpec(fn="theirs:two", weight=0.25),
+)
 
 
 @pytest.mark.parametrize(
@@ -194,10 +223,14 @@ ONE, TWO = WeightedFnSpec(fn="my.rewards:one", weight=1.0), WeightedFnSpec(fn="t
         ("[{fn: theirs:two, weight: 0.25}]", (TWO,), [{"fn": "theirs:two", "weight": 0.25}]),
     ],
 )
-def test_one_name_is_a_list_of_one_recorded_as_written(written: str, meant: Any, recorded: Any) -> None:
+def test_one_name_is_a_list_of_one_recorded_as_written(
+    written: str, meant: Any, recorded: Any
+) -> None:
     spec = compose(["env=whodunit", f"env.reward_fn={written}"])
     assert episode_config(spec).members["whodunit"].reward_fn == meant
-    assert set(user_modules(spec)) == {one.fn.partition(":")[0].partition(".")[0] for one in meant or ()}
+    assert set(user_modules(spec)) == {
+        one.fn.partition(":")[0].partition(".")[0] for one in meant or ()
+    }
     dumped = spec.model_dump(mode="json")
     assert dumped["env"]["members"]["whodunit"]["reward_fn"] == recorded
     assert from_container(dumped) == spec
@@ -211,4 +244,6 @@ def test_a_list_with_weights_reaches_the_episodes_of_every_backend(backend: Back
     rendered = [text for path, text in files if Path(path).name == "episode.json"]
     assert rendered
     for text in rendered:
-        assert [one.reward_fn for one in EpisodeConfig.from_json(text).members.values()] == [(ONE, TWO)]
+        assert [one.reward_fn for one in EpisodeConfig.from_json(text).members.values()] == [
+            (ONE, TWO)
+        ]

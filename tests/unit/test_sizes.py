@@ -20,6 +20,8 @@ def test_functions_are_short() -> None:
         f"{file.relative_to(PACKAGE)}:{node.name}": node.end_lineno - node.lineno + 1
         for file in FILES
         for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, FUNCTIONS) and node.end_lineno is not None and node.end_lineno - node.lineno >= 60
+        if isinstance(node, FUNCTIONS)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno >= 60
     }
     assert long == {}

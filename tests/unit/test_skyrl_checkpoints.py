@@ -8,7 +8,13 @@ import pytest
 
 from xp.backends.skyrl.worker.checkpoints import LATEST, STATE, choose_latest, prune, prune_exports
 
-OTHERS = ("global_step_3.bad", "global_step_02", "global_step_", "global_step_x", "global_step_old_2")
+OTHERS = (
+    "global_step_3.bad",
+    "global_step_02",
+    "global_step_",
+    "global_step_x",
+    "global_step_old_2",
+)
 
 
 def checkpoints(place: Path, *steps: int) -> Path:
@@ -33,8 +39,12 @@ def test_only_checkpoints_are_removed_and_never_a_directory_of_another_name(tmp_
     assert names(exports) == {"global_step_2", "global_step_10", *OTHERS}
 
 
-@pytest.mark.parametrize(("latest", "chosen"), [("3", "2"), ("2", "2"), ("1000", "2"), ("2.bad", None), ("", None)])
-def test_a_renamed_checkpoint_is_passed_over(tmp_path: Path, latest: str, chosen: str | None) -> None:
+@pytest.mark.parametrize(
+    ("latest", "chosen"), [("3", "2"), ("2", "2"), ("1000", "2"), ("2.bad", None), ("", None)]
+)
+def test_a_renamed_checkpoint_is_passed_over(
+    tmp_path: Path, latest: str, chosen: str | None
+) -> None:
     place = checkpoints(tmp_path / "checkpoints", 1, 2)
     (place / "global_step_7").mkdir()  # never finished
     (place / LATEST).write_text(latest)

@@ -20,7 +20,11 @@ LORA = "model.lora={rank: 32, alpha: 64.0, dropout: 0.0, target_modules: null}"
 
 SEPARATE = [
     *SKYRL,
-    *("backend.engine.placement=separate", "backend.engine.accelerators=2", "backend.parallel.offload_optimizer=false"),
+    *(
+        "backend.engine.placement=separate",
+        "backend.engine.accelerators=2",
+        "backend.parallel.offload_optimizer=false",
+    ),
 ]
 CORRECTED = ["training.max_staleness=2", "algorithm.importance_correction=token_truncate"]
 
@@ -48,8 +52,17 @@ def test_what_skyrl_takes_is_not_refused(overrides: list[str]) -> None:
     ("base", "warmup", "is_refused"),
     [(MEGATRON, 4, True), (MEGATRON, 3, False), (MEGATRON, 0, False), (SKYRL, 4, False)],
 )
-def test_a_warm_up_as_long_as_the_training_is_refused(base: list[str], warmup: int, is_refused: bool) -> None:
-    spec = compose([*base, "training.num_steps=2", "training.updates_per_step=2", f"training.warmup_updates={warmup}"])
+def test_a_warm_up_as_long_as_the_training_is_refused(
+    base: list[str], warmup: int, is_refused: bool
+) -> None:
+    spec = compose(
+        [
+            *base,
+            "training.num_steps=2",
+            "training.updates_per_step=2",
+            f"training.warmup_updates={warmup}",
+        ]
+    )
     found = [one.field for one in spec_refusals(spec) if "warm" in one.reason]
     assert bool(found) is is_refused
 
@@ -63,7 +76,9 @@ def test_a_warm_up_as_long_as_the_training_is_refused(base: list[str], warmup: i
     ],
     ids=["fsdp2", "megatron", "rehearsal"],
 )
-def test_a_python_without_skyrl_gets_the_way_to_make_one(overrides: list[str], expected: str) -> None:
+def test_a_python_without_skyrl_gets_the_way_to_make_one(
+    overrides: list[str], expected: str
+) -> None:
     train = [stage for stage in render(compose(overrides), PLACES) if stage.name == "train"]
     with pytest.raises(XpError) as caught:
         check_machine(train)
@@ -80,7 +95,9 @@ def test_sampling_ahead_is_skyrls_fully_asynchronous_trainer() -> None:
     assert spec_refusals(dynamic) == []
     assert native(dynamic)["trainer.algorithm.dynamic_sampling.type"] is None
     keys = native(spec)
-    found = {name.rpartition(".")[2]: value for name, value in keys.items() if "fully_async" in name}
+    found = {
+        name.rpartition(".")[2]: value for name, value in keys.items() if "fully_async" in name
+    }
     assert found == {
         "enabled": True,
         "max_staleness_steps": 2,
@@ -116,7 +133,11 @@ def test_separate_engines_take_whole_machines_if_they_can(
     placement = "colocated" if engines is None else "separate"
     taken = "null" if engines is None else engines
     words = [f"backend.engine.placement={placement}", f"backend.engine.accelerators={taken}"]
-    sizes = ["training.prompts_per_step=12", "training.updates_per_step=3", "training.passes_per_step=2"]
+    sizes = [
+        "training.prompts_per_step=12",
+        "training.updates_per_step=3",
+        "training.passes_per_step=2",
+    ]
     spec = compose([*SKYRL, f"hardware.num_nodes={nodes}", *words, *sizes])
     assert (workers(spec).num_nodes, workers(spec).per_node) == trains
     assert (workers(spec).total, spec.training.all_updates_per_step) == (trains[0] * trains[1], 6)

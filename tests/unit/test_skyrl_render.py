@@ -22,9 +22,12 @@ SKYRL = ["env=whodunit", "backend=skyrl", "hardware=a100x4"]
 
 
 @pytest.mark.parametrize(
-    ("offload", "stays"), [("optimizer", False), ("parameters", False), ("none", True), ("reference", True)]
+    ("offload", "stays"),
+    [("optimizer", False), ("parameters", False), ("none", True), ("reference", True)],
 )
-def test_an_optimizer_leaves_the_cards_before_the_engine_generates_unless_it_stays(offload: str, stays: bool) -> None:
+def test_an_optimizer_leaves_the_cards_before_the_engine_generates_unless_it_stays(
+    offload: str, stays: bool
+) -> None:
     names = ("optimizer", "parameters", "reference")
     words = [f"backend.parallel.offload_{name}={str(name == offload).lower()}" for name in names]
     assert memory(compose([*SKYRL, *words])).leaves_optimizers is stays
@@ -39,7 +42,10 @@ def parsed(overrides: tuple[str, ...] | list[str]) -> dict[str, Any]:
     from omegaconf import OmegaConf
 
     config = OmegaConf.from_cli(list(overrides))
-    return {line.partition("=")[0]: OmegaConf.select(config, line.partition("=")[0]) for line in overrides}
+    return {
+        line.partition("=")[0]: OmegaConf.select(config, line.partition("=")[0])
+        for line in overrides
+    }
 
 
 DOC = Path(__file__).parents[2] / "docs" / "backends" / "skyrl.md"
@@ -99,18 +105,33 @@ def test_every_rendered_key_has_skyrls_name_and_type(overrides: list[str]) -> No
 
 
 def test_evaluation_sampling_is_rendered_whole() -> None:
-    keys = {key.rpartition(".")[2] for key in native(compose(SKYRL)) if "eval_sampling_params" in key}
-    fields = {key.rpartition(".")[2] for key in catalog()["fields"] if key.startswith("generator.sampling_params.")}
+    keys = {
+        key.rpartition(".")[2] for key in native(compose(SKYRL)) if "eval_sampling_params" in key
+    }
+    fields = {
+        key.rpartition(".")[2]
+        for key in catalog()["fields"]
+        if key.startswith("generator.sampling_params.")
+    }
     assert keys == fields
 
 
 def test_the_rehearsal_has_a_worker_for_each_cpu_process() -> None:
     spec = compose(
-        ["backend=skyrl", "hardware=cpu", "hardware.accelerators_per_node=2", "training.micro_batch_size=32"]
+        [
+            "backend=skyrl",
+            "hardware=cpu",
+            "hardware.accelerators_per_node=2",
+            "training.micro_batch_size=32",
+        ]
     )
     assert spec_refusals(spec) == []
     found = native(spec)
-    assert found["trainer.placement.policy_num_gpus_per_node"] == found["generator.inference_engine.num_engines"] == 2
+    assert (
+        found["trainer.placement.policy_num_gpus_per_node"]
+        == found["generator.inference_engine.num_engines"]
+        == 2
+    )
     assert found["trainer.flash_attn"] is found["trainer.remove_microbatch_padding"] is False
     assert found["trainer.policy.fsdp_config.mixed_precision.param_dtype"] == "fp32"
     assert train_config(SkyRLTrainStageConfig, spec).num_workers == 2
@@ -118,14 +139,19 @@ def test_the_rehearsal_has_a_worker_for_each_cpu_process() -> None:
 
 def test_a_rehearsal_has_real_servers_or_names_its_stubs() -> None:
     cpu = ("backend=skyrl", "hardware=cpu")
-    (said,) = {stage.job.stubs for stage in render(compose([*cpu]), PLACES) if stage.name != "model"}
+    (said,) = {
+        stage.job.stubs for stage in render(compose([*cpu]), PLACES) if stage.name != "model"
+    }
     assert "vLLM: xp's own engine" in said
     real = compose([*cpu, "backend.engine.name=vllm"])
     (said,) = {stage.job.stubs for stage in render(real, PLACES) if stage.name != "model"}
     assert said == ("CUDA: the CPU", "NCCL and CUDA IPC: gloo")
     engine = "generator.inference_engine"
     assert native(real)[f"{engine}.distributed_executor_backend"] == "mp"
-    assert native(real)[f"{engine}.engine_init_kwargs.worker_cls"] == "vllm.v1.worker.cpu_worker.CPUWorker"
+    assert (
+        native(real)[f"{engine}.engine_init_kwargs.worker_cls"]
+        == "vllm.v1.worker.cpu_worker.CPUWorker"
+    )
     assert not train_config(SkyRLTrainStageConfig, real).stub
     for job in (stage.job for stage in render(compose(SKYRL), PLACES)):
         assert job.stubs == ()
@@ -147,6 +173,8 @@ def test_no_path_of_the_plan_is_of_a_machine() -> None:
 def test_adapters_reach_the_engine_by_a_directory_of_the_run() -> None:
     lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
     key = "trainer.policy.model.lora.lora_sync_path"
-    adapted, plain = (train_config(SkyRLTrainStageConfig, compose([*SKYRL, *more])) for more in ((lora,), ()))
+    adapted, plain = (
+        train_config(SkyRLTrainStageConfig, compose([*SKYRL, *more])) for more in ((lora,), ())
+    )
     assert adapted.paths[key] == "runs/r/attempt_1/train/adapters"
     assert key not in plain.paths

@@ -43,7 +43,9 @@ def settings_of(estimator: str, advantage_fn: str | None = None) -> WorkerConfig
         "advantage_scale": SCALES.get(name, ("group_std",))[0],
         "advantage_fn": advantage_fn,
     }
-    return worker_config(Path("/"), 1, **{f"algorithm__{key}": value for key, value in algorithm.items()})
+    return worker_config(
+        Path("/"), 1, **{f"algorithm__{key}": value for key, value in algorithm.items()}
+    )
 
 
 @pytest.mark.parametrize("by_std", [True, False])
@@ -64,7 +66,9 @@ def test_rloo_leaves_each_valid_episode_out_of_its_own_baseline() -> None:
 
 def test_maxrl_divides_the_centred_reward_by_the_groups_mean() -> None:
     estimate = estimate_of(settings_of("maxrl"), by_std=False)
-    _, computed = advantages([sample(1.0, 0), sample(0.0, 0), sample(0.0, 0), sample(0.0, 0)], estimate)
+    _, computed = advantages(
+        [sample(1.0, 0), sample(0.0, 0), sample(0.0, 0), sample(0.0, 0)], estimate
+    )
     assert computed == pytest.approx([3.0, -1.0, -1.0, -1.0], abs=1e-4)
     with pytest.raises(XpError, match="a reward is -1; use rewards of at least 0"):
         advantages([sample(1.0, 0), sample(-1.0, 0)], estimate)
@@ -110,7 +114,11 @@ def test_a_missing_function_ends_the_stage_before_an_episode(tmp_path: Path) -> 
 
 def test_a_critic_gets_raw_rewards_and_a_step_without_tokens_stops() -> None:
     estimate = estimate_of(settings_of("gae"), by_std=False)
-    assert advantages([sample(0.5, 0), sample(math.nan, 0), sample(2.0, 1)], estimate)[1] == [0.5, 0.0, 2.0]
+    assert advantages([sample(0.5, 0), sample(math.nan, 0), sample(2.0, 1)], estimate)[1] == [
+        0.5,
+        0.0,
+        2.0,
+    ]
     with pytest.raises(XpError, match=r"set algorithm\.mask_truncated=false") as caught:
         advantages([sample(0.5, 0, is_left_out=True), sample(math.nan, 0)], estimate)
     assert caught.value.code is ExitCode.UNHEALTHY

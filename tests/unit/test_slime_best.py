@@ -39,11 +39,15 @@ class Closing:
         self.num_closed += 1
 
 
-def evaluated(root: Path, config: WorkerConfig, rollout_id: int, reward: float, recorder: Any) -> None:
+def evaluated(
+    root: Path, config: WorkerConfig, rollout_id: int, reward: float, recorder: Any
+) -> None:
     """Slime's hook after an evaluation of two episodes with this reward; the step has its export."""
     args = SimpleNamespace()
     setattr(args, WORKER_ATTRIBUTE, f"{root}/worker.json")
-    rollout_process._workers[f"{root}/worker.json"] = own = Worker(config, FakeMix(NO_RETRY), recorder)
+    rollout_process._workers[f"{root}/worker.json"] = own = Worker(
+        config, FakeMix(NO_RETRY), recorder
+    )
     own.chat(tokenizer_and_model()[0])
     export = root / config.exports / str(rollout_id)
     export.mkdir(parents=True)
@@ -77,7 +81,9 @@ def test_after_the_last_step_there_is_nothing_to_stop(tmp_path: Path) -> None:
         evaluated(tmp_path, config, rollout_id, 0.5, Closing())
 
 
-@pytest.mark.parametrize(("every", "interval", "played"), [(4, 2, [3, 7]), (5, 5, [4, 9]), (None, 10, [])])
+@pytest.mark.parametrize(
+    ("every", "interval", "played"), [(4, 2, [3, 7]), (5, 5, [4, 9]), (None, 10, [])]
+)
 def test_slime_plays_the_last_evaluation_and_those_that_are_due(
     every: int | None, interval: int, played: list[int], tmp_path: Path
 ) -> None:
@@ -86,7 +92,9 @@ def test_slime_plays_the_last_evaluation_and_those_that_are_due(
     flags = config.with_steps(config.num_steps).command.flags
     assert flags[flags.index("--eval-interval") + 1] == str(interval)
     assert flags.count("--eval-interval") == 1
-    worker = Worker(worker_config(tmp_path, 1, evaluation__every=every), FakeMix(NO_RETRY), Closing())  # type: ignore[arg-type]
+    worker = Worker(
+        worker_config(tmp_path, 1, evaluation__every=every), FakeMix(NO_RETRY), Closing()
+    )  # type: ignore[arg-type]
     worker.num_steps_played = 1
     assert [number for number in range(10) if worker.due(number) == "during"] == played
 
@@ -99,10 +107,16 @@ def test_an_evaluation_that_slimes_program_lacks_is_the_stages() -> None:
         "backend.engine.accelerators=4",
     )
     in_train = render(compose(WORDS), PLACES)[-1]
-    assert (in_train.made_in, in_train.done) == ("train", "runs/r/attempt_1/evaluate/after/eval.json")
+    assert (in_train.made_in, in_train.done) == (
+        "train",
+        "runs/r/attempt_1/evaluate/after/eval.json",
+    )
     left = render(compose([*WORDS, *ahead]), PLACES)[-1]
     assert (left.made_in, left.done) == (None, None)
-    assert render(compose([*WORDS, *ahead, "evaluation.before_training=false"]), PLACES)[-1].made_in == "train"
+    assert (
+        render(compose([*WORDS, *ahead, "evaluation.before_training=false"]), PLACES)[-1].made_in
+        == "train"
+    )
 
 
 def test_the_stages_program_knows_an_early_stop_that_ray_has_wrapped(tmp_path: Path) -> None:
@@ -124,7 +138,12 @@ raise Wrapped(EarlyStop("training stops at step 6"))
 def test_a_stopped_trainings_last_step_is_its_newest_whole_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rule = ("training.num_steps=10", "evaluation.every=2", "training.checkpoint_every=2", "evaluation.patience=1")
+    rule = (
+        "training.num_steps=10",
+        "evaluation.every=2",
+        "training.checkpoint_every=2",
+        "evaluation.patience=1",
+    )
     config = train_config(SlimeTrainConfig, compose([*WORDS, *rule]))
     checkpoints = tmp_path / config.checkpoints
     runs: list[int] = []
@@ -142,12 +161,17 @@ def test_a_stopped_trainings_last_step_is_its_newest_whole_checkpoint(
     assert train.train(config, tmp_path, 5) == 5
     assert runs == [1]
     lines = read_metrics(tmp_path / config.places.metrics, "train")
-    assert [line["step"] for line in lines] == [6], "this run's file was lost, so the stage writes it again"
+    assert [line["step"] for line in lines] == [6], (
+        "this run's file was lost, so the stage writes it again"
+    )
 
 
 def whole_checkpoint(checkpoints: Path, rollout_id: int) -> None:
     """A complete checkpoint, as Slime and Megatron write it."""
-    for file in (f"iter_{rollout_id:07d}/metadata.json", f"rollout/global_dataset_state_dict_{rollout_id}.pt"):
+    for file in (
+        f"iter_{rollout_id:07d}/metadata.json",
+        f"rollout/global_dataset_state_dict_{rollout_id}.pt",
+    ):
         (checkpoints / file).parent.mkdir(parents=True, exist_ok=True)
         (checkpoints / file).write_text("{}")
     (checkpoints / "latest_checkpointed_iteration.txt").write_text(str(rollout_id))

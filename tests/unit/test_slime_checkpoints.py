@@ -15,7 +15,9 @@ from xp.lib.verified import DIGESTS
 from xp.worker.publish import check_there
 
 
-def checkpoint(root: Path, rollout_id: int, *, has_position: bool = True, is_whole: bool = True) -> None:
+def checkpoint(
+    root: Path, rollout_id: int, *, has_position: bool = True, is_whole: bool = True
+) -> None:
     folder = root / f"checkpoints/iter_{rollout_id:07d}"
     folder.mkdir(parents=True)
     if is_whole:
@@ -28,7 +30,12 @@ def checkpoint(root: Path, rollout_id: int, *, has_position: bool = True, is_who
 
 
 def test_a_restart_continues_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
-    for rollout_id, options in ((4, {}), (9, {}), (14, {"has_position": False}), (19, {"is_whole": False})):
+    for rollout_id, options in (
+        (4, {}),
+        (9, {}),
+        (14, {"has_position": False}),
+        (19, {"is_whole": False}),
+    ):
         checkpoint(tmp_path, rollout_id, **options)
     tracker = tmp_path / "checkpoints" / TRACKER
     tracker.write_text("14")
@@ -45,7 +52,9 @@ def test_without_a_whole_checkpoint_a_run_starts_from_the_model(tmp_path: Path) 
     assert not (tmp_path / "checkpoints" / TRACKER).exists()
 
 
-def test_older_checkpoints_go_with_their_exports_and_what_is_being_written_stays(tmp_path: Path) -> None:
+def test_older_checkpoints_go_with_their_exports_and_what_is_being_written_stays(
+    tmp_path: Path,
+) -> None:
     for rollout_id in (4, 9, 14):
         checkpoint(tmp_path, rollout_id)
     checkpoint(tmp_path, 19, has_position=False)
@@ -97,6 +106,14 @@ def test_the_critic_has_its_own_rate_and_continues_with_the_policy(tmp_path: Pat
     spec = run_spec(training__critic_learning_rate=1e-5, training__warmup_updates=0)
     later = run_spec(training__critic_learning_rate=1e-5, training__warmup_updates=4)
     (first,) = critic_role(spec.training, Path(place), is_resumed=False)["megatron"]
-    assert (first["role"], first["overrides"]) == ("critic", {"lr": 1e-5, "save": place, "lr_warmup_init": 0.0})
+    assert (first["role"], first["overrides"]) == (
+        "critic",
+        {"lr": 1e-5, "save": place, "lr_warmup_init": 0.0},
+    )
     (again,) = critic_role(later.training, Path(place), is_resumed=True)["megatron"]
-    assert again["overrides"] == {"lr": 1e-5, "save": place, "load": place, "lr_warmup_init": 2.5e-6}
+    assert again["overrides"] == {
+        "lr": 1e-5,
+        "save": place,
+        "load": place,
+        "lr_warmup_init": 2.5e-6,
+    }

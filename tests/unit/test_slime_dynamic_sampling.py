@@ -40,7 +40,9 @@ def args(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for end in range(1, 1 + len(names)):
         monkeypatch.setitem(sys.modules, ".".join(names[:end]), ModuleType(".".join(names[:end])))
     sys.modules[FILTERS].DynamicFilterOutput = DynamicFilterOutput  # type: ignore[attr-defined]
-    found = SimpleNamespace(dynamic_sampling_filter_path="x", debug_rollout_only=False, eval_interval=None)
+    found = SimpleNamespace(
+        dynamic_sampling_filter_path="x", debug_rollout_only=False, eval_interval=None
+    )
     setattr(found, WORKER_ATTRIBUTE, f"{tmp_path}/worker.json")
     own = Worker(worker_config(tmp_path, 1), FakeMix(NO_RETRY), Closing())  # type: ignore[arg-type]
     own.chat(tokenizer_and_model()[0])
@@ -52,7 +54,9 @@ def group(number: int, *rewards: float) -> list[Any]:
     samples = []
     for index, reward in enumerate(rewards, start=4 * number):
         outcome = EpisodeResult(EpisodeStatus.FINISHED, reward, (reward,), 1, 1, 0)
-        samples.append(SimpleNamespace(index=index, metadata={}, reward=reward, remove_sample=False))
+        samples.append(
+            SimpleNamespace(index=index, metadata={}, reward=reward, remove_sample=False)
+        )
         write_played(samples[-1].metadata, EpisodeFacts("fake", f"fake/train/{number}", outcome, 3))
     return samples
 
@@ -69,7 +73,11 @@ def test_a_penalty_for_length_is_no_variance(args: Any) -> None:
 def test_left_out_groups_are_only_in_their_steps_rewards(args: Any, tmp_path: Path) -> None:
     config = worker_config(tmp_path, 1)
     for step, dropped in enumerate((0.0, 1.0)):
-        played = [group(0, 1.0, 0.0, 0.0, 0.0), group(1, *[dropped] * 4), group(2, 1.0, 1.0, 1.0, 0.0)]
+        played = [
+            group(0, 1.0, 0.0, 0.0, 0.0),
+            group(1, *[dropped] * 4),
+            group(2, 1.0, 1.0, 1.0, 0.0),
+        ]
         kept = [one for one in played if has_variance(args, one).keep]
         assert kept == [played[0], played[2]]
         samples = [sample for one in kept for sample in one]

@@ -47,7 +47,15 @@ def test_paths_become_absolute_and_models_directories_and_the_rest_stays(tmp_pat
     model = model_at(tmp_path / "models/tiny")
     flags = absolute_flags(
         command(
-            *("--hf-checkpoint", "models/tiny", "--save", "runs/r/checkpoints", "--colocate", "--rollout-top-k", "-1"),
+            *(
+                "--hf-checkpoint",
+                "models/tiny",
+                "--save",
+                "runs/r/checkpoints",
+                "--colocate",
+                "--rollout-top-k",
+                "-1",
+            ),
             *("--eval-prompt-data", "held_out", "runs/r/held_out.jsonl", "--lr", "1e-06"),
             paths=("--save", "--eval-prompt-data"),
             models=("--hf-checkpoint",),
@@ -56,7 +64,13 @@ def test_paths_become_absolute_and_models_directories_and_the_rest_stays(tmp_pat
     )
     assert flags == [
         *("--hf-checkpoint", str(model), "--save", f"{tmp_path}/runs/r/checkpoints", "--colocate"),
-        *("--rollout-top-k", "-1", "--eval-prompt-data", "held_out", f"{tmp_path}/runs/r/held_out.jsonl"),
+        *(
+            "--rollout-top-k",
+            "-1",
+            "--eval-prompt-data",
+            "held_out",
+            f"{tmp_path}/runs/r/held_out.jsonl",
+        ),
         *("--lr", "1e-06"),
     ]
 
@@ -74,10 +88,14 @@ def test_an_architecture_that_is_not_the_models_is_refused_with_both_values(tmp_
         num_hidden_layers=2,
         rope_parameters={"rope_theta": 10000.0, "recurrent_layers": False},
     )
-    check_architecture(model, {"hidden_size": 96, "num_layers": 2, "rope_theta": 10000.0, "recurrent_layers": False})
+    check_architecture(
+        model,
+        {"hidden_size": 96, "num_layers": 2, "rope_theta": 10000.0, "recurrent_layers": False},
+    )
     with pytest.raises(XpError, match=r"num_layers is 3, and config\.json has 2"):
         check_architecture(
-            model, {"hidden_size": 96, "num_layers": 3, "rope_theta": 10000.0, "recurrent_layers": False}
+            model,
+            {"hidden_size": 96, "num_layers": 3, "rope_theta": 10000.0, "recurrent_layers": False},
         )
 
 
@@ -91,9 +109,13 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("untouched")
-def test_a_missing_checkout_is_named_with_the_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_checkout_is_named_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sources, "_imported", lambda _: None)
-    with pytest.raises(XpError, match=r"github.com/THUDM/slime and XP_TEST_SLIME is not set; clone it") as caught:
+    with pytest.raises(
+        XpError, match=r"github.com/THUDM/slime and XP_TEST_SLIME is not set; clone it"
+    ) as caught:
         sources.open_sources(command())
     assert caught.value.code is ExitCode.RUNTIME
     monkeypatch.setenv("XP_TEST_SLIME", str(tmp_path))
@@ -104,7 +126,10 @@ def test_a_missing_checkout_is_named_with_the_way_out(tmp_path: Path, monkeypatc
 @pytest.fixture
 def checkouts(tmp_path: Path, untouched: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     del untouched
-    for variable, mark in (("XP_TEST_SLIME", "slime/tools"), ("MEGATRON_PATH", "megatron-lm/megatron/training")):
+    for variable, mark in (
+        ("XP_TEST_SLIME", "slime/tools"),
+        ("MEGATRON_PATH", "megatron-lm/megatron/training"),
+    ):
         (tmp_path / mark).mkdir(parents=True)
         monkeypatch.setenv(variable, str(tmp_path / mark.partition("/")[0]))
     (tmp_path / "slime/train.py").touch()
@@ -113,7 +138,9 @@ def checkouts(tmp_path: Path, untouched: None, monkeypatch: pytest.MonkeyPatch) 
 
 def test_both_checkouts_are_importable_for_every_process_that_is_started(checkouts: Path) -> None:
     assert sources.open_sources(command()) == checkouts
-    assert {str(checkouts), str(checkouts.with_name("megatron-lm"))} <= set(os.environ["PYTHONPATH"].split(":"))
+    assert {str(checkouts), str(checkouts.with_name("megatron-lm"))} <= set(
+        os.environ["PYTHONPATH"].split(":")
+    )
 
 
 def test_a_programs_exit_is_one_sentence_without_its_arguments(tmp_path: Path) -> None:
@@ -130,7 +157,12 @@ def test_a_programs_exit_is_one_sentence_without_its_arguments(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("library", "made", "code", "said"),
     [
-        ("ray", lambda _: XpError("too many are void", ExitCode.UNHEALTHY), ExitCode.UNHEALTHY, "^too many are void$"),
+        (
+            "ray",
+            lambda _: XpError("too many are void", ExitCode.UNHEALTHY),
+            ExitCode.UNHEALTHY,
+            "^too many are void$",
+        ),
         (
             "requests",
             lambda requests: requests.ConnectionError("refused by 127.0.0.1:15000"),
@@ -153,7 +185,9 @@ def test_a_fault_in_one_of_rays_processes_has_its_code(
     error = made(pytest.importorskip(library))
     for _ in range(2):
         sent = ray.cloudpickle.loads(ray.cloudpickle.dumps(error))
-        error = ray.exceptions.RayTaskError("update_weights", "traceback", sent).as_instanceof_cause()
+        error = ray.exceptions.RayTaskError(
+            "update_weights", "traceback", sent
+        ).as_instanceof_cause()
     (tmp_path / "train.py").write_text("import sys; raise sys.modules['xp_test_error'].error")
     sys.modules["xp_test_error"] = SimpleNamespace(error=error)  # type: ignore[assignment]
     try:
@@ -174,7 +208,9 @@ def test_every_request_to_an_engine_has_a_deadline(monkeypatch: pytest.MonkeyPat
     processes.set_deadlines()
     assert requests.post is own
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(requests.Timeout):
-        engine.requests.post(f"http://127.0.0.1:{silent.getsockname()[1]}/pause_generation", json={})
+        engine.requests.post(
+            f"http://127.0.0.1:{silent.getsockname()[1]}/pause_generation", json={}
+        )
 
 
 def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -> None:
@@ -187,13 +223,19 @@ def test_a_published_model_is_whole_and_an_earlier_one_is_kept(tmp_path: Path) -
     publish_model(export, tmp_path / "model", [2])
     shutil.rmtree(tmp_path / "model.attempt-1")  # the user needed its space
     publish_model(export, tmp_path / "model", [2])
-    assert sorted(one.name for one in tmp_path.glob("model*")) == ["model", "model.attempt-1", "model.attempt-2"]
+    assert sorted(one.name for one in tmp_path.glob("model*")) == [
+        "model",
+        "model.attempt-1",
+        "model.attempt-2",
+    ]
     with pytest.raises(XpError, match="without its last export") as caught:
         publish_model(tmp_path / "exports/19", tmp_path / "model", [2])
     assert caught.value.code is ExitCode.MISSING_OUTPUT
 
 
-def logged(config: WorkerConfig, *steps: dict[str, float], watched: CapturedLog | None = None) -> None:
+def logged(
+    config: WorkerConfig, *steps: dict[str, float], watched: CapturedLog | None = None
+) -> None:
     """Slime's log of these updates, in one process."""
     watched = watched or CapturedLog(lambda *_: None, config)
     for values in steps:
@@ -223,14 +265,21 @@ def test_both_halves_of_a_step_become_one_line_after_its_last_update(tmp_path: P
     logged(config, {"train/step": 7, "train/loss": 3.0, "train/grad_norm": 0.5}, watched=watched)
     (line,) = lines(tmp_path)
     assert (line["step"], line["reward/avg_raw_reward"]) == (4, 0.5)
-    assert (line["training/loss"], line["training/learning_rate"], line["training/grad_norm"]) == (2.0, 1e-5, 0.5)
+    assert (line["training/loss"], line["training/learning_rate"], line["training/grad_norm"]) == (
+        2.0,
+        1e-5,
+        0.5,
+    )
     assert line["time/step_s"] > 0
     assert native == ["rollout/step", "train/step", "train/step"]
 
 
 def test_an_update_that_is_not_finite_stops_slime_with_xps_own_code(tmp_path: Path) -> None:
     with pytest.raises(XpError, match="rollout step 4: grad_norm nan") as caught:
-        logged(worker_config(tmp_path, 2), {"train/step": 6, "train/loss": 1.0, "train/grad_norm": math.nan})
+        logged(
+            worker_config(tmp_path, 2),
+            {"train/step": 6, "train/loss": 1.0, "train/grad_norm": math.nan},
+        )
     assert caught.value.code is ExitCode.DIVERGED
 
 
@@ -243,7 +292,11 @@ def test_a_gap_stops_slime_only_at_a_steps_first_update(tmp_path: Path) -> None:
         logged(
             config,
             *(
-                {"train/step": number, "train/loss": 1.0, "train/train_rollout_logprob_abs_diff": gap}
+                {
+                    "train/step": number,
+                    "train/loss": 1.0,
+                    "train/train_rollout_logprob_abs_diff": gap,
+                }
                 for number, gap in gaps.items()
             ),
         )
@@ -266,10 +319,15 @@ def test_a_critics_numbers_stand_in_the_policys_line(tmp_path: Path) -> None:
     losses = enumerate((1.0, 2.0))
     logged(
         config,
-        *({"train/step": at, "train/critic-value_loss": loss, "train/critic-lr-pg_0": 1e-5} for at, loss in losses),
+        *(
+            {"train/step": at, "train/critic-value_loss": loss, "train/critic-lr-pg_0": 1e-5}
+            for at, loss in losses
+        ),
     )
     assert not (tmp_path / "runs/r/metrics.jsonl").exists()
-    logged(config, *({"train/step": step, "train/loss": 3.0, "train/lr-pg_0": 1e-6} for step in (0, 1)))
+    logged(
+        config, *({"train/step": step, "train/loss": 3.0, "train/lr-pg_0": 1e-6} for step in (0, 1))
+    )
     (line,) = lines(tmp_path)
     assert (line["training/value_loss"], line["training/critic_learning_rate"]) == (1.5, 1e-5)
     assert (line["training/loss"], line["training/learning_rate"]) == (3.0, 1e-6)
@@ -311,7 +369,9 @@ def test_a_conversion_takes_its_name_when_it_is_whole(
     assert manifest["of"] == "tiny"
     assert sorted(manifest["files"]) == ["latest_checkpointed_iteration.txt", "release/weights"]
     assert f"--hf-checkpoint {tmp_path}/models/tiny" in (target / "release/weights").read_text()
-    assert [path.name for path in (tmp_path / "models").iterdir() if path.name.endswith(".part")] == []
+    assert [
+        path.name for path in (tmp_path / "models").iterdir() if path.name.endswith(".part")
+    ] == []
 
 
 def test_a_converted_checkpoint_that_was_damaged_is_seen_and_made_again(

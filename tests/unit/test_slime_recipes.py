@@ -14,7 +14,13 @@ from xp.composition import compose
 from xp.errors import XpError
 from xp.planning.values import spec_refusals
 
-MODELS = ["qwen2.5-1.5b-instruct", "qwen2.5-3b-instruct", "qwen2.5-7b-instruct", "qwen3-4b", "qwen3-30b-a3b"]
+MODELS = [
+    "qwen2.5-1.5b-instruct",
+    "qwen2.5-3b-instruct",
+    "qwen2.5-7b-instruct",
+    "qwen3-4b",
+    "qwen3-30b-a3b",
+]
 
 
 def test_the_recipe_has_the_public_examples_defaults() -> None:
@@ -27,9 +33,17 @@ def test_the_recipe_has_the_public_examples_defaults() -> None:
     assert found["rollout_max_response_len"] == 4096
     assert found["max_tokens_per_gpu"] == 8192
     assert found["rollout_temperature"] == 1.0
-    assert (found["num_rollout"], found["save_interval"], found["num_steps_per_rollout"]) == (3000, 10, 1)
+    assert (found["num_rollout"], found["save_interval"], found["num_steps_per_rollout"]) == (
+        3000,
+        10,
+        1,
+    )
     assert not is_on(found, "--use-kl-loss")
-    assert (member.max_turns, member.reward.reduction, member.reward.nonterminal) == (20, "sum", 0.0)
+    assert (member.max_turns, member.reward.reduction, member.reward.nonterminal) == (
+        20,
+        "sum",
+        0.0,
+    )
 
 
 def test_the_recipe_of_two_environments_rewards_each_in_its_own_way() -> None:
@@ -61,8 +75,14 @@ def test_every_model_of_ours_has_the_flags_of_its_family(model: str) -> None:
 
 
 def test_another_architecture_than_the_models_is_refused(tmp_path: Path) -> None:
-    config = {"model_type": "qwen3_moe", "num_hidden_layers": 48, "rope_parameters": {"rope_theta": 10000.0}}
+    config = {
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 48,
+        "rope_parameters": {"rope_theta": 10000.0},
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(XpError, match=r"rope_theta is 1000000\.0, and config\.json has 10000\.0") as error:
+    with pytest.raises(
+        XpError, match=r"rope_theta is 1000000\.0, and config\.json has 10000\.0"
+    ) as error:
         compose([*SLIME, f"model.path={tmp_path}"])
     assert "num_layers" not in str(error.value)

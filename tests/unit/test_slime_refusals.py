@@ -28,11 +28,27 @@ def test_a_refused_plan_is_one_message_with_every_reason() -> None:
 def test_the_catalog_says_of_each_flag_where_it_is_from() -> None:
     origins = {flag.origin for flag in catalog().flags.values()}
     assert origins == {"slime", "megatron", "sglang"}
-    assert catalog().flags["--attention-backend"].choices == ["auto", "flash", "fused", "local", "unfused"]
+    assert catalog().flags["--attention-backend"].choices == [
+        "auto",
+        "flash",
+        "fused",
+        "local",
+        "unfused",
+    ]
     assert catalog().flags["--colocate"].nargs == 0
 
 
 def test_sampling_ahead_is_of_separate_engines_with_a_correction() -> None:
-    separate = ("backend.engine.placement=separate", "backend.engine.accelerators=4", "training.max_staleness=1")
-    flags = train_flags(compose([*SLIME, *separate, "algorithm.importance_correction=token_truncate"]), PLACES)
-    assert (flags["--use-tis"], flags["--colocate"], flags["--update-weights-interval"]) == ((), None, ("1",))
+    separate = (
+        "backend.engine.placement=separate",
+        "backend.engine.accelerators=4",
+        "training.max_staleness=1",
+    )
+    flags = train_flags(
+        compose([*SLIME, *separate, "algorithm.importance_correction=token_truncate"]), PLACES
+    )
+    assert (flags["--use-tis"], flags["--colocate"], flags["--update-weights-interval"]) == (
+        (),
+        None,
+        ("1",),
+    )

@@ -36,7 +36,9 @@ def test_the_readmes_command_plans_without_gpu_and_trainer() -> None:
         "import sys; from xp.__main__ import main; main(['plan', *sys.argv[1:]]);"
         "print([m for m in ('torch', 'ray', 'sglang', 'transformers', 'slime') if m in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", code, *SLIME], capture_output=True, text=True, timeout=DEADLINE_S)
+    run = subprocess.run(
+        [sys.executable, "-c", code, *SLIME], capture_output=True, text=True, timeout=DEADLINE_S
+    )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1] == "[]"
     assert "python -m xp.backends.slime.worker.train" in run.stdout
@@ -51,9 +53,11 @@ def test_every_flag_of_xp_is_one_of_the_pinned_version() -> None:
     spec = compose([*SLIME, "evaluation.every=5", "algorithm.dynamic_sampling=true"])
     known = catalog().flags
     assert set(train_flags(spec, PLACES)) <= set(known)
-    assert [fault(name, values) for name, values in train_flags(spec, PLACES).items() if values is not None] == [
-        None for values in train_flags(spec, PLACES).values() if values is not None
-    ]
+    assert [
+        fault(name, values)
+        for name, values in train_flags(spec, PLACES).items()
+        if values is not None
+    ] == [None for values in train_flags(spec, PLACES).values() if values is not None]
 
 
 def test_no_two_flags_write_one_attribute() -> None:
@@ -75,16 +79,30 @@ def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
     assert spec_refusals(spec) == []
     found, training, algorithm = line(spec), spec.training, spec.algorithm
     assert found["lr_warmup_iters"] == max(training.warmup_updates - 1, 0)
-    assert is_on(found, "--calculate-per-token-loss") == (algorithm.loss_aggregation != "sequence_mean")
-    assert is_on(found, "--disable-grpo-std-normalization") == (algorithm.advantage_scale != "group_std")
+    assert is_on(found, "--calculate-per-token-loss") == (
+        algorithm.loss_aggregation != "sequence_mean"
+    )
+    assert is_on(found, "--disable-grpo-std-normalization") == (
+        algorithm.advantage_scale != "group_std"
+    )
     assert found["advantage_estimator"] == expected_estimator(spec)
     assert (found["eps_clip"], found["eps_clip_high"]) == (algorithm.clip_low, algorithm.clip_high)
-    for dest, field in (("gamma", "discount"), ("lambd", "gae_lambda"), ("value_clip", "value_clip")):
+    for dest, field in (
+        ("gamma", "discount"),
+        ("lambd", "gae_lambda"),
+        ("value_clip", "value_clip"),
+    ):
         assert found.get(dest) == getattr(algorithm.critic, field, None)
     has_critic = algorithm.critic is not None
     assert is_on(found, "--normalize-advantages") == has_critic
-    assert {"megatron_config_path", "custom_advantage_function_path", "num_critic_only_steps"} & set(found) == (
-        {"megatron_config_path", "custom_advantage_function_path", "num_critic_only_steps"} if has_critic else set()
+    assert {
+        "megatron_config_path",
+        "custom_advantage_function_path",
+        "num_critic_only_steps",
+    } & set(found) == (
+        {"megatron_config_path", "custom_advantage_function_path", "num_critic_only_steps"}
+        if has_critic
+        else set()
     )
     is_corrected = (algorithm.importance_correction, algorithm.importance_mask) != ("none", "none")
     is_to_engine = algorithm.ratio_from == "engine"
@@ -92,11 +110,16 @@ def test_the_line_reads_back_as_the_spec_meant(spec: RunSpec) -> None:
     assert is_on(found, "--get-mismatch-metrics") == (is_corrected and is_to_engine)
     weights = "xp.backends.slime.worker.importance.weighed"
     assert found.get("custom_tis_function_path") == (weights if is_corrected else None)
-    assert (found["tis_clip_low"], found["tis_clip"]) == (algorithm.importance_lower, algorithm.importance_upper)
+    assert (found["tis_clip_low"], found["tis_clip"]) == (
+        algorithm.importance_lower,
+        algorithm.importance_upper,
+    )
     assert ("dynamic_sampling_filter_path" in found) == algorithm.dynamic_sampling
     every = (spec.evaluation.every or num_steps(spec) or 1) if spec.env.is_held_out else None
     assert found.get("eval_interval") == every
-    assert is_on(found, "--skip-eval-before-train") == (spec.env.is_held_out and not spec.evaluation.before_training)
+    assert is_on(found, "--skip-eval-before-train") == (
+        spec.env.is_held_out and not spec.evaluation.before_training
+    )
     assert ("recompute_granularity" in found) == training.gradient_checkpointing
     assert is_on(found, "--sglang-disable-cuda-graph") == spec.backend.engine.eager
     assert is_on(found, "--sglang-disable-radix-cache") != spec.backend.engine.prefix_caching
@@ -122,7 +145,11 @@ def test_the_line_keeps_the_rules_of_slime_and_of_megatron(spec: RunSpec) -> Non
     assert found["seq_length"] % (2 * context) == 0
     assert found["num_attention_heads"] % tensor == 0
     expert = found["expert_model_parallel_size"]
-    assert world % (expert * found["expert_tensor_parallel_size"] * found["pipeline_model_parallel_size"]) == 0
+    assert (
+        world
+        % (expert * found["expert_tensor_parallel_size"] * found["pipeline_model_parallel_size"])
+        == 0
+    )
     assert expert == 1 or found["num_experts"] % expert == 0
     if is_on(found, "--optimizer-cpu-offload"):
         assert is_on(found, "--use-precision-aware-optimizer")
@@ -136,7 +163,11 @@ def test_the_line_keeps_the_rules_of_slime_and_of_megatron(spec: RunSpec) -> Non
 def test_what_megatron_would_add_of_its_own_is_always_set() -> None:
     found = line(compose(SLIME))
     assert (found["attention_dropout"], found["hidden_dropout"]) == (0.0, 0.0)
-    assert (found["lr_decay_style"], found["min_lr"], found["weight_decay"]) == ("constant", 0.0, 0.0)
+    assert (found["lr_decay_style"], found["min_lr"], found["weight_decay"]) == (
+        "constant",
+        0.0,
+        0.0,
+    )
     assert found["moe_aux_loss_coeff"] == [0.0]
     assert found["kl_loss_type"] == "k3"
     assert (found["seed"], found["rollout_seed"]) == (1, 1)
@@ -148,9 +179,15 @@ def test_a_run_resumes_from_checkpoints_and_starts_from_the_model() -> None:
     assert found["load"] == found["save"] == config.checkpoints == "runs/r/checkpoints"
     assert found["ref_load"] == found["hf_checkpoint"] == "Qwen/Qwen3-30B-A3B"
     assert config.command.model_flags == ("--hf-checkpoint", "--ref-load")
-    assert set(config.command.path_flags) == {*("--prompt-data", "--eval-prompt-data", "--load", "--save", "--save-hf")}
+    assert set(config.command.path_flags) == {
+        *("--prompt-data", "--eval-prompt-data", "--load", "--save", "--save-hf")
+    }
     # Slime counts rollouts from 0.
-    assert found["save_hf"].format(rollout_id=19) == checkpoint(spec, PLACES, 20) == "runs/r/exports/19"
+    assert (
+        found["save_hf"].format(rollout_id=19)
+        == checkpoint(spec, PLACES, 20)
+        == "runs/r/exports/19"
+    )
     resumed = compose([*SLIME, "training.num_steps=300"])
     assert is_on(line(resumed), "--override-opt-param-scheduler")
 
@@ -191,7 +228,10 @@ def test_a_critic_is_a_role_of_its_own_beside_the_policy() -> None:
 def test_a_users_own_advantages_are_loaded_by_the_rollout_and_broadcast() -> None:
     spec = [*SLIME, "algorithm=custom", "algorithm.advantage_fn=my_pkg.algorithms:mine"]
     assert line(compose(spec))["advantage_estimator"] == "grpo"
-    assert train_config(SlimeTrainConfig, compose(spec)).spec.algorithm.advantage_fn == "my_pkg.algorithms:mine"
+    assert (
+        train_config(SlimeTrainConfig, compose(spec)).spec.algorithm.advantage_fn
+        == "my_pkg.algorithms:mine"
+    )
 
 
 def test_secrets_stay_names() -> None:

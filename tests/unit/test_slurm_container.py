@@ -31,7 +31,10 @@ ROOT = ["/shared/out", "/home/me/.xp/secrets/r"]
 def test_pyxis_is_told_the_image_by_enroots_name(image: str, named: str) -> None:
     options = srun_options(image, ROOT, "/shared/out")
     assert f"--container-image={named}" in options
-    assert "--container-mounts=/shared/out:/shared/out,/home/me/.xp/secrets/r:/home/me/.xp/secrets/r" in options
+    assert (
+        "--container-mounts=/shared/out:/shared/out,/home/me/.xp/secrets/r:/home/me/.xp/secrets/r"
+        in options
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,12 +65,20 @@ def test_apptainer_binds_the_outputs_and_the_secrets(image: str, named: str) -> 
     ],
 )
 def test_a_container_needs_its_plugin_and_paths_that_it_can_name(
-    container: str, help_text: str, root: str, fault: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    container: str,
+    help_text: str,
+    root: str,
+    fault: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "srun").write_text(f"#!/bin/sh\n[ $1 = --help ] && echo '{help_text}'\n")
     (tmp_path / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    spec, context = launcher_spec("slurm", container=container), Context("r", 1, tmp_path / root, "runs/r/attempt_1")
+    spec, context = (
+        launcher_spec("slurm", container=container),
+        Context("r", 1, tmp_path / root, "runs/r/attempt_1"),
+    )
     with nullcontext() if fault is None else pytest.raises(XpError, match=fault) as caught:
         check_container(spec, context)
     assert caught is None or caught.value.code is ExitCode.RUNTIME
@@ -77,7 +88,11 @@ def test_a_container_needs_its_plugin_and_paths_that_it_can_name(
 @pytest.mark.parametrize(
     ("secrets", "file", "mounted"),
     [
-        ({}, None, []),  # nothing makes the run's directory then, and a container does not start without what it mounts
+        (
+            {},
+            None,
+            [],
+        ),  # nothing makes the run's directory then, and a container does not start without what it mounts
         ({"KEY": "MY_KEY"}, None, ["{home}/.xp/secrets/run"]),
         ({"KEY": "MY_KEY"}, "/held/on/the/nodes.json", ["/held/on/the/nodes.json"]),
     ],

@@ -27,7 +27,19 @@ HEAVY = ("hydra", "numpy", "omegaconf", "pyarrow", "rich", "scipy", "torch", "tr
 LIMIT_S = 3.0
 """Seconds of the processor for the import, several times what it takes."""
 
-GENERAL = {"env", "key", "model", "name", "path", "prompt", "reward", "seed", "split", "url", "weight"}
+GENERAL = {
+    "env",
+    "key",
+    "model",
+    "name",
+    "path",
+    "prompt",
+    "reward",
+    "seed",
+    "split",
+    "url",
+    "weight",
+}
 """Words of the field that records and requests have by themselves: the reward of an episode, the split of a task."""
 OTHERS = {
     "EnvConfig": {"dialect"},  # never None: the model's where the environment names none
@@ -60,7 +72,9 @@ began = time.process_time()
 import xp.spec, xp.envs.config, xp.worker.stage
 print(json.dumps([[name for name in {HEAVY!r} if name in sys.modules], time.process_time() - began]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=XP.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=XP.parent
+    )
     heavy, seconds = json.loads(done.stdout)
     assert heavy == []
     assert seconds < LIMIT_S
@@ -85,7 +99,11 @@ def fields_below_the_wall() -> Iterator[tuple[str, str, list[str]]]:
 
 def _has_fields(found: ast.ClassDef) -> bool:
     is_dataclass = any("dataclass" in ast.unparse(one) for one in found.decorator_list)
-    return is_dataclass or {ast.unparse(one) for one in found.bases} >= {"BaseModel"} or found.name == "EnvConfig"
+    return (
+        is_dataclass
+        or {ast.unparse(one) for one in found.bases} >= {"BaseModel"}
+        or found.name == "EnvConfig"
+    )
 
 
 def _is_field(statement: ast.stmt) -> bool:
@@ -105,14 +123,22 @@ def test_no_class_of_a_job_repeats_a_field_of_the_spec() -> None:
 
 
 def test_no_permission_is_left_over() -> None:
-    used = {(name, field) for _, name, fields in fields_below_the_wall() for field in fields if field in spec_keys()}
+    used = {
+        (name, field)
+        for _, name, fields in fields_below_the_wall()
+        for field in fields
+        if field in spec_keys()
+    }
     assert {(name, field) for name, fields in OTHERS.items() for field in fields} <= used
     assert {field for _, field in used} >= GENERAL
 
 
 @pytest.mark.parametrize(
     "words",
-    [("env=[multiply,sums]",), ("algorithm=opd", "algorithm.distill.teacher=ORG/NAME", "sft.data=solve:a:b")],
+    [
+        ("env=[multiply,sums]",),
+        ("algorithm=opd", "algorithm.distill.teacher=ORG/NAME", "sft.data=solve:a:b"),
+    ],
 )
 def test_a_job_reads_the_spec_that_was_written(words: tuple[str, ...]) -> None:
     spec = spec_in_job(run_spec(*words))
@@ -132,15 +158,32 @@ def test_a_job_looks_up_no_plugin_and_reads_no_default() -> None:
     assert [one.provider for one in spec.env.members.values()] == ["another_providers_name"]
 
 
-SAME = ("tracking=tensorboard", "launcher.max_restarts=9", "preparation.concurrency=3", "evaluation.temperature=0.5")
+SAME = (
+    "tracking=tensorboard",
+    "launcher.max_restarts=9",
+    "preparation.concurrency=3",
+    "evaluation.temperature=0.5",
+)
 
 
 @pytest.mark.parametrize(
     ("stage", "same", "other"),
     [
-        ("train", SAME, ("training.num_steps=7", "algorithm.clip_high=0.3", "evaluation.patience=3")),
-        ("sft", (*SAME, "training.num_steps=7", "algorithm.clip_high=0.3"), ("sft.epochs=9", "seed=9")),
-        ("evaluate", (*SAME[:3], "training.num_steps=7"), ("evaluation.temperature=0.5", "training.stop=[x]")),
+        (
+            "train",
+            SAME,
+            ("training.num_steps=7", "algorithm.clip_high=0.3", "evaluation.patience=3"),
+        ),
+        (
+            "sft",
+            (*SAME, "training.num_steps=7", "algorithm.clip_high=0.3"),
+            ("sft.epochs=9", "seed=9"),
+        ),
+        (
+            "evaluate",
+            (*SAME[:3], "training.num_steps=7"),
+            ("evaluation.temperature=0.5", "training.stop=[x]"),
+        ),
     ],
 )
 def test_a_stage_is_made_again_for_the_keys_that_its_result_depends_on(

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("renderers", reason="the package `renderers` is not installed: make test-renderers")
+pytest.importorskip(
+    "renderers", reason="the package `renderers` is not installed: make test-renderers"
+)
 
 from tests.support.chat_templates import tokenizer_of
 from xp.envs.base import Message
@@ -26,7 +28,12 @@ MODELS = {
 }
 """A template of TRL's -> the module and the class of its renderer."""
 TAGS = ("think", "tool_call", "tool_response", "arg_key", "arg_value")
-TOKENS = ["[gMASK]", "<sop>", "<|begin_of_text|>", *(f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/"))]
+TOKENS = [
+    "[gMASK]",
+    "<sop>",
+    "<|begin_of_text|>",
+    *(f"<{slash}{tag}>" for tag in TAGS for slash in ("", "/")),
+]
 """Tokens that the renderers look up, and the small tokenizers of the tests lack."""
 
 
@@ -35,7 +42,9 @@ def renderer_of(name: str, tokenizer: Any) -> Any:
     from importlib import import_module
 
     module, _, kind = MODELS[name].partition(".")
-    config = getattr(import_module("renderers.configs"), f"{kind}RendererConfig")(thinking_retention="all")
+    config = getattr(import_module("renderers.configs"), f"{kind}RendererConfig")(
+        thinking_retention="all"
+    )
     return getattr(import_module(f"renderers.{module}"), f"{kind}Renderer")(tokenizer, config)
 
 
@@ -56,4 +65,6 @@ def test_prompts_and_replies_have_the_tokens_of_another_library(name: str) -> No
         Message(role="tool", name="bash", tool_call_id="c1", content="out"),
     ):
         expected = renderer.bridge_to_next_turn(prompt, sampled, [dict(reply)])
-        assert [*prompt, *sampled, *chat.reply([reply], last_id=sampled[-1])] == list(expected.token_ids)
+        assert [*prompt, *sampled, *chat.reply([reply], last_id=sampled[-1])] == list(
+            expected.token_ids
+        )

@@ -34,16 +34,25 @@ if sys.argv[2:]:
 
 def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        [sys.executable, "-c", PROGRAM, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
 
 
 def test_term_is_told_without_a_traceback() -> None:
     done = ended("while_it_works")
-    assert (done.stdout, done.stderr) == (f"{int(ExitCode.TERMINATED)}\n", "xp: this stage was stopped\n")
+    assert (done.stdout, done.stderr) == (
+        f"{int(ExitCode.TERMINATED)}\n",
+        "xp: this stage was stopped\n",
+    )
 
 
-def test_compiled_code_is_below_the_outputs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_code_is_below_the_outputs_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
@@ -52,7 +61,9 @@ def test_compiled_code_is_below_the_outputs_root(tmp_path: Path, monkeypatch: py
     assert done.stdout == f"{tmp_path}/cache/inductor {tmp_path}/cache/vllm /mine\n0\n", done.stderr
 
 
-def test_torch_reads_the_place_of_its_compiled_code_from_that_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_reads_the_place_of_its_compiled_code_from_that_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")
     cache_dir_utils = pytest.importorskip("torch._inductor.runtime.cache_dir_utils")
     assert cache_dir_utils.cache_dir() == "/elsewhere"

@@ -39,9 +39,15 @@ print("CODE", code)
         ["--cfg", "job"],
     ],
 )
-def test_planning_imports_nothing_heavy_and_leaves_nothing_behind(tmp_path: Path, arguments: list[str]) -> None:
+def test_planning_imports_nothing_heavy_and_leaves_nothing_behind(
+    tmp_path: Path, arguments: list[str]
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-B", "-c", PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-B", "-c", PROGRAM, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "HEAVY []" in done.stdout
     assert "WRITTEN []" in done.stdout
@@ -50,10 +56,19 @@ def test_planning_imports_nothing_heavy_and_leaves_nothing_behind(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
-    [(["plan", "seed=x"], 2), (["plan", "backend=slime"], 3), (["plan", "--nonsense"], 2), (["resume=no-such-run"], 5)],
+    [
+        (["plan", "seed=x"], 2),
+        (["plan", "backend=slime"], 3),
+        (["plan", "--nonsense"], 2),
+        (["resume=no-such-run"], 5),
+    ],
 )
 def test_a_fault_is_one_message_and_a_documented_code(
-    tmp_path: Path, arguments: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    arguments: list[str],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == code

@@ -36,7 +36,9 @@ def test_the_standard_error_is_that_of_statsmodels_clustered_regression() -> Non
     tasks = [list(rng.normal(rng.normal(), 1, size=rng.integers(1, 6))) for _ in range(30)]
     groups = [number for number, task in enumerate(tasks) for _ in task]
     values = np.array([one for task in tasks for one in task])
-    fit = OLS(values, np.ones_like(values)).fit(cov_type="cluster", cov_kwds={"groups": np.array(groups)}, use_t=True)
+    fit = OLS(values, np.ones_like(values)).fit(
+        cov_type="cluster", cov_kwds={"groups": np.array(groups)}, use_t=True
+    )
     found = mean(tasks)
     assert found is not None
     assert found.value == pytest.approx(fit.params[0])
@@ -72,9 +74,17 @@ def test_a_bootstrap_that_tells_something_else_is_marked() -> None:
 @pytest.mark.parametrize(
     ("bounds", "differs"),
     # The width is 0.5, of which a fifth is 0.1.
-    [((0.25, 0.75), False), ((0.34, 0.84), False), ((0.36, 0.75), True), ((0.25, 0.64), True), ((0.14, 0.7), True)],
+    [
+        ((0.25, 0.75), False),
+        ((0.34, 0.84), False),
+        ((0.36, 0.75), True),
+        ((0.25, 0.64), True),
+        ((0.14, 0.7), True),
+    ],
 )
-def test_a_bootstrap_differs_by_a_fifth_of_the_width(bounds: tuple[float, float], differs: bool) -> None:
+def test_a_bootstrap_differs_by_a_fifth_of_the_width(
+    bounds: tuple[float, float], differs: bool
+) -> None:
     summary = summarize({"a": [0.0], "b": [1.0]}, 1.0)
     estimate = Estimate(0.5, 0.1, 0.25, 0.75, "t", 2)
     assert replace(summary, reward=estimate, bootstrap=bounds).bootstrap_differs is differs
@@ -116,12 +126,21 @@ def test_a_summary_has_every_figure_and_void_episodes_in_none() -> None:
     ],
 )
 def test_a_share_of_few_tasks(
-    tasks: list[list[float]], method: str, stderr: float | None, bounds: tuple[float | None, float | None]
+    tasks: list[list[float]],
+    method: str,
+    stderr: float | None,
+    bounds: tuple[float | None, float | None],
 ) -> None:
     estimate = share(tasks)
     assert estimate is not None
-    assert (estimate.method, estimate.stderr, estimate.num_tasks) == (method, stderr, sum(map(bool, tasks)))
-    assert [estimate.low, estimate.high] == [one if one is None else pytest.approx(one) for one in bounds]
+    assert (estimate.method, estimate.stderr, estimate.num_tasks) == (
+        method,
+        stderr,
+        sum(map(bool, tasks)),
+    )
+    assert [estimate.low, estimate.high] == [
+        one if one is None else pytest.approx(one) for one in bounds
+    ]
     assert share([[]]) is None
 
 
@@ -149,11 +168,17 @@ def test_one_task_says_nothing_about_others() -> None:
 
 def test_a_mix_is_the_weighted_mean_of_strata() -> None:
     first, second = (0.0, 1.0, 1.0, 0.0), (0.2, 0.4, 0.3, 0.1, 0.9, 0.35, 0.3)
-    parts = [part for values in (first, second) if (part := mean([[value] for value in values])) is not None]
+    parts = [
+        part
+        for values in (first, second)
+        if (part := mean([[value] for value in values])) is not None
+    ]
     found = mix_of(parts, [1, 3])
     assert found.value == pytest.approx(0.25 * fmean(first) + 0.75 * fmean(second))
     # Welch's test of a quarter of one against minus three quarters of the other has the same error and freedom.
-    welch = stats.ttest_ind([one / 4 for one in first], [-3 * one / 4 for one in second], equal_var=False)
+    welch = stats.ttest_ind(
+        [one / 4 for one in first], [-3 * one / 4 for one in second], equal_var=False
+    )
     assert (found.low, found.high) == pytest.approx(tuple(welch.confidence_interval(0.95)))
     assert found.stderr == pytest.approx(found.value / welch.statistic)
     assert found.num_tasks == 11
@@ -178,8 +203,12 @@ def rewards(values: np.ndarray) -> dict[str, list[float | None]]:
 def test_a_better_model_on_the_same_tasks_is_called_better() -> None:
     rng = np.random.default_rng(5)
     base = rng.random(60)
-    found = compare(("base", "tuned"), rewards(base), rewards(base + 0.1 + rng.normal(0, 0.05, 60)), 0.5, 0.03)
-    assert found.verdict.startswith("tuned is better than base by 0.092 (95 % interval +0.082 to +0.103, p < 0.001)")
+    found = compare(
+        ("base", "tuned"), rewards(base), rewards(base + 0.1 + rng.normal(0, 0.05, 60)), 0.5, 0.03
+    )
+    assert found.verdict.startswith(
+        "tuned is better than base by 0.092 (95 % interval +0.082 to +0.103, p < 0.001)"
+    )
     assert found.low is not None
     assert found.low > 0
 
@@ -192,7 +221,9 @@ def test_paired_figures_are_those_of_scipy() -> None:
     assert found.p_value == pytest.approx(expected.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
     only_first, only_second = found.passes.only_first, found.passes.only_second
-    assert found.passes.p_value == pytest.approx(stats.binomtest(only_first, only_first + only_second).pvalue)
+    assert found.passes.p_value == pytest.approx(
+        stats.binomtest(only_first, only_first + only_second).pvalue
+    )
 
 
 def test_similar_models_are_equivalent_only_with_enough_tasks() -> None:
@@ -202,13 +233,21 @@ def test_similar_models_are_equivalent_only_with_enough_tasks() -> None:
     many = compare(("a", "b"), rewards(base), rewards(other), 0.5, 0.03)
     few = compare(("a", "b"), rewards(base[:8]), rewards(other[:8]), 0.5, 0.03)
     assert "equivalent within 0.03 on 400 tasks" in many.verdict
-    assert few.verdict.startswith("No difference between b and a was shown: with 8 tasks, only a difference of")
+    assert few.verdict.startswith(
+        "No difference between b and a was shown: with 8 tasks, only a difference of"
+    )
     assert "for one of 0.03, about" in few.verdict
 
 
 def test_a_significant_but_small_difference_is_called_both() -> None:
     wave = np.sin(np.arange(400))
-    found = compare(("a", "b"), rewards(wave), rewards(wave - 0.01 + 0.05 * np.cos(np.arange(400) * 7)), 0.5, 0.03)
+    found = compare(
+        ("a", "b"),
+        rewards(wave),
+        rewards(wave - 0.01 + 0.05 * np.cos(np.arange(400) * 7)),
+        0.5,
+        0.03,
+    )
     assert found.verdict.startswith("b is worse than a by 0.01")
     assert found.verdict.endswith("within 0.03 all the same: equivalent.")
 
@@ -227,7 +266,10 @@ def test_exactly_enough_tasks_are_enough_and_one_less_is_not() -> None:
     for number, is_shown in ((98, False), (99, True)):
         same = {f"t{at}": [float(at % 2)] for at in range(number)}
         assert ("are equivalent" in compare(("a", "b"), same, same, 1.0, 0.03).verdict) is is_shown
-    for number, told in ((5, "all 5 tasks differ alike, and 6 such tasks would show it"), (6, "b is better than a")):
+    for number, told in (
+        (5, "all 5 tasks differ alike, and 6 such tasks would show it"),
+        (6, "b is better than a"),
+    ):
         first, second = ({f"t{at}": [reward] for at in range(number)} for reward in (0.0, 0.5))
         assert told in compare(("a", "b"), first, second, 1.0, 0.03).verdict
 
@@ -241,7 +283,9 @@ def test_other_tasks_are_refused_with_their_names() -> None:
 def test_holm_makes_several_comparisons_honest() -> None:
     rng = np.random.default_rng(9)
     base = rng.random(30)
-    one = compare(("a", "b"), rewards(base), rewards(base + 0.05 + rng.normal(0, 0.08, 30)), 0.5, 0.03)
+    one = compare(
+        ("a", "b"), rewards(base), rewards(base + 0.05 + rng.normal(0, 0.08, 30)), 0.5, 0.03
+    )
     assert one.p_value is not None
     assert one.p_value < 0.05
     others = [compare(("a", "c"), rewards(base), rewards(rng.permutation(base)), 0.5, 0.03)] * 4
@@ -261,6 +305,8 @@ def test_holm_makes_several_comparisons_honest() -> None:
     ],
 )
 def test_rewards_within_0_and_1_and_those_of_a_rule_have_limits(
-    rewards: list[float | None], rule: tuple[float | None, float | None], limits: tuple[float | None, float | None]
+    rewards: list[float | None],
+    rule: tuple[float | None, float | None],
+    limits: tuple[float | None, float | None],
 ) -> None:
     assert reward_limits(rewards, rule) == limits

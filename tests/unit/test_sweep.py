@@ -17,7 +17,14 @@ from xp.composition import compose, to_yaml
 from xp.errors import ExitCode, XpError
 from xp.job import Stage
 from xp.launchers.base import Context
-from xp.run_records.record import Provenance, RunRecord, RunStatus, begin_attempt, close_attempt, write_record
+from xp.run_records.record import (
+    Provenance,
+    RunRecord,
+    RunStatus,
+    begin_attempt,
+    close_attempt,
+    write_record,
+)
 from xp.run_records.run_directory import hold
 from xp.run_records.sweep import RunState, held_out_reward, ledger, open_points, spec_digest
 from xp.spec import RunSpec
@@ -34,7 +41,9 @@ def leave_run(one: RunSpec, run_id: str, status: RunStatus, after: float | None 
     directory.mkdir(parents=True)
     (directory / "spec.yaml").write_text(to_yaml(one))
     record = begin_attempt(RunRecord(run_id, RunStatus.PENDING, ()), ["train"], HERE)
-    write_record(directory, record if status is RunStatus.RUNNING else close_attempt(record, status))
+    write_record(
+        directory, record if status is RunStatus.RUNNING else close_attempt(record, status)
+    )
     if after is not None:
         leave_evaluation(directory, before={"e/test/0": [0.4]}, after={"e/test/0": [after]})
     return directory
@@ -47,7 +56,11 @@ def test_done_work_is_left_and_cut_work_goes_on(tmp_path: Path) -> None:
     leave_run(specs[2], "failed", RunStatus.FAILED)
     todo, left = open_points(specs, again=False)
     assert [entry.run_id for entry in left] == ["done"]
-    assert [(point.run_id, point.attempt) for point in todo] == [("cut", 2), ("failed", 2), (None, 1)]
+    assert [(point.run_id, point.attempt) for point in todo] == [
+        ("cut", 2),
+        ("failed", 2),
+        (None, 1),
+    ]
 
 
 def test_a_killed_run_goes_on_but_not_a_supervised_one(tmp_path: Path) -> None:
@@ -55,7 +68,9 @@ def test_a_killed_run_goes_on_but_not_a_supervised_one(tmp_path: Path) -> None:
     directory = leave_run(one, "alive", RunStatus.RUNNING)
     assert ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is RunState.CUT
     with hold(directory, attempt=2):
-        assert ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is RunState.RUNNING
+        assert (
+            ledger(tmp_path)[spec_digest(one.model_dump(mode="json"))].standing is RunState.RUNNING
+        )
 
 
 def test_every_point_runs_again_when_asked(tmp_path: Path) -> None:
@@ -81,7 +96,9 @@ def test_every_point_runs_again_when_asked(tmp_path: Path) -> None:
 def test_the_digest_follows_what_decides_the_result_and_nothing_else(
     tmp_path: Path, override: str, is_same: bool
 ) -> None:
-    digests = {spec_digest(spec(tmp_path, *more).model_dump(mode="json")) for more in ((), (override,))}
+    digests = {
+        spec_digest(spec(tmp_path, *more).model_dump(mode="json")) for more in ((), (override,))
+    }
     assert (len(digests) == 1) == is_same
 
 
@@ -129,7 +146,9 @@ def test_the_hint_after_an_interrupted_sweep_is_the_sweeps_command(
         return _written(made, context, ())
 
     monkeypatch.setattr("xp.launchers.choice.make_launcher", lambda *_: FakeLauncher(pressed))
-    assert main(["-m", "seed=1,2", "env.train.split=[train]", f"outputs={tmp_path}", "--again"]) == 130
+    assert (
+        main(["-m", "seed=1,2", "env.train.split=[train]", f"outputs={tmp_path}", "--again"]) == 130
+    )
     hint = f"resume: python -m xp -m seed=1,2 'env.train.split=[train]' outputs={tmp_path}"
     assert capsys.readouterr().err.splitlines()[-1] == hint
 
@@ -138,7 +157,11 @@ def test_a_comparison_keeps_the_swept_keys_on_a_narrow_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number, rate in enumerate(("1e-3", "2e-3")):
-        swept = (f"training.learning_rate={rate}", f"training.num_steps={20 + number}", f"algorithm.clip_high={rate}")
+        swept = (
+            f"training.learning_rate={rate}",
+            f"training.num_steps={20 + number}",
+            f"algorithm.clip_high={rate}",
+        )
         run = f"whodunit_mini-20261127-03064{number}-ea85"
         leave_run(spec(tmp_path, *swept), run, RunStatus.SUCCEEDED, after=0.5)
     monkeypatch.setenv("COLUMNS", "80")

@@ -19,12 +19,19 @@ from xp.tasks.config import Purpose
 from xp.tasks.prompt_lengths import count_tokens
 from xp.tasks.row import TaskRow
 
-TOOLS = json.dumps([{"type": "function", "function": {"name": "go", "description": "", "parameters": {}}}])
+TOOLS = json.dumps(
+    [{"type": "function", "function": {"name": "go", "description": "", "parameters": {}}}]
+)
 
 
 def row(index: int) -> TaskRow:
-    messages = (Message(role="system", content="be ünïque"), Message(role="user", content=f"task {index}\n"))
-    return TaskRow(f"a/train/{index}", "a", Purpose.TRAIN, "train", index, "hash", messages, TOOLS, 1.0)
+    messages = (
+        Message(role="system", content="be ünïque"),
+        Message(role="user", content=f"task {index}\n"),
+    )
+    return TaskRow(
+        f"a/train/{index}", "a", Purpose.TRAIN, "train", index, "hash", messages, TOOLS, 1.0
+    )
 
 
 def test_skyrls_prompt_is_a_list_of_messages_and_names_its_task(tmp_path: Path) -> None:
@@ -40,7 +47,12 @@ def test_skyrls_prompt_is_a_list_of_messages_and_names_its_task(tmp_path: Path) 
 def test_slimes_metadata_is_an_object(tmp_path: Path) -> None:
     slime.write_view(map(row, range(3)), tmp_path / "train.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
-    assert lines[2]["metadata"] == {"task_id": "a/train/2", "env": "a", "split": "train", "index": 2}
+    assert lines[2]["metadata"] == {
+        "task_id": "a/train/2",
+        "env": "a",
+        "split": "train",
+        "index": 2,
+    }
     assert lines[2]["input"][1]["content"] == "task 2\n"
     assert lines[2]["tools"] == json.loads(TOOLS)
 
@@ -54,7 +66,10 @@ def test_prompts_are_counted_once_for_a_tokenizer(tmp_path: Path) -> None:
 
     first = count_tokens(tmp_path / "set", [row(0), row(1)], "t1", count)
     again = count_tokens(tmp_path / "set", [row(1), row(2)], "t1", count)
-    assert (first, again) == ({"a/train/0": 10, "a/train/1": 11}, {"a/train/1": 11, "a/train/2": 12})
+    assert (first, again) == (
+        {"a/train/0": 10, "a/train/1": 11},
+        {"a/train/1": 11, "a/train/2": 12},
+    )
     assert calls == ["a/train/0", "a/train/1", "a/train/2"]
     count_tokens(tmp_path / "set", [row(0)], "t2", count)
     assert calls[-1] == "a/train/0"
@@ -91,6 +106,8 @@ def test_a_tokenizers_digest_follows_its_vocabulary_and_its_template() -> None:
 def test_a_store_that_cannot_be_written_costs_the_counting_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "set.tokens").write_text("in the way")  # root writes into a read-only directory all the same
+    (tmp_path / "set.tokens").write_text(
+        "in the way"
+    )  # root writes into a read-only directory all the same
     assert count_tokens(tmp_path / "set", [row(0)], "t", lambda _: 5) == {"a/train/0": 5}
     assert "are not kept" in capsys.readouterr().out

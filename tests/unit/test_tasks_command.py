@@ -70,7 +70,9 @@ def test_verify_says_which_set_is_damaged(
     assert "tasks.parquet does not match its sha256" in capsys.readouterr().out
 
 
-def test_prune_removes_only_what_is_not_kept_and_only_when_told(tmp_path: Path, task_set: TaskSet) -> None:
+def test_prune_removes_only_what_is_not_kept_and_only_when_told(
+    tmp_path: Path, task_set: TaskSet
+) -> None:
     aside = tmp_path / "tasks" / f"{task_set.key}.corrupt-1"
     aside.mkdir()
     main(["prune", "--keep", task_set.key[:8]], tmp_path)
@@ -83,13 +85,17 @@ def test_prune_removes_only_what_is_not_kept_and_only_when_told(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("keep", ["no-such-set", ""])
-def test_prune_with_a_key_that_keeps_nothing_removes_nothing(tmp_path: Path, task_set: TaskSet, keep: str) -> None:
+def test_prune_with_a_key_that_keeps_nothing_removes_nothing(
+    tmp_path: Path, task_set: TaskSet, keep: str
+) -> None:
     with pytest.raises(XpError, match=r"no task set .* begins with it, and nothing was removed"):
         main(["prune", "--keep", task_set.key, "--keep", keep, "--yes"], tmp_path)
     assert task_set.table.exists()
 
 
-@pytest.mark.parametrize("name", ["harbor_task_1", "x.work", "x.tokens", "x.corrupt-1", "A" * 20, "a" * 21, "a" * 19])
+@pytest.mark.parametrize(
+    "name", ["harbor_task_1", "x.work", "x.tokens", "x.corrupt-1", "A" * 20, "a" * 21, "a" * 19]
+)
 def test_a_directory_of_others_is_no_task_set_and_stays(
     tmp_path: Path, task_set: TaskSet, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
@@ -107,8 +113,12 @@ def test_a_directory_of_others_is_no_task_set_and_stays(
         main(["show", name], tmp_path)
 
 
-@pytest.mark.parametrize("name", [".work", ".corrupt-2", ".corrupt-2.work", ".tokens", ".tokens.work"])
-def test_every_directory_that_xp_leaves_is_pruned(tmp_path: Path, task_set: TaskSet, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [".work", ".corrupt-2", ".corrupt-2.work", ".tokens", ".tokens.work"]
+)
+def test_every_directory_that_xp_leaves_is_pruned(
+    tmp_path: Path, task_set: TaskSet, name: str
+) -> None:
     (tmp_path / "tasks" / f"{task_set.key}{name}").mkdir()
     main(["prune", "--yes"], tmp_path)
     assert list_sets(tmp_path / "tasks") == []

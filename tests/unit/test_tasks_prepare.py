@@ -11,7 +11,14 @@ import pytest
 
 from tests.support.fake_provider import FakeWorld
 from tests.support.ors_server import rules
-from tests.support.sections import changed_member, held_out_rule, member_of, prepare_of, replace, selection
+from tests.support.sections import (
+    changed_member,
+    held_out_rule,
+    member_of,
+    prepare_of,
+    replace,
+    selection,
+)
 from xp.envs.base import Task
 from xp.errors import ExitCode, XpError
 from xp.spec import HeldOutSpec
@@ -32,7 +39,11 @@ def test_only_consecutive_tasks_of_an_outage_end_the_stage(tmp_path: Path) -> No
         for result in results:
             fetcher._take(opened, task, result)
 
-    outage, fault, entry = _Unavailable("t", "down"), Failure("t", "no such luck"), ShardEntry(0, "hash", ())
+    outage, fault, entry = (
+        _Unavailable("t", "down"),
+        Failure("t", "no such luck"),
+        ShardEntry(0, "hash", ()),
+    )
     take(*[fault] * 64, *[outage] * 63, entry, *[outage] * 63, fault, *[outage] * 63)
     with pytest.raises(XpError, match="down"):
         take(outage)
@@ -72,14 +83,21 @@ def test_a_whole_set_is_recognised_without_asking_the_environment(
 @pytest.mark.parametrize("concurrency", [1, 3, 32])
 def test_the_bytes_do_not_depend_on_how_many_at_a_time(tmp_path: Path, concurrency: int) -> None:
     world = FakeWorld(tmp_path, splits={"train": 130, "test": 9})
-    one, other = (prepare(world.config(concurrency=n), {}, tmp_path / str(n)) for n in (8, concurrency))
+    one, other = (
+        prepare(world.config(concurrency=n), {}, tmp_path / str(n)) for n in (8, concurrency)
+    )
     assert files_of(one) == files_of(other)
 
 
-def test_a_held_out_training_task_is_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_held_out_training_task_is_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     world = FakeWorld(tmp_path, splits={"train": 30, "test": 10}, shared=4)
     task_set = prepare(world.config(), {}, tmp_path)
-    hashes = {purpose: {row.task_hash for row in task_set.rows(purpose)} for purpose in ("train", "held_out")}
+    hashes = {
+        purpose: {row.task_hash for row in task_set.rows(purpose)}
+        for purpose in ("train", "held_out")
+    }
     assert not hashes["train"] & hashes["held_out"]
     count = task_set.manifest.counts["fake"]["train"]
     assert (count.tasks, count.overlapping, count.failed) == (26, 4, 0)
@@ -93,17 +111,28 @@ def test_two_members_on_one_environment_share_their_held_out_tasks(
 ) -> None:
     world = FakeWorld(tmp_path, splits={"train": 30, "test": 10}, shared=4)
     first = world.member()
-    second = changed_member(first, env=replace(first.env, name="second"), held_out=held_out_rule("test", indices=(9,)))
+    second = changed_member(
+        first, env=replace(first.env, name="second"), held_out=held_out_rule("test", indices=(9,))
+    )
     task_set = prepare(prepare_of({"second": second, "fake": first}, 0.0, 4), {}, tmp_path)
     assert task_set.manifest.counts["second"]["train"].overlapping == 4
     lines = [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()]
-    assert [line for line in lines if "held out of" in line] == ["held out of fake", "held out of second"]
+    assert [line for line in lines if "held out of" in line] == [
+        "held out of fake",
+        "held out of second",
+    ]
 
 
 QUESTIONS = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(20)]
 REPEATED = [{**QUESTIONS[n % 20], "id": n} for n in range(60)]
 PERSONAS = [
-    {"prompt": [{"role": "system", "content": f"Play {n // 2}."}, {"role": "user", "content": "Begin."}], "answer": "1"}
+    {
+        "prompt": [
+            {"role": "system", "content": f"Play {n // 2}."},
+            {"role": "user", "content": "Begin."},
+        ],
+        "answer": "1",
+    }
     for n in range(20)
 ]
 
@@ -119,7 +148,12 @@ def in_another_form(row: Mapping[str, Any]) -> dict[str, Any]:
         ({"one": ({"train": REPEATED}, held_out_rule(fraction=0.2))}, (48, 12, 0)),
         ({"one": ({"train": REPEATED}, held_out_rule(fraction=0.22))}, (45, 14, 1)),
         (
-            {"one": ({"train": QUESTIONS, "test": [*map(in_another_form, QUESTIONS[:3])]}, held_out_rule("test"))},
+            {
+                "one": (
+                    {"train": QUESTIONS, "test": [*map(in_another_form, QUESTIONS[:3])]},
+                    held_out_rule("test"),
+                )
+            },
             (17, 3, 3),
         ),
         (
@@ -131,7 +165,13 @@ def in_another_form(row: Mapping[str, Any]) -> dict[str, Any]:
         ),
         ({"one": ({"train": PERSONAS}, held_out_rule(fraction=0.2))}, (16, 4, 0)),
     ],
-    ids=["repeated rows", "a question cut by the share", "two splits", "two files", "questions of the system"],
+    ids=[
+        "repeated rows",
+        "a question cut by the share",
+        "two splits",
+        "two files",
+        "questions of the system",
+    ],
 )
 def test_no_prompt_that_is_held_out_is_trained_on(
     tmp_path: Path,
@@ -144,11 +184,16 @@ def test_no_prompt_that_is_held_out_is_trained_on(
         files = {split: str(tmp_path / f"{name}-{split}.jsonl") for split in splits}
         for split, rows in splits.items():
             Path(files[split]).write_text("".join(json.dumps(row) + "\n" for row in rows))
-        env = rules(name=name, provider="local", grader="xp.builtin.graders:exact", rows=files, serve=None)
+        env = rules(
+            name=name, provider="local", grader="xp.builtin.graders:exact", rows=files, serve=None
+        )
         config[name] = member_of(env, selection(("train",)), held_out, weight=1.0)
     task_set = prepare(prepare_of(config, 0.0, 8), {}, tmp_path)
     asked = {
-        purpose: {tuple(message["content"].strip() for message in row.messages) for row in task_set.rows(purpose)}
+        purpose: {
+            tuple(message["content"].strip() for message in row.messages)
+            for row in task_set.rows(purpose)
+        }
         for purpose in ("train", "held_out")
     }
     if "Begin." not in str(members):
@@ -157,9 +202,9 @@ def test_no_prompt_that_is_held_out_is_trained_on(
     left_out = sum(counts["train"].overlapping for counts in task_set.manifest.counts.values())
     assert (task_set.num_tasks("train"), task_set.num_tasks("held_out"), left_out) == expected
     assert all(record.num_trained_on == 0 for record in task_set.manifest.held_out.values())
-    assert (f"{left_out} train tasks were left out, being held out as well" in capsys.readouterr().out) == bool(
-        left_out
-    )
+    assert (
+        f"{left_out} train tasks were left out, being held out as well" in capsys.readouterr().out
+    ) == bool(left_out)
 
 
 def test_an_environment_of_identical_tasks_is_kept_and_says_so(
@@ -187,12 +232,19 @@ def test_an_environment_that_is_not_there_is_one_clear_message(tmp_path: Path) -
 def test_failed_tasks_fail_the_stage_and_only_they_are_repeated(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path, splits={"train": 100, "test": 5}, failing=["train/3", "train/77"])
     member = world.member()
-    whole = changed_member(member, env=replace(member.env, name="whole"), train=selection(("train",), indices=(0, 1)))
+    whole = changed_member(
+        member, env=replace(member.env, name="whole"), train=selection(("train",), indices=(0, 1))
+    )
     config = prepare_of({"fake": member, "whole": changed_member(whole, held_out=None)}, 0.01, 16)
-    with pytest.raises(XpError, match=r"2 tasks could not be prepared \(1\.9% of environment fake\)") as e:
+    with pytest.raises(
+        XpError, match=r"2 tasks could not be prepared \(1\.9% of environment fake\)"
+    ) as e:
         prepare(config, {}, tmp_path)
     assert e.value.code is ExitCode.TASKS
-    assert "\n  fake/train/3: ProtocolError: no such luck\n  fake/train/77: ProtocolError: no such" in str(e.value)
+    assert (
+        "\n  fake/train/3: ProtocolError: no such luck\n  fake/train/77: ProtocolError: no such"
+        in str(e.value)
+    )
     assert list((tmp_path / "tasks").glob("*/manifest.json")) == []
     assert (world.opened()["train/3"], world.opened()["train/4"]) == (3, 1)
     world.forget()
@@ -202,7 +254,9 @@ def test_failed_tasks_fail_the_stage_and_only_they_are_repeated(tmp_path: Path) 
     assert task_set.num_tasks("train") == 102
 
 
-def test_another_version_of_the_environment_does_not_continue_its_predecessors_shards(tmp_path: Path) -> None:
+def test_another_version_of_the_environment_does_not_continue_its_predecessors_shards(
+    tmp_path: Path,
+) -> None:
     world = FakeWorld(tmp_path, splits={"train": 100, "test": 5}, failing=["train/99"])
     with pytest.raises(XpError):
         prepare(world.config(), {}, tmp_path)

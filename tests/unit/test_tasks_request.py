@@ -11,7 +11,15 @@ from tests.stubs.chat_server import ChatServer
 from tests.support.fake_session import LIMITS, RULES
 from tests.support.judges import config
 from tests.support.modules import found_at
-from tests.support.sections import changed_member, held_out_rule, member_of, prepare_of, replace, reward_rule, selection
+from tests.support.sections import (
+    changed_member,
+    held_out_rule,
+    member_of,
+    prepare_of,
+    replace,
+    reward_rule,
+    selection,
+)
 from xp.envs.config import EnvConfig, EpisodeConfig
 from xp.errors import ExitCode, XpError
 from xp.launchers.files import copy_modules, locate_modules
@@ -78,7 +86,9 @@ HAS_ONE_VALUE_ONLY_OR_IS_THE_KEY = {"name", "on_malformed_call", "tool_calls_per
 
 
 def key(config: PrepareConfig = CONFIG, **changes: Any) -> str:
-    return request_key(replace(config, members={"a": changed_member(config.members["a"], **changes)}))
+    return request_key(
+        replace(config, members={"a": changed_member(config.members["a"], **changes)})
+    )
 
 
 @pytest.mark.parametrize("name", MATTERS)
@@ -141,7 +151,9 @@ def test_a_change_of_a_served_module_is_another_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("touched", ["helper.py", "data/words.txt", "env.py"])
-def test_a_change_of_a_helper_in_the_same_package_is_another_set(tmp_path: Path, touched: str) -> None:
+def test_a_change_of_a_helper_in_the_same_package_is_another_set(
+    tmp_path: Path, touched: str
+) -> None:
     package = tmp_path / "games" / "mystery"
     (package / "data").mkdir(parents=True)
     (tmp_path / "games" / "__init__.py").write_text("raise SystemExit('must not be imported')")
@@ -155,7 +167,9 @@ def test_a_change_of_a_helper_in_the_same_package_is_another_set(tmp_path: Path,
     assert found_at(tmp_path, source_digest, served("games.mystery.env")) != before
 
 
-@pytest.mark.parametrize("touched", ["points.py", "rules/deep.py", "words.py", "late.py", "named.py"])
+@pytest.mark.parametrize(
+    "touched", ["points.py", "rules/deep.py", "words.py", "late.py", "named.py"]
+)
 def test_a_change_of_an_imported_module_of_the_users_is_another_grader_and_is_copied(
     tmp_path: Path, touched: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,10 +257,13 @@ def test_a_comparison_knows_what_decides_the_reward_and_nothing_else(
     (tmp_path / "mine.py").write_text("def grade(): return 1.0\ndef twice(): return 2.0\n")
     env = replace(MEMBER.env, target=None, provider="local", grader="mine:grade")
     (before,), (after,) = (
-        found_at(tmp_path, scoring, EpisodeConfig({"a": one})).values() for one in (env, replace(env, **changes))
+        found_at(tmp_path, scoring, EpisodeConfig({"a": one})).values()
+        for one in (env, replace(env, **changes))
     )
     differing = {name for name in {*before, *after} if before.get(name) != after.get(name)}
-    assert {name for name in differing if not name.startswith("code of ")} == ({key} if key else set())
+    assert {name for name in differing if not name.startswith("code of ")} == (
+        {key} if key else set()
+    )
 
 
 @pytest.mark.parametrize("has_init", [True, False])
@@ -255,7 +272,13 @@ def test_a_change_anywhere_in_the_top_level_package_is_another_grader(
     tmp_path: Path, touched: str, has_init: bool
 ) -> None:
     package = tmp_path / "games"
-    for name in ("mystery/__init__.py", "mystery/grade.py", "shared/scores.py", "shared/words.txt", "common.py"):
+    for name in (
+        "mystery/__init__.py",
+        "mystery/grade.py",
+        "shared/scores.py",
+        "shared/words.txt",
+        "common.py",
+    ):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("raise SystemExit('must not be imported')")
     if has_init:
@@ -263,7 +286,9 @@ def test_a_change_anywhere_in_the_top_level_package_is_another_grader(
     env = replace(MEMBER.env, target=None, provider="local", grader="games.mystery.grade:grade")
 
     def digests() -> tuple[str | None, str]:
-        return found_at(tmp_path, source_digest, env), found_at(tmp_path, code_digest, "games.mystery.grade:grade")
+        return found_at(tmp_path, source_digest, env), found_at(
+            tmp_path, code_digest, "games.mystery.grade:grade"
+        )
 
     before = digests()
     (tmp_path / "neighbour.py").write_text("x = 1")
@@ -274,7 +299,13 @@ def test_a_change_anywhere_in_the_top_level_package_is_another_grader(
 
 def test_the_digest_is_of_what_a_run_copies(tmp_path: Path) -> None:
     package = tmp_path / "here" / "games"
-    for name in ("mystery/grade.py", "words.txt", ".hidden", "__pycache__/a.pyc", "mystery/.git/config"):
+    for name in (
+        "mystery/grade.py",
+        "words.txt",
+        ".hidden",
+        "__pycache__/a.pyc",
+        "mystery/.git/config",
+    ):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text("one")
     (tmp_path / "elsewhere").mkdir()
@@ -282,7 +313,10 @@ def test_the_digest_is_of_what_a_run_copies(tmp_path: Path) -> None:
     (package / "linked.txt").symlink_to(package / "words.txt")
     (tmp_path / "code").mkdir()
     copy_modules([package], tmp_path / "code")
-    here, copied = (found_at(tmp_path / name, code_digest, "games.mystery.grade:grade") for name in ("here", "code"))
+    here, copied = (
+        found_at(tmp_path / name, code_digest, "games.mystery.grade:grade")
+        for name in ("here", "code")
+    )
     assert here == copied
 
 

@@ -42,7 +42,10 @@ def test_rows_are_read_by_purpose_in_the_order_of_the_selection() -> None:
     train, held_out = list(task_set.rows("train")), list(task_set.rows(Purpose.HELD_OUT))
     assert [row.index for row in train] == list(range(70))
     assert [row.task_id for row in held_out] == [f"fake/test/{index}" for index in range(5)]
-    assert train[3].messages == ({"role": "system", "content": "Think."}, {"role": "user", "content": "Solve: train 3"})
+    assert train[3].messages == (
+        {"role": "system", "content": "Think."},
+        {"role": "user", "content": "Solve: train 3"},
+    )
     assert (task_set.num_tasks("train"), task_set.num_tasks("held_out")) == (70, 5)
 
 
@@ -65,7 +68,10 @@ def test_nothing_of_a_tasks_own_description_reaches_the_set() -> None:
             index=st.integers(0, 2**40),
             task_hash=st.text(max_size=3),
             messages=st.lists(
-                st.fixed_dictionaries({"role": st.text(max_size=3), "content": st.text(max_size=9)}), max_size=3
+                st.fixed_dictionaries(
+                    {"role": st.text(max_size=3), "content": st.text(max_size=9)}
+                ),
+                max_size=3,
             ).map(tuple),
             tools=st.text(max_size=5),
             weight=st.floats(allow_nan=False),
@@ -97,7 +103,9 @@ def refusal(path: Path) -> str:
     return str(caught.value)
 
 
-def test_a_set_that_is_missing_damaged_or_misnamed_is_refused(copied: tuple[PrepareConfig, Path]) -> None:
+def test_a_set_that_is_missing_damaged_or_misnamed_is_refused(
+    copied: tuple[PrepareConfig, Path],
+) -> None:
     _, path = copied
     assert "no task set" in refusal(path.with_name("nothing"))
     moved = path.rename(path.with_name("0123"))
@@ -120,4 +128,6 @@ def test_a_set_that_lacks_more_than_is_permitted_is_not_recognised(tmp_path: Pat
 
 def task(index: int, text: str = "Solve it.", role: str = "user") -> TaskRow:
     digest, message = f"{index:064x}", {"role": role, "content": text}
-    return TaskRow(f"m/train/{index}", "m", Purpose.TRAIN, "train", index, digest, (message,), "[]", 1.0)
+    return TaskRow(
+        f"m/train/{index}", "m", Purpose.TRAIN, "train", index, digest, (message,), "[]", 1.0
+    )

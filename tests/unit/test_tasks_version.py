@@ -21,14 +21,18 @@ def served(module: str) -> EnvConfig:
 
 
 @pytest.mark.parametrize("statement", ['TASKS_VERSION = "{}"', 'TASKS_VERSION: Final = "{}"'])
-def test_a_module_that_declares_its_tasks_version_counts_by_it_alone(tmp_path: Path, statement: str) -> None:
+def test_a_module_that_declares_its_tasks_version_counts_by_it_alone(
+    tmp_path: Path, statement: str
+) -> None:
     package = tmp_path / "games"
     package.mkdir()
     (package / "__init__.py").touch()
     module = package / "riddle.py"
     digests = []
     for version, comment in (("1", "one"), ("1", "two"), ("2", "two")):
-        module.write_text(f"raise SystemExit('must not be imported')  # {comment}\n{statement.format(version)}\n")
+        module.write_text(
+            f"raise SystemExit('must not be imported')  # {comment}\n{statement.format(version)}\n"
+        )
         (package / "neighbour.py").write_text(f"text = {comment!r}\n")
         digests.append(found_at(tmp_path, source_digest, served("games.riddle")))
     assert digests[0] == digests[1] != digests[2]

@@ -24,10 +24,20 @@ from xp.tasks import template_check
 from xp.tasks.config import Purpose
 from xp.tasks.load import within_limit
 from xp.tasks.row import TaskRow
-from xp.tasks.template_check import PROBE_TOOLS, TemplateReport, _count, check_chat, examine, examine_prompts
+from xp.tasks.template_check import (
+    PROBE_TOOLS,
+    TemplateReport,
+    _count,
+    check_chat,
+    examine,
+    examine_prompts,
+)
 
 BY_XP = chat_model(tools_prompt=ToolsPrompt.SYSTEM)
-OPENING = [Message(role="system", content="Be brief."), Message(role="user", content="Where is the key?")]
+OPENING = [
+    Message(role="system", content="Be brief."),
+    Message(role="user", content="Where is the key?"),
+]
 SMOLLM2 = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
     "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
@@ -60,7 +70,9 @@ def test_the_table_has_every_template_that_trl_ships() -> None:
 @pytest.mark.parametrize("name", WITH_TEXT)
 def test_a_turn_ends_with_every_end_of_publisher_and_template(name: str, tmp_path: Path) -> None:
     model, tokenizer = MODELS[name], tokenizer_of(name, tmp_path)
-    assert set(tokenizer.convert_ids_to_tokens(list(ChatTokens(tokenizer).end_ids))) == set(model.ends)
+    assert set(tokenizer.convert_ids_to_tokens(list(ChatTokens(tokenizer).end_ids))) == set(
+        model.ends
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -87,7 +99,10 @@ def test_tools_written_by_xp_reach_the_model_on_every_family(template: str) -> N
     assert text.count('"which_room"') == 2  # the parameter, and that it is required
     assert "<tool_call>" in text
     told = chat.rendered_reply(RESULTS)
-    assert "<tool_response>\nA table.\n</tool_response>\n<tool_response>\nA chair.\n</tool_response>" in told
+    assert (
+        "<tool_response>\nA table.\n</tool_response>\n<tool_response>\nA chair.\n</tool_response>"
+        in told
+    )
 
 
 def test_a_model_that_takes_no_system_message_is_refused() -> None:
@@ -101,16 +116,24 @@ def test_a_model_that_takes_no_system_message_is_refused() -> None:
 def test_an_argument_that_the_template_does_not_read_is_refused() -> None:
     chat = chat_model(chat_template={"enable_thinking": False})
     assert examine(tokens("qwen3", chat)).faults == ()
-    assert "set model.chat_template.enable_thinking=null" in examine(tokens("qwen2_5", chat)).faults[0]
+    assert (
+        "set model.chat_template.enable_thinking=null" in examine(tokens("qwen2_5", chat)).faults[0]
+    )
     spec = compose(["model.chat_template.enable_thinking=null"])
     assert spec.model.chat_template == {"enable_thinking": None}
 
 
 def test_what_a_template_does_to_earlier_turns_is_on_record() -> None:
-    assert examine(tokens("qwen2_5")).on_record() == "the template keeps earlier turns as they were written"
+    assert (
+        examine(tokens("qwen2_5")).on_record()
+        == "the template keeps earlier turns as they were written"
+    )
     # Qwen3's cuts a thought once a person speaks; deepseek's always.
     for template, chat in (("qwen3", None), ("deepseekv3", BY_XP)):
-        assert "cuts thinking of earlier turns; episodes keep every turn" in examine(tokens(template, chat)).on_record()
+        assert (
+            "cuts thinking of earlier turns; episodes keep every turn"
+            in examine(tokens(template, chat)).on_record()
+        )
 
 
 def test_the_policy_reads_its_own_turns_as_it_wrote_them() -> None:
@@ -121,7 +144,9 @@ def test_the_policy_reads_its_own_turns_as_it_wrote_them() -> None:
 
 def test_one_name_that_is_lost_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     chat = tokens("qwen2_5")
-    chat.tokenizer.chat_template = chat.tokenizer.chat_template.replace("tool | tojson", "tool.function.name")
+    chat.tokenizer.chat_template = chat.tokenizer.chat_template.replace(
+        "tool | tojson", "tool.function.name"
+    )
     with pytest.raises(XpError) as caught:
         check_chat(chat, [(OPENING, json.dumps(PROBE_TOOLS))])
     assert caught.value.code is ExitCode.PLAN
@@ -129,14 +154,18 @@ def test_one_name_that_is_lost_is_named(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == ""
 
 
-def test_every_set_of_tools_is_looked_at_and_no_tools_need_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_set_of_tools_is_looked_at_and_no_tools_need_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     template_check._print_once.cache_clear()
     for _ in range(2):  # the training and the held-out tasks
         check_chat(tokens("smollm2"), [(OPENING, "[]")])
     assert capsys.readouterr().out == "the template keeps earlier turns as they were written\n"
     check_chat(tokens("qwen2_5"), [(OPENING, "[]"), (OPENING, json.dumps(PROBE_TOOLS))])
     assert capsys.readouterr().out.startswith("tools are described by the chat template; ")
-    report = examine_prompts(tokens("smollm2"), [(OPENING, "[]"), (OPENING, json.dumps(PROBE_TOOLS[1:]))])
+    report = examine_prompts(
+        tokens("smollm2"), [(OPENING, "[]"), (OPENING, json.dumps(PROBE_TOOLS[1:]))]
+    )
     assert "does not tell the model of list_rooms;" in report.faults[0]
 
 
@@ -178,7 +207,9 @@ def test_the_doctor_refuses_a_model_without_tools_in_its_prompt(tmp_path: Path) 
 
 
 @pytest.mark.integration
-def test_a_template_that_does_not_end_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_that_does_not_end_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("xp.doctor.program.TIMEOUT_S", 0.01)
     tokens("smollm2").tokenizer.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))

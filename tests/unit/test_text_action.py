@@ -17,7 +17,9 @@ from xp.spec.dialect import Dialect
 
 def tool(**properties: str) -> ToolSpec:
     schema = {name: {"type": kind} for name, kind in properties.items()}
-    return ToolSpec("step", "", {"type": "object", "properties": schema, "required": list(properties)})
+    return ToolSpec(
+        "step", "", {"type": "object", "properties": schema, "required": list(properties)}
+    )
 
 
 def parsed(text: str, *tools: ToolSpec) -> Any:
@@ -76,7 +78,9 @@ def test_a_turn_without_an_action_asks_nobody(text: str) -> None:
 
 
 def test_an_action_among_several_tools_is_malformed() -> None:
-    assert isinstance(parsed("<action>x</action>", tool(a="string"), tool(b="string"))[0], MalformedCall)
+    assert isinstance(
+        parsed("<action>x</action>", tool(a="string"), tool(b="string"))[0], MalformedCall
+    )
 
 
 def test_an_episode_in_this_dialect_answers_as_the_user() -> None:

@@ -28,7 +28,9 @@ def left(path: Path, *lines: tuple[int, int, float, float, float]) -> Path:
             start = {"time/start_s": start_h * HOUR} if start_h else {}
             named = {"step": step, "time": now - age * HOUR, "stage": "train", "attempt": attempt}
             file.write(json.dumps({**named, "time/step_s": step_h * HOUR, **start}) + "\n")
-        file.write(json.dumps({"step": 9, "time": now, "stage": "evaluate_during", "attempt": 1}) + "\n")
+        file.write(
+            json.dumps({"step": 9, "time": now, "stage": "evaluate_during", "attempt": 1}) + "\n"
+        )
     return path
 
 
@@ -52,7 +54,9 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("every", [1, 3])
 def test_it_ends_where_the_next_checkpoint_is_too_late(every: int, root: Path) -> None:
     check(root, USED_H + every + 0.01, every, 3, 2)
-    with pytest.raises(XpError, match=r"after step 3.*it took 4\.25 h.*beyond training\.max_hours=\d") as caught:
+    with pytest.raises(
+        XpError, match=r"after step 3.*it took 4\.25 h.*beyond training\.max_hours=\d"
+    ) as caught:
         check(root, USED_H + every - 0.01, every, 3, 2)
     assert caught.value.code is ExitCode.LIMIT
 
@@ -63,7 +67,9 @@ def test_a_step_without_a_checkpoint_ends_nothing(root: Path) -> None:
         check(root, 0.001, 2, 2, 2)
 
 
-def test_a_new_attempt_counts_the_earlier_ones_and_not_the_pause(root: Path, tmp_path: Path) -> None:
+def test_a_new_attempt_counts_the_earlier_ones_and_not_the_pause(
+    root: Path, tmp_path: Path
+) -> None:
     check(root, USED_H - 0.25 + 1.01, 1, 3, 3)
     with pytest.raises(XpError):
         check(root, USED_H - 0.25 + 0.99, 1, 3, 3)
@@ -75,7 +81,10 @@ def test_a_new_attempt_counts_the_earlier_ones_and_not_the_pause(root: Path, tmp
     [
         ((), None),
         (("training.max_hours=3",), (3, "training.max_hours=3")),
-        (("training.max_hours=3", "training.budget_usd=10"), (2.5, "training.budget_usd=10 at 4 USD an hour")),
+        (
+            ("training.max_hours=3", "training.budget_usd=10"),
+            (2.5, "training.budget_usd=10 at 4 USD an hour"),
+        ),
         (("training.max_hours=2", "training.budget_usd=10"), (2, "training.max_hours=2")),
     ],
 )

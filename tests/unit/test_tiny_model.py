@@ -45,7 +45,9 @@ def tokenizer() -> Any:
 
 @pytest.mark.parametrize("word", [*SUSPECTS, *ROOMS, *WEAPONS, *ALIBIS])
 def test_every_name_is_one_token(tokenizer: Any, word: str) -> None:
-    assert [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (word, f" {word}")] == [1, 1]
+    assert [
+        len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (word, f" {word}")
+    ] == [1, 1]
 
 
 def test_no_token_reaches_beyond_a_word_or_a_run_of_punctuation(tokenizer: Any) -> None:
@@ -53,7 +55,9 @@ def test_no_token_reaches_beyond_a_word_or_a_run_of_punctuation(tokenizer: Any) 
     assert set(vocabulary) > set(SPECIAL)
     for token, number in vocabulary.items():
         text = tokenizer.decode([number])
-        assert token in SPECIAL or not any(a.isalpha() and not b.isalpha() for a, b in pairwise(text))
+        assert token in SPECIAL or not any(
+            a.isalpha() and not b.isalpha() for a, b in pairwise(text)
+        )
 
 
 def test_the_template_is_the_one_that_trl_knows(tokenizer: Any) -> None:
@@ -68,8 +72,13 @@ def test_the_loss_counts_the_assistants_text_with_its_end(tokenizer: Any) -> Non
     text = render_demonstration(0, BUILD, sorted_schemas()).removeprefix(warmup._system)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     weights = warmup._weights(ids)
-    own = tokenizer.decode([token for token, weight in zip(ids, weights, strict=True) if weight >= 1.0])
-    turns = [part.split("<|im_end|>")[0] + "<|im_end|>" for part in text.split("<|im_start|>assistant\n")[1:]]
+    own = tokenizer.decode(
+        [token for token, weight in zip(ids, weights, strict=True) if weight >= 1.0]
+    )
+    turns = [
+        part.split("<|im_end|>")[0] + "<|im_end|>"
+        for part in text.split("<|im_start|>assistant\n")[1:]
+    ]
     assert own == "".join(turns)
     assert weights[0] == 0.0
     assert set(weights) == {0.0, 0.5, 1.0, 2.0}
@@ -82,7 +91,9 @@ def test_the_same_build_gives_the_same_bytes(tmp_path: Path) -> None:
         build_model(BUILD, 512, 1, tmp_path / name)
         digests.append({file.name: file_digest(file) for file in (tmp_path / name).iterdir()})
     assert digests[0] == digests[1]
-    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= set(digests[0])
+    assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= set(
+        digests[0]
+    )
 
 
 def test_the_option_describes_the_shipped_model() -> None:
@@ -107,11 +118,17 @@ def test_the_model_stage_copies_it_without_importing_a_trainer(tmp_path: Path) -
     (stage,) = model_stages(compose([]), RunPaths(run="runs/r", attempt=1, tasks="tasks/t"))
     (tmp_path / "config.json").write_text(*stage.job.files.values())
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "config.json"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-c", PROGRAM, "config.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert "HEAVY []" in done.stdout
     assert damaged(tmp_path / PLACE / MANIFEST) is None
-    assert (tmp_path / PLACE / "model.safetensors").read_bytes() == (SHIPPED / "model.safetensors").read_bytes()
+    assert (tmp_path / PLACE / "model.safetensors").read_bytes() == (
+        SHIPPED / "model.safetensors"
+    ).read_bytes()
 
 
 @pytest.mark.slow
@@ -119,7 +136,9 @@ def test_the_model_stage_copies_it_without_importing_a_trainer(tmp_path: Path) -
 def test_the_shipped_model_is_what_its_command_makes(tmp_path: Path) -> None:
     """Files other than the weights are equal byte for byte; weights depend on the machine's arithmetic."""
     loss = ship(tmp_path / "again")
-    made, shipped = (json.loads((place / MANIFEST).read_text()) for place in (tmp_path / "again", SHIPPED))
+    made, shipped = (
+        json.loads((place / MANIFEST).read_text()) for place in (tmp_path / "again", SHIPPED)
+    )
     assert made["build"] == shipped["build"]
     assert {n: d for n, d in made["files"].items() if n != "model.safetensors"} == {
         n: d for n, d in shipped["files"].items() if n != "model.safetensors"
@@ -143,7 +162,9 @@ def test_a_finished_model_is_left_alone_and_a_torn_one_is_replaced(tmp_path: Pat
     (late / MANIFEST).write_text('{"files": {}}')
     publish(late, target)
     assert (target / MANIFEST).read_text() == MINE
-    (target / MANIFEST).write_text('{"files": {"model.safetensors": "0"}}')  # damaged: it is not there at all
+    (target / MANIFEST).write_text(
+        '{"files": {"model.safetensors": "0"}}'
+    )  # damaged: it is not there at all
     publish(late, target)
     assert (target / MANIFEST).read_text() == '{"files": {}}'
 

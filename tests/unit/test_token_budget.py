@@ -45,7 +45,9 @@ class Watched:
     def apply_chat_template(self, *words: Any, **how: Any) -> Any:
         found = self._tokenizer.apply_chat_template(*words, **how)
         if how.get("tokenize"):
-            self.characters += len(self._tokenizer.apply_chat_template(*words, **how | {"tokenize": False}))
+            self.characters += len(
+                self._tokenizer.apply_chat_template(*words, **how | {"tokenize": False})
+            )
         return found
 
 
@@ -77,12 +79,17 @@ def test_whatever_fits_is_given_whole_and_nothing_else(template: str) -> None:
     draw = random.Random(0)
     for _ in range(150):
         words = draw.choices(
-            ["where", " ", "42", "\n", "\N{GREEK SMALL LETTER PI}", "<think>", "aaaaaaaa"], k=draw.randint(0, 3_000)
+            ["where", " ", "42", "\n", "\N{GREEK SMALL LETTER PI}", "<think>", "aaaaaaaa"],
+            k=draw.randint(0, 3_000),
         )
         messages = [message for part in ("".join(words), "and") for message in tool(part)]
         whole = chat.reply(messages, last_id=None)
-        room = draw.choice([0, 1, len(whole) - 1, len(whole), len(whole) + 1, draw.randint(1, 2_000), 100_000])
-        assert chat.reply_within(room, messages, last_id=None) == (whole if len(whole) < room else None)
+        room = draw.choice(
+            [0, 1, len(whole) - 1, len(whole), len(whole) + 1, draw.randint(1, 2_000), 100_000]
+        )
+        assert chat.reply_within(room, messages, last_id=None) == (
+            whole if len(whole) < room else None
+        )
 
 
 def test_only_short_replies_are_kept_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +113,12 @@ def set_with_a_long_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> T
     ask = "tests.support.fake_provider.FakeSession.prompt"
 
     def prompt(self: Any) -> list[Message]:
-        return [Message(role="user", content=f"question {self.task.index} " * (300_000 if self.task.index == 1 else 1))]
+        return [
+            Message(
+                role="user",
+                content=f"question {self.task.index} " * (300_000 if self.task.index == 1 else 1),
+            )
+        ]
 
     monkeypatch.setattr(ask, prompt)
     return prepare(world.config(), {}, tmp_path)
@@ -136,7 +148,9 @@ def test_the_prepare_stages_table_says_over_where_counting_stopped(
 ) -> None:
     tokenizer_and_model()[0].save_pretrained(tmp_path / "model")
     task_set = set_with_a_long_prompt(tmp_path, monkeypatch)
-    counted = prompt_lengths(task_set, Reader(str(tmp_path / "model"), run_spec(training__max_prompt_tokens=500)))
+    counted = prompt_lengths(
+        task_set, Reader(str(tmp_path / "model"), run_spec(training__max_prompt_tokens=500))
+    )
     rows = list(task_set.rows())
     assert counted.groups
     for (_, purpose), found in counted.groups.items():

@@ -12,9 +12,17 @@ from xp.run_records.health import EpisodeCount
 USER = {"role": "user", "content": "?"}
 
 
-def record(*names: str, env_s: Any = (1.0, 2.0), elapsed_s: Any = 4.0, **more: Any) -> dict[str, Any]:
+def record(
+    *names: str, env_s: Any = (1.0, 2.0), elapsed_s: Any = 4.0, **more: Any
+) -> dict[str, Any]:
     calls = [{"name": name, "turn": 0} for name in names]
-    return {"tool_calls": calls, "env_s": list(env_s), "elapsed_s": elapsed_s, "tools": "d1", **more}
+    return {
+        "tool_calls": calls,
+        "env_s": list(env_s),
+        "elapsed_s": elapsed_s,
+        "tools": "d1",
+        **more,
+    }
 
 
 def test_calls_tools_and_waiting_are_those_of_whole_records(tmp_path: Path) -> None:
@@ -24,9 +32,19 @@ def test_calls_tools_and_waiting_are_those_of_whole_records(tmp_path: Path) -> N
     offered = [{"function": {"name": name}} for name in ("look", "go")]
     (place / "tools/d1.json").write_text(json.dumps(offered))
     (place / "tools/d2.json").write_text("[{}]")
-    said = [USER, *({"role": "assistant", "content": text} for text in ("example", "first", "second", "third"))]
+    said = [
+        USER,
+        *(
+            {"role": "assistant", "content": text}
+            for text in ("example", "first", "second", "third")
+        ),
+    ]
     broken = {
-        "tool_calls": [{"turn": 1, "malformed": "x"}, {"turn": 2, "malformed": "y"}, {"name": "go", "turn": 2}],
+        "tool_calls": [
+            {"turn": 1, "malformed": "x"},
+            {"turn": 2, "malformed": "y"},
+            {"name": "go", "turn": 2},
+        ],
         "messages": said,
         "outcome": {"num_turns": 3},
     }
@@ -42,7 +60,9 @@ def test_calls_tools_and_waiting_are_those_of_whole_records(tmp_path: Path) -> N
     ]
     texts = [json.dumps(one) for one in lines]
     (place / "a.jsonl").write_text("\n".join([texts[0][:20], *texts[:4]]) + "\n")
-    (place / "b.jsonl").write_text("\n".join([*texts[4:], json.dumps(record("go", tools="d2"))]) + "\n")
+    (place / "b.jsonl").write_text(
+        "\n".join([*texts[4:], json.dumps(record("go", tools="d2"))]) + "\n"
+    )
     for other in ("attempt_1/evaluate/trajectories", "attempt_1/train"):
         (tmp_path / other).mkdir(parents=True, exist_ok=True)
         (tmp_path / other / "c.jsonl").write_text(texts[0] + "\n")
@@ -50,5 +70,9 @@ def test_calls_tools_and_waiting_are_those_of_whole_records(tmp_path: Path) -> N
     expected = ToolUse(5, frozenset({"look", "go"}), {"look": 2, "go": 4}, 12 / 20, "second")
     assert EpisodeCount.of(tmp_path).tools.result() == expected
     for file in ("a.jsonl", "b.jsonl"):
-        (place / file).write_text(json.dumps(record("go", env_s=(), elapsed_s=0.0, tools="../d1")) + "\n")
-    assert EpisodeCount.of(tmp_path).tools.result() == ToolUse(2, frozenset(), {"go": 2}, None, None)
+        (place / file).write_text(
+            json.dumps(record("go", env_s=(), elapsed_s=0.0, tools="../d1")) + "\n"
+        )
+    assert EpisodeCount.of(tmp_path).tools.result() == ToolUse(
+        2, frozenset(), {"go": 2}, None, None
+    )

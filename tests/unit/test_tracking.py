@@ -47,7 +47,9 @@ class FakeTracker:
             raise RuntimeError("the network is down")
 
 
-def mirror(directory: Path, trackers: Mapping[str, FakeTracker], warnings: list[str], **options: Any) -> Mirror:
+def mirror(
+    directory: Path, trackers: Mapping[str, FakeTracker], warnings: list[str], **options: Any
+) -> Mirror:
     run = TrackedRun("run", 1, "project", {"seed": 1}, directory, {"WANDB_API_KEY": "XPCANARY_key"})
     opened: dict[str, Opener] = {name: tracker.open for name, tracker in trackers.items()}
     options = {"poll_s": 0.01, "close_timeout_s": DEADLINE_S} | options
@@ -56,11 +58,15 @@ def mirror(directory: Path, trackers: Mapping[str, FakeTracker], warnings: list[
 
 def write(directory: Path, *lines: Mapping[str, Any] | str) -> None:
     with (directory / "metrics.jsonl").open("a") as file:
-        file.writelines(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+        file.writelines(
+            line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines
+        )
 
 
 def test_a_line_is_its_numbers() -> None:
-    parsed = parse_line(json.dumps({**LINE, "note": "text", "gone": None, "flag": True, "list": [1]}))
+    parsed = parse_line(
+        json.dumps({**LINE, "note": "text", "gone": None, "flag": True, "list": [1]})
+    )
     assert parsed == MetricsLine("train", 3, 12.5, {"loss": 0.5, "num": 2.0, "flag": 1.0})
 
 
@@ -91,7 +97,9 @@ def test_a_line_that_is_still_being_written_waits_for_its_end(tmp_path: Path) ->
     assert tracker.seen == [(3, {"loss": 0.5, "num": 2.0})]
 
 
-@pytest.mark.parametrize(("last_time", "of_train"), [(0.0, [1, 2, 3, 4, 5]), (2.5, [3, 4, 5]), (9.0, [4, 5])])
+@pytest.mark.parametrize(
+    ("last_time", "of_train"), [(0.0, [1, 2, 3, 4, 5]), (2.5, [3, 4, 5]), (9.0, [4, 5])]
+)
 def test_a_resumed_run_sends_the_steps_before_its_checkpoint_once(
     tmp_path: Path, last_time: float, of_train: list[int]
 ) -> None:
@@ -102,7 +110,9 @@ def test_a_resumed_run_sends_the_steps_before_its_checkpoint_once(
     with mirror(tmp_path, {"fake": tracker}, []):
         write(tmp_path, *({**LINE, "step": step, "time": 10.0 + step} for step in (4, 5)))
     assert [step for step, metrics in tracker.seen if "loss" in metrics] == of_train
-    assert [step for step, metrics in tracker.seen if "sft/loss" in metrics] == ([] if last_time else [7])
+    assert [step for step, metrics in tracker.seen if "sft/loss" in metrics] == (
+        [] if last_time else [7]
+    )
 
 
 def test_an_attempt_without_a_new_line_sends_what_is_missing(tmp_path: Path) -> None:
@@ -114,7 +124,9 @@ def test_an_attempt_without_a_new_line_sends_what_is_missing(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("point", ["open", "log", "close"])
-def test_a_tracker_that_fails_costs_one_warning_and_the_others_go_on(tmp_path: Path, point: str) -> None:
+def test_a_tracker_that_fails_costs_one_warning_and_the_others_go_on(
+    tmp_path: Path, point: str
+) -> None:
     bad, good, warnings = FakeTracker(fails_at=point), FakeTracker(), []
     with mirror(tmp_path, {"bad": bad, "good": good}, warnings):
         write(tmp_path, *({**LINE, "step": step} for step in range(20)))
@@ -148,15 +160,24 @@ def test_tensorboard_reads_back_what_was_mirrored(tmp_path: Path) -> None:
     run = TrackedRun("run", 2, "project", {}, tmp_path)
     patient = {"poll_s": 0.01, "close_timeout_s": DEADLINE_S}
     with Mirror(tmp_path / "metrics.jsonl", run, openers(["tensorboard"]), pytest.fail, **patient):
-        write(tmp_path, *({**LINE, "step": step, "loss": step / 4, "time": 100.0 + step} for step in range(3)))
+        write(
+            tmp_path,
+            *({**LINE, "step": step, "loss": step / 4, "time": 100.0 + step} for step in range(3)),
+        )
     events = EventAccumulator(str(tmp_path / "tensorboard" / "attempt_2"))
     events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(0, 0.0), (1, 0.25), (2, 0.5)]
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
+        (0, 0.0),
+        (1, 0.25),
+        (2, 0.5),
+    ]
     assert [event.wall_time for event in events.Scalars("loss")] == [100.0, 101.0, 102.0]
     assert events.Tags()["scalars"] == ["loss", "num"]
 
 
-def test_wandb_gets_the_steps_of_an_earlier_attempt_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_gets_the_steps_of_an_earlier_attempt_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not W&B's own run, whose files are complete only some time after its end."""
     wandb = pytest.importorskip("wandb")
     sent: list[tuple[int, int]] = []
@@ -166,22 +187,30 @@ def test_wandb_gets_the_steps_of_an_earlier_attempt_once(tmp_path: Path, monkeyp
         def log(row: Mapping[str, Any], attempt: int = attempt) -> None:
             sent.append((attempt, row["step"]))
 
-        run = SimpleNamespace(log=log, disabled=False, define_metric=lambda *_, **__: None, finish=lambda **_: None)
+        run = SimpleNamespace(
+            log=log, disabled=False, define_metric=lambda *_, **__: None, finish=lambda **_: None
+        )
         monkeypatch.setattr(wandb, "init", lambda run=run, **_: run)
         tracked = TrackedRun("run", attempt, "project", {}, tmp_path)
-        with Mirror(tmp_path / "metrics.jsonl", tracked, openers(["wandb"]), pytest.fail, poll_s=0.01):
+        with Mirror(
+            tmp_path / "metrics.jsonl", tracked, openers(["wandb"]), pytest.fail, poll_s=0.01
+        ):
             write(tmp_path, {**LINE, "step": attempt, "time": 12.5 + attempt})
     assert sent == [(2, 1), (2, 2), (3, 3)]
 
 
-def test_a_missing_tracker_is_refused_with_the_way_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tracker_is_refused_with_the_way_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("xp.tracking.base.find_spec", lambda _: None)
     with pytest.raises(XpError, match="pip install tensorboard") as caught:
         check_trackers(["tensorboard"])
     assert caught.value.code == ExitCode.RUNTIME
 
 
-def test_wandb_needs_a_key_unless_it_is_offline_or_logged_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_wandb_needs_a_key_unless_it_is_offline_or_logged_in(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     pytest.importorskip("wandb")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -18,15 +18,21 @@ MOVED = {**START, "embed.weight": [0.5, -1.25]}
 BEST = {"evaluation__keep_best": False, "evaluation__patience": 2}
 
 
-def leave_model(place: Path, weights: dict[str, Any], dtype: str = "float32", *, is_sharded: bool = False) -> Path:
+def leave_model(
+    place: Path, weights: dict[str, Any], dtype: str = "float32", *, is_sharded: bool = False
+) -> Path:
     """A Hugging Face directory with these weights, in one file or one for each."""
     import torch
     from safetensors.torch import save_file
 
     place.mkdir(parents=True)
     (place / "config.json").write_text("{}")
-    tensors = {name: torch.tensor(values, dtype=getattr(torch, dtype)) for name, values in weights.items()}
-    for number, part in enumerate([{name: tensors[name]} for name in tensors] if is_sharded else [tensors]):
+    tensors = {
+        name: torch.tensor(values, dtype=getattr(torch, dtype)) for name, values in weights.items()
+    }
+    for number, part in enumerate(
+        [{name: tensors[name]} for name in tensors] if is_sharded else [tensors]
+    ):
         save_file(part, place / f"model-{number}.safetensors")
     return place
 
@@ -46,14 +52,21 @@ def leave_model(place: Path, weights: dict[str, Any], dtype: str = "float32", *,
     ],
 )
 def test_a_training_without_updates_is_not_a_success(
-    updates: list[float | None], model: dict[str, Any], words: str | None, tmp_path: Path, monkeypatch: Any
+    updates: list[float | None],
+    model: dict[str, Any],
+    words: str | None,
+    tmp_path: Path,
+    monkeypatch: Any,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = worker_config(tmp_path, 1, **BEST)
     Path("runs/r/checkpoints/best").mkdir(parents=True)
     leave_model(tmp_path / "start", START)
     leave_model(tmp_path / "model", model)
-    lines = [{"stage": "train", "step": step, "training/updates": one} for step, one in enumerate(updates, 1)]
+    lines = [
+        {"stage": "train", "step": step, "training/updates": one}
+        for step, one in enumerate(updates, 1)
+    ]
     lines.insert(0, {"stage": "train", "step": 0, "sft/held_out_loss": 1.0})
     Path(config.places.metrics).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     if words is None:
@@ -65,7 +78,9 @@ def test_a_training_without_updates_is_not_a_success(
 
 
 @pytest.mark.parametrize("num_later", [1, 2])
-def test_an_early_end_is_a_success_if_patience_ended_it(num_later: int, tmp_path: Path, monkeypatch: Any) -> None:
+def test_an_early_end_is_a_success_if_patience_ended_it(
+    num_later: int, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     config = worker_config(tmp_path, 1, **BEST)
     Path("runs/r/checkpoints/best").mkdir(parents=True)

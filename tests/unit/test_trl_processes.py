@@ -34,11 +34,15 @@ def test_vllm_on_a_cpu_does_not_sleep_and_asks_for_no_compiler() -> None:
     rendered = grpo_config(spec, PLACES)
     assert (rendered["use_vllm"], rendered["vllm_mode"]) == (True, "colocate")
     assert (rendered["vllm_enable_sleep_mode"], rendered["use_cpu"]) == (False, True)
-    train, evaluate = (stage.job for stage in render(spec, PLACES) if stage.name in ("train", "evaluate"))
+    train, evaluate = (
+        stage.job for stage in render(spec, PLACES) if stage.name in ("train", "evaluate")
+    )
     assert train.env["TORCH_COMPILE_DISABLE"] == evaluate.env["TORCH_COMPILE_DISABLE"] == "1"
     assert "vllm" in train.runtime.packages
     for words in (["hardware=a100x4", "model=qwen2.5-1.5b-instruct"], []):
-        assert not any("TORCH_COMPILE_DISABLE" in stage.job.env for stage in render(compose(words), PLACES))
+        assert not any(
+            "TORCH_COMPILE_DISABLE" in stage.job.env for stage in render(compose(words), PLACES)
+        )
 
 
 @pytest.mark.parametrize(("card", "sleeps"), [("h200", False), ("rtx3070", True)])
@@ -48,13 +52,22 @@ def test_a_colocated_engine_sleeps_only_where_it_must(card: str, *, sleeps: bool
 
 
 def test_a_server_on_a_cpu_takes_weights_over_gloo() -> None:
-    spec = compose(["backend.engine.name=vllm", "backend.engine.placement=separate", "backend.engine.accelerators=1"])
+    spec = compose(
+        [
+            "backend.engine.name=vllm",
+            "backend.engine.placement=separate",
+            "backend.engine.accelerators=1",
+        ]
+    )
     server = train_config(TRLTrainConfig, spec).server
     assert server is not None
     assert server.num_accelerators == 0
     words = " ".join(server.arguments)
     assert "--data-parallel-size 1 " in words
-    assert '--weight-transfer-config {"backend": "gloo"} --worker-extension-cls xp.worker.gloo_transfer.Ext' in words
+    assert (
+        '--weight-transfer-config {"backend": "gloo"} --worker-extension-cls xp.worker.gloo_transfer.Ext'
+        in words
+    )
     assert arithmetic(spec)[0].endswith("over 1 data-parallel rank, 1 micro-batch of 64 each")
 
 
@@ -72,7 +85,11 @@ def test_a_ray_of_its_own_is_started_on_one_machine_unless_the_user_has_a_cluste
     def starts(*words: str) -> bool:
         return starts_private_ray(compose([*GPUS, *words]))
 
-    assert [starts(), starts("launcher=slurm"), starts("launcher=ray", "launcher.start_head=true")] == [True] * 3
+    assert [
+        starts(),
+        starts("launcher=slurm"),
+        starts("launcher=ray", "launcher.start_head=true"),
+    ] == [True] * 3
     assert [starts("launcher=ray"), starts("launcher=slurm", "hardware.num_nodes=2")] == [False] * 2
 
 
@@ -80,7 +97,10 @@ def test_a_training_starts_from_its_checkpoint_or_its_fine_tuning() -> None:
     def with_training(spec: RunSpec, **changes: object) -> RunSpec:
         return spec.model_copy(update={"training": spec.training.model_copy(update=changes)})
 
-    plain, tuned = (compose(["model=hf", "model.path=Org/Name", GPUS[0], *more]) for more in ((), ("sft.data=solve",)))
+    plain, tuned = (
+        compose(["model=hf", "model.path=Org/Name", GPUS[0], *more])
+        for more in ((), ("sft.data=solve",))
+    )
     specs = [plain, tuned, with_training(plain, initial_checkpoint="/x/checkpoint")]
     assert [policy_start(one, PLACES) for one in specs] == ["Org/Name", PLACES.sft, "/x/checkpoint"]
     assert [start_place(one) for one in specs] == ["Org/Name", "Org/Name", "/x/checkpoint"]
@@ -91,7 +111,9 @@ def test_a_training_starts_from_its_checkpoint_or_its_fine_tuning() -> None:
 
 def test_where_the_episodes_of_a_fine_tuning_are_from(tmp_path: Path) -> None:
     def fields(data: str, *more: str) -> dict[str, Any]:
-        return sft_fields(compose(["env=multiply", f"outputs={tmp_path}", f"sft.data={data}", *more]), PLACES)
+        return sft_fields(
+            compose(["env=multiply", f"outputs={tmp_path}", f"sft.data={data}", *more]), PLACES
+        )
 
     solve, named, talks = fields("solve"), fields("solve:my_env:play"), fields("hf:org/talks")
     assert [one["is_messages"] for one in (solve, named, talks)] == [False, False, True]
@@ -147,13 +169,20 @@ def test_a_stage_without_accelerators_takes_a_part_of_the_machine() -> None:
 
 def test_one_process_on_a_cpu_is_trls_own_program() -> None:
     train = job("train")
-    assert train.argv == ("python", "-m", "xp.backends.trl.worker.train", "runs/r/attempt_1/train/config.json")
+    assert train.argv == (
+        "python",
+        "-m",
+        "xp.backends.trl.worker.train",
+        "runs/r/attempt_1/train/config.json",
+    )
     assert not [path for path in train.files if path.endswith("accelerate.yaml")]
     assert train.resources.num_accelerators == 0
 
 
 @pytest.mark.parametrize(
-    ("strategy", "kind", "number"), [("ddp", "MULTI_GPU", 2), ("fsdp2", "FSDP", 4)], ids=["whole copies", "sharded"]
+    ("strategy", "kind", "number"),
+    [("ddp", "MULTI_GPU", 2), ("fsdp2", "FSDP", 4)],
+    ids=["whole copies", "sharded"],
 )
 def test_several_processes_are_launched_by_accelerate_with_a_file_of_their_own(
     strategy: str, kind: str, number: int
@@ -163,7 +192,11 @@ def test_several_processes_are_launched_by_accelerate_with_a_file_of_their_own(
     program = ("python", "-m", "xp.backends.trl.worker.launch")
     assert train.argv == (*program, f"{here}/config.json", f"{here}/accelerate.yaml")
     config = yaml.safe_load(train.files[f"{here}/accelerate.yaml"])
-    assert (config["distributed_type"], config["num_processes"], config["mixed_precision"]) == (kind, number, "bf16")
+    assert (config["distributed_type"], config["num_processes"], config["mixed_precision"]) == (
+        kind,
+        number,
+        "bf16",
+    )
     assert ("fsdp_config" in config) == (strategy == "fsdp2")
 
 
@@ -209,11 +242,16 @@ def test_a_rank_waits_as_long_as_anothers_episodes_may_take() -> None:
 
 def test_what_the_job_needs_is_checked_before_the_start() -> None:
     assert job("train").runtime.packages == ("torch", "transformers", "trl", "openreward")
-    assert job("train", "hardware=a100x1", "model=qwen3-4b", LORA).runtime.packages[-2:] == ("vllm", "peft")
+    assert job("train", "hardware=a100x1", "model=qwen3-4b", LORA).runtime.packages[-2:] == (
+        "vllm",
+        "peft",
+    )
 
 
 def test_the_programs_read_what_was_written() -> None:
-    config = train_config(TRLTrainConfig, compose([*GPUS, LORA.replace("null", "[q_proj, v_proj]")]))
+    config = train_config(
+        TRLTrainConfig, compose([*GPUS, LORA.replace("null", "[q_proj, v_proj]")])
+    )
     assert config.spec.model.lora is not None
     assert config.spec.model.lora.target_modules == ("q_proj", "v_proj")
     assert TRLTrainConfig.from_json(config.to_json()) == config

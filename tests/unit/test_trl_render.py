@@ -16,7 +16,9 @@ LORA = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
 SEPARATE = (*GPUS, "backend.engine.placement=separate", "backend.engine.accelerators=2")
 
 
-@pytest.mark.parametrize("overrides", [(), GPUS, SEPARATE, ("algorithm=gspo",), ("algorithm=cispo",)])
+@pytest.mark.parametrize(
+    "overrides", [(), GPUS, SEPARATE, ("algorithm=gspo",), ("algorithm=cispo",)]
+)
 def test_every_rendered_key_is_a_grpo_config_field(overrides: tuple[str, ...]) -> None:
     assert set(grpo_config(compose(overrides), PLACES)) <= set(catalog())
 
@@ -31,7 +33,9 @@ def test_every_rendered_key_is_a_grpo_config_field(overrides: tuple[str, ...]) -
     ],
 )
 def test_a_server_is_told_what_a_colocated_engine_cannot_be(change: str) -> None:
-    plain, changed = (train_config(TRLTrainConfig, compose([*SEPARATE, *more])) for more in ((), (change,)))
+    plain, changed = (
+        train_config(TRLTrainConfig, compose([*SEPARATE, *more])) for more in ((), (change,))
+    )
     assert plain.server != changed.server
 
 

@@ -41,7 +41,11 @@ SHAPES = {
 
 def tokens(shape: str) -> ChatTokens:
     template, eos, _ = SHAPES[shape]
-    extra = ("<|user|>", "<|tool|>", "<|assistant|>", "<|system|>") if shape == "no end of its own" else ()
+    extra = (
+        ("<|user|>", "<|tool|>", "<|assistant|>", "<|system|>")
+        if shape == "no end of its own"
+        else ()
+    )
     return ChatTokens(small_tokenizer(TOOLS + template, eos, extra))
 
 
@@ -78,14 +82,29 @@ def test_a_reply_refused_by_the_template_makes_the_episode_void() -> None:
     outcome = episode.settle()
     assert (outcome.status, outcome.reward) == (EpisodeStatus.VOID, None)
     assert outcome.void_reason is not None
-    assert "chat template does not render a dialogue: TemplateError: no moved after 0" in outcome.void_reason
-
-
-def test_a_prompt_that_the_template_refuses_is_named_before_the_first_episode(tmp_path: Path) -> None:
-    row = TaskRow(
-        "a/train/3", "a", Purpose.TRAIN, "train", 3, "0" * 64, (Message(role="user", content="war"),), "[]", 1.0
+    assert (
+        "chat template does not render a dialogue: TemplateError: no moved after 0"
+        in outcome.void_reason
     )
-    with pytest.raises(XpError, match=r"task a/train/3: the model's chat template .*TemplateError: no war") as caught:
+
+
+def test_a_prompt_that_the_template_refuses_is_named_before_the_first_episode(
+    tmp_path: Path,
+) -> None:
+    row = TaskRow(
+        "a/train/3",
+        "a",
+        Purpose.TRAIN,
+        "train",
+        3,
+        "0" * 64,
+        (Message(role="user", content="war"),),
+        "[]",
+        1.0,
+    )
+    with pytest.raises(
+        XpError, match=r"task a/train/3: the model's chat template .*TemplateError: no war"
+    ) as caught:
         within_limit(tmp_path / "set", [row], refusing("war"), 1000)
     assert caught.value.code is ExitCode.PLAN
 
@@ -95,7 +114,11 @@ def prompt_with_calls() -> list[Message]:
     return chat_messages(
         [
             {"role": "user", "content": "Look."},
-            {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"type": "function", "function": function}],
+            },
             {"role": "tool", "content": "Dust.", "name": "look_around"},
             {"role": "user", "content": "And now?"},
         ]
@@ -111,8 +134,12 @@ def test_earlier_calls_of_a_prompt_reach_the_model(shape: str) -> None:
 
 
 def test_a_template_that_drops_earlier_calls_is_refused_with_the_way_out() -> None:
-    (fault,) = examine_prompts(refusing("nothing"), [(prompt_with_calls(), json.dumps(PROBE_TOOLS))]).faults
-    assert "does not render the earlier tool calls of a prompt; set model.tools_prompt=system" in fault
+    (fault,) = examine_prompts(
+        refusing("nothing"), [(prompt_with_calls(), json.dumps(PROBE_TOOLS))]
+    ).faults
+    assert (
+        "does not render the earlier tool calls of a prompt; set model.tools_prompt=system" in fault
+    )
 
 
 def test_two_earlier_calls_in_a_turn_are_not_lost_without_a_word() -> None:
@@ -125,12 +152,16 @@ def test_two_earlier_calls_in_a_turn_are_not_lost_without_a_word() -> None:
         chat = ChatTokens(tokenizer_of(name))
         assert examine_prompts(chat, [(one, tools)]).faults == ()
         faults = examine_prompts(chat, [(one, tools), (two, tools)]).faults
-        assert ["does not render the earlier tool calls" in fault for fault in faults] == [True] * is_lost
+        assert ["does not render the earlier tool calls" in fault for fault in faults] == [
+            True
+        ] * is_lost
     assert examine_prompts(ChatTokens(tokenizer_of("gptoss"), BY_XP), [(two, tools)]).faults == ()
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])
-def test_generate_of_a_published_model_ends_where_a_turn_ended_in_training(is_sharded: bool, tmp_path: Path) -> None:
+def test_generate_of_a_published_model_ends_where_a_turn_ended_in_training(
+    is_sharded: bool, tmp_path: Path
+) -> None:
     """A base model's own end is `<|endoftext|>`; its chat template ends a turn with `<|im_end|>`."""
     import torch
     from accelerate import Accelerator
@@ -143,12 +174,21 @@ def test_generate_of_a_published_model_ends_where_a_turn_ended_in_training(is_sh
     tokenizer, model = copy.deepcopy(tokenizer_and_model())
     tokenizer.eos_token, tokenizer.name_or_path = "<|endoftext|>", ""
     model.generation_config.eos_token_id = model.config.eos_token_id = 0
-    trainer = SimpleNamespace(is_fsdp_enabled=is_sharded, accelerator=Accelerator(cpu=True), model=model)
+    trainer = SimpleNamespace(
+        is_fsdp_enabled=is_sharded, accelerator=Accelerator(cpu=True), model=model
+    )
     publish_policy(trainer, ChatTokens(tokenizer), tmp_path / "model", "float32", Ranks())
-    published, prompt = AutoModelForCausalLM.from_pretrained(tmp_path / "model"), torch.tensor([[10, 11]])
+    published, prompt = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / "model"),
+        torch.tensor([[10, 11]]),
+    )
     for end in ChatTokens(tokenizer).end_ids:
-        wanted = LogitsProcessorList([lambda _, scores, end=end: torch.eye(scores.shape[-1])[[end]] * 1e9])
-        assert published.generate(prompt, max_new_tokens=5, logits_processor=wanted)[0, 2:].tolist() == [end]
+        wanted = LogitsProcessorList(
+            [lambda _, scores, end=end: torch.eye(scores.shape[-1])[[end]] * 1e9]
+        )
+        assert published.generate(prompt, max_new_tokens=5, logits_processor=wanted)[
+            0, 2:
+        ].tolist() == [end]
     tokenizer.name_or_path = str(tmp_path / "model")
     assert ChatTokens(tokenizer).end_ids == (2, 0)
 
@@ -160,12 +200,17 @@ def test_decoding_stops_at_every_end_and_graders_see_none(tmp_path: Path) -> Non
 
     tokenizer = tokenizer_of("phi3_5", tmp_path)
     chat, mix = ChatTokens(tokenizer), FakeMix(replace(RULES, provider="local"))
-    marks = [tokenizer.convert_tokens_to_ids(text) for text in ("<|end|>", "<|assistant|>", "<|endoftext|>")]
+    marks = [
+        tokenizer.convert_tokens_to_ids(text)
+        for text in ("<|end|>", "<|assistant|>", "<|endoftext|>")
+    ]
     ids, own = chat.prompt(ROW.messages, ROW.tools), list[int]()
     for text, mark, said in zip("375", marks, ("higher", "lower", None), strict=True):
         turn = [*tokenizer(text, add_special_tokens=False)["input_ids"], mark]
         own += turn
-        more = [] if said is None else chat.reply([Message(role="user", content=said)], last_id=mark)
+        more = (
+            [] if said is None else chat.reply([Message(role="user", content=said)], last_id=mark)
+        )
         ids += [*turn, *more]
     ids += tokenizer("more", add_special_tokens=False)["input_ids"]
     sampling = sampling_of(200, 100, 800, temperature=0.0)

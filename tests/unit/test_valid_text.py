@@ -29,13 +29,19 @@ WHOLE = "cut \ufffd emoji"
 )
 def test_pairs_are_joined_and_lone_surrogates_replaced(text: str, expected: str) -> None:
     assert valid_text(text) == expected
-    assert valid_value({text: [text, 1, None, {"a": text}]}) == {expected: [expected, 1, None, {"a": expected}]}
+    assert valid_value({text: [text, 1, None, {"a": text}]}) == {
+        expected: [expected, 1, None, {"a": expected}]
+    }
 
 
 def test_a_prepared_task_has_tools_and_messages_that_a_tokenizer_takes() -> None:
-    member = member_of(replace(RULES, system_prompt="{tools}"), selection(), held_out_rule("test"), weight=1.0)
+    member = member_of(
+        replace(RULES, system_prompt="{tools}"), selection(), held_out_rule("test"), weight=1.0
+    )
     tool = ToolSpec(CUT, CUT, {"type": "object", "properties": {CUT: {"enum": [CUT]}}})
-    entry = entry_of(Task("fake", "train", 0), "hash", [Message(role="user", content=CUT)], (tool,), member)
+    entry = entry_of(
+        Task("fake", "train", 0), "hash", [Message(role="user", content=CUT)], (tool,), member
+    )
     assert entry.messages is not None
     assert entry.messages[1]["content"] == WHOLE
     (schema,) = json.loads(entry.tools)

@@ -21,12 +21,18 @@ MIXED = [0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0]
 
 
 def leave(
-    outputs: Path, before: Sequence[float], after: Sequence[float], status: RunStatus = RunStatus.SUCCEEDED
+    outputs: Path,
+    before: Sequence[float],
+    after: Sequence[float],
+    status: RunStatus = RunStatus.SUCCEEDED,
 ) -> Path:
     """A run with the recorded metrics, and these rewards of its held-out tasks."""
     run = leave_run(spec(outputs), "R", status, after=0.5)
     shutil.copy(RECORDED / "whodunit_mini.jsonl", run / "metrics.jsonl")
-    sides = ({f"e/test/{number}": [reward] for number, reward in enumerate(one)} for one in (before, after))
+    sides = (
+        {f"e/test/{number}": [reward] for number, reward in enumerate(one)}
+        for one in (before, after)
+    )
     leave_evaluation(run, before=next(sides), after=next(sides))
     return run
 
@@ -75,7 +81,9 @@ def test_a_run_that_could_learn_nothing_is_broken_and_says_why(
 def test_a_reward_that_rose_without_passes_is_nothing_learned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = leave(tmp_path, [one / 10 for one in range(10)], [0.9 + one / 100 for one in range(9)] + [0.95])
+    run = leave(
+        tmp_path, [one / 10 for one in range(10)], [0.9 + one / 100 for one in range(9)] + [0.95]
+    )
     assert diagnosed(tmp_path, capsys)[0] == ExitCode.OK
     _, lines = FAULTS["hacked"]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -90,7 +98,9 @@ def test_a_fine_tuning_without_a_training_is_judged_by_its_own_model(
     run = leave(tmp_path, MIXED, [1.0] * 9 + [0.9])
     (run / "metrics.jsonl").unlink()
     (attempt,) = read_record(run).attempts
-    stages = tuple(replace(one, name="sft") if one.name == "train" else one for one in attempt.stages)
+    stages = tuple(
+        replace(one, name="sft") if one.name == "train" else one for one in attempt.stages
+    )
     write_record(run, replace(read_record(run), attempts=(replace(attempt, stages=stages),)))
     assert diagnosed(tmp_path, capsys)[0] == ExitCode.OK
 
@@ -106,10 +116,17 @@ def test_a_fine_tuning_without_a_training_is_judged_by_its_own_model(
     ],
 )
 def test_a_training_that_its_last_attempt_stopped_as_faulty_is_broken(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], earlier: int, code: ExitCode, verdict: ExitCode
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    earlier: int,
+    code: ExitCode,
+    verdict: ExitCode,
 ) -> None:
     run = leave(tmp_path, MIXED, MIXED, RunStatus.FAILED)
-    first, last = (update_stage(read_record(run), "train", exit_code=int(one)).attempts[0] for one in (earlier, code))
+    first, last = (
+        update_stage(read_record(run), "train", exit_code=int(one)).attempts[0]
+        for one in (earlier, code)
+    )
     write_record(run, replace(read_record(run), attempts=(first, replace(last, number=2))))
     assert diagnosed(tmp_path, capsys)[0] == verdict
 

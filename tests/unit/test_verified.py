@@ -45,7 +45,9 @@ def test_a_published_model_that_was_changed_is_not_used(tmp_path: Path) -> None:
     check_there(str(model))
     check_there(str(model))
     flip(model / "model.safetensors")
-    with pytest.raises(XpError, match=r"not the one that was published: model\.safetensors") as raised:
+    with pytest.raises(
+        XpError, match=r"not the one that was published: model\.safetensors"
+    ) as raised:
         check_there(str(model))
     assert raised.value.code is ExitCode.RUN_DIR
     (model / "model.safetensors").unlink()
@@ -67,18 +69,25 @@ def test_a_checkpoint_that_is_not_what_was_sealed_is_not_evaluated(tmp_path: Pat
     write_digests(checkpoint)
     check_there(str(checkpoint))
     flip(checkpoint / "model.safetensors")
-    with pytest.raises(XpError, match=r"checkpoint-2 is not the one that was published: model\.safetensors does not"):
+    with pytest.raises(
+        XpError,
+        match=r"checkpoint-2 is not the one that was published: model\.safetensors does not",
+    ):
         check_there(str(checkpoint))
 
 
-@pytest.mark.parametrize("content", ["[]", '{"files": []}', '{"files": ["a"]}', '{"files": {"../x": "0"}}', "[" * 9999])
+@pytest.mark.parametrize(
+    "content", ["[]", '{"files": []}', '{"files": ["a"]}', '{"files": {"../x": "0"}}', "[" * 9999]
+)
 def test_foreign_digests_are_a_fault_and_nothing_else_is_read(tmp_path: Path, content: str) -> None:
     (tmp_path / DIGESTS).write_text(content)
     assert damaged(tmp_path / DIGESTS) is not None
 
 
 def test_a_run_whose_model_was_changed_publishes_it_again(tmp_path: Path) -> None:
-    one = plan(stage("train", "", outputs=("runs/run/model/model.safetensors",)), stage("evaluate", ""))
+    one = plan(
+        stage("train", "", outputs=("runs/run/model/model.safetensors",)), stage("evaluate", "")
+    )
     made: list[str] = []
 
     def play(what: Stage, context: Context) -> int:
@@ -106,4 +115,7 @@ def test_a_damaged_model_of_xps_own_is_made_again_for_an_evaluation(
     flip(directory / "model.safetensors")
     ensure_made(spec, str(directory))
     assert (directory / "model.safetensors").read_bytes() == before
-    assert "is damaged (model.safetensors does not match its sha256); it is made again" in capfd.readouterr().err
+    assert (
+        "is damaged (model.safetensors does not match its sha256); it is made again"
+        in capfd.readouterr().err
+    )

@@ -17,7 +17,10 @@ from xp.spec.dialect import Dialect
 
 KINDS = {"text": "string", "path": "string", "query": "string", "count": "integer"}
 SCHEMA = {"type": "object", "properties": {name: {"type": kind} for name, kind in KINDS.items()}}
-TOOLS = [ToolSpec(name, "", SCHEMA) for name in ("look", "write_file", "search", "web-search", "grocery.order")]
+TOOLS = [
+    ToolSpec(name, "", SCHEMA)
+    for name in ("look", "write_file", "search", "web-search", "grocery.order")
+]
 LOOK = ToolCall("look", {"text": "a"})
 JSON_CALL = '{"name": "look", "arguments": {"text": "a"}}'
 CONTROLS = str.maketrans("␊␍␉", "\n\r\t")
@@ -28,7 +31,9 @@ def calls(dialect: Dialect, text: str) -> Any:
 
 
 @pytest.mark.parametrize(("dialect", "turn", "expected"), rows("calls"))
-def test_a_turn_is_read_whole_or_is_malformed_and_says_why(dialect: str, turn: str, expected: list[str]) -> None:
+def test_a_turn_is_read_whole_or_is_malformed_and_says_why(
+    dialect: str, turn: str, expected: list[str]
+) -> None:
     found = calls(Dialect(dialect), turn.translate(CONTROLS))
     if expected[0].startswith("malformed"):
         (malformed,) = found
@@ -42,7 +47,13 @@ def test_a_turn_is_read_whole_or_is_malformed_and_says_why(dialect: str, turn: s
 
 @pytest.mark.parametrize(
     "value",
-    ["[" * 33 + "]" * 33, "[" * 40 + "]" * 40, "-" * 100_000 + "1", "1+" * 50_000 + "1", "9" * 5000],
+    [
+        "[" * 33 + "]" * 33,
+        "[" * 40 + "]" * 40,
+        "-" * 100_000 + "1",
+        "1+" * 50_000 + "1",
+        "9" * 5000,
+    ],
     ids=lambda value: value[:2],
 )
 def test_a_value_that_python_cannot_hold_is_malformed(value: str) -> None:
@@ -59,7 +70,9 @@ def test_json_of_any_depth_never_raises(body: str) -> None:
 
 def test_lists_within_lists_are_read_to_a_depth_of_32() -> None:
     nested = "[" * 32 + "]" * 32
-    assert calls(Dialect.PYTHONIC, f"[look(text={nested})]") == (ToolCall("look", {"text": json.loads(nested)}),)
+    assert calls(Dialect.PYTHONIC, f"[look(text={nested})]") == (
+        ToolCall("look", {"text": json.loads(nested)}),
+    )
 
 
 def test_without_tools_a_list_is_an_answer() -> None:
@@ -67,9 +80,13 @@ def test_without_tools_a_list_is_an_answer() -> None:
 
 
 @pytest.mark.parametrize("key", ["arguments", "parameters"])
-@pytest.mark.parametrize("wrap", ["{}", '{{"type": "function", "function": {}}}', '{{"function": {}}}'])
+@pytest.mark.parametrize(
+    "wrap", ["{}", '{{"type": "function", "function": {}}}', '{{"function": {}}}']
+)
 @pytest.mark.parametrize("dialect", [Dialect.HERMES, Dialect.LLAMA_JSON])
-def test_both_words_for_arguments_are_read_in_every_json_dialect(dialect: Dialect, wrap: str, key: str) -> None:
+def test_both_words_for_arguments_are_read_in_every_json_dialect(
+    dialect: Dialect, wrap: str, key: str
+) -> None:
     text = wrap.format(json.dumps({"name": "look", key: {"text": "a"}}))
     assert calls(dialect, f"<tool_call>{text}</tool_call>") == (LOOK,)
     text = json.dumps({"type": "function", "name": "look", key: {"text": "a"}})

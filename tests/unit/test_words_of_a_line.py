@@ -17,7 +17,11 @@ from xp.errors import ExitCode
     ("line", "field", "wanted"),
     [
         ("env check env=multiply --seconds 60 tasks=4", "words", ["env=multiply", "tasks=4"]),
-        ("env check --seconds 60 env=multiply --json tasks=4", "words", ["env=multiply", "tasks=4"]),
+        (
+            "env check --seconds 60 env=multiply --json tasks=4",
+            "words",
+            ["env=multiply", "tasks=4"],
+        ),
         ("runs compare a --json b", "names", ["a", "b"]),
         ("tasks verify a --json b", "keys", ["a", "b"]),
         ("report a --episodes none b", "runs", ["a", "b"]),
@@ -28,7 +32,9 @@ def test_options_may_stand_between_other_words(line: str, field: str, wanted: li
     assert getattr(parse(line.split()), field) == wanted
 
 
-def test_a_run_is_named_by_its_id_or_its_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_named_by_its_id_or_its_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = progressing(tmp_path)
     shown = []
     for name in (run.name, str(run), f"{run}/"):
@@ -50,7 +56,9 @@ def test_a_beginning_of_a_name_is_enough_everywhere_and_several_are_listed(
 ) -> None:
     run = progressing(tmp_path)
     run.rename(run.with_name("run-one"))
-    codes = [main([*words.format(name).split(), f"outputs={tmp_path}"]) for name in ("run-one", "run-o")]
+    codes = [
+        main([*words.format(name).split(), f"outputs={tmp_path}"]) for name in ("run-one", "run-o")
+    ]
     assert codes[0] == codes[1]
     assert "no such run" not in capsys.readouterr().err
     shutil.copytree(run.with_name("run-one"), run.with_name("run-only"))
@@ -70,7 +78,10 @@ def test_a_directory_that_is_no_run_is_refused_with_both_forms(
 
 @pytest.mark.parametrize("command", ["prepare", "run"])
 def test_each_point_of_a_sweep_is_named_by_what_was_typed(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def stop(*_: object, **__: object) -> None:
         """The runs themselves are no part of this test."""

@@ -23,7 +23,9 @@ def spent(*words: str, **options: Any) -> Spent:
     command = [sys.executable, "-m", "xp", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     after, wall_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - began
-    return Spent((after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime), wall_s, done)
+    return Spent(
+        (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime), wall_s, done
+    )
 
 
 class Rate(NamedTuple):
@@ -41,4 +43,6 @@ class Clock:
         self._wall, self._cpu = time.monotonic(), time.process_time()
 
     def rate(self, count: int) -> Rate:
-        return Rate(count / (time.monotonic() - self._wall), count / (time.process_time() - self._cpu))
+        return Rate(
+            count / (time.monotonic() - self._wall), count / (time.process_time() - self._cpu)
+        )

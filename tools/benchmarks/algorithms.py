@@ -46,10 +46,15 @@ def table(runs: Mapping[str, Sequence[TrainedRun]]) -> str:
     ]
     for name, own in runs.items():
         for run in own:
-            ends = [f"{one.reward_mean:.3f} ± {one.reward_stderr or 0.0:.3f}" for one in (run.before, run.after)]
+            ends = [
+                f"{one.reward_mean:.3f} ± {one.reward_stderr or 0.0:.3f}"
+                for one in (run.before, run.after)
+            ]
             settings = ", ".join(f"`{word}`" for word in SETTINGS[name]) or "none"
             curve = f"{run.rewards[0]:.3f} to {run.rewards[-1]:.3f}"
-            lines.append(f"| {name} | {settings} | {run.seed} | {' | '.join(ends)} | {gain(run):+.3f} | {curve} |")
+            lines.append(
+                f"| {name} | {settings} | {run.seed} | {' | '.join(ends)} | {gain(run):+.3f} | {curve} |"
+            )
     return "\n".join(lines)
 
 
@@ -73,19 +78,33 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _words(name: str, options: argparse.Namespace) -> list[str]:
-    words = sweep_words(options.backend, options.seeds, options.outputs, options.python, options.steps)
+    words = sweep_words(
+        options.backend, options.seeds, options.outputs, options.python, options.steps
+    )
     return [*words, f"algorithm={name}", *SETTINGS[name], *options.overrides]
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tools.benchmarks.algorithms", description=__doc__)
-    parser.add_argument("--algorithms", type=lambda text: text.split(","), default=list(SETTINGS), help="by comma")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.benchmarks.algorithms", description=__doc__
+    )
+    parser.add_argument(
+        "--algorithms", type=lambda text: text.split(","), default=list(SETTINGS), help="by comma"
+    )
     parser.add_argument("--seeds", type=numbers, default=[1, 2], help="by comma")
-    parser.add_argument("--backend", default="skyrl", help="skyrl unless told otherwise: it has all of them")
-    parser.add_argument("--steps", type=int, help="rollout steps of each run; the default's own where not given")
+    parser.add_argument(
+        "--backend", default="skyrl", help="skyrl unless told otherwise: it has all of them"
+    )
+    parser.add_argument(
+        "--steps", type=int, help="rollout steps of each run; the default's own where not given"
+    )
     parser.add_argument("--python", help="the trainer's Python, where it is not this one")
-    parser.add_argument("--outputs", type=Path, default=Path("outputs"), help="outputs root of the runs")
-    parser.add_argument("--read-only", action="store_true", help="run nothing: every run must be finished")
+    parser.add_argument(
+        "--outputs", type=Path, default=Path("outputs"), help="outputs root of the runs"
+    )
+    parser.add_argument(
+        "--read-only", action="store_true", help="run nothing: every run must be finished"
+    )
     parser.add_argument("overrides", nargs="*", help="overrides for every run, as of python -m xp")
     return parser
 

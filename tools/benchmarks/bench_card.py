@@ -49,7 +49,10 @@ def main() -> None:
         plan = estimate(spec).training_peak / GIB
         try:
             peak = peak_of(spec) / GIB
-            print(f"{name}: plan {plan:.1f} GiB, peak {peak:.1f} GiB, ratio {plan / peak:.2f}", flush=True)
+            print(
+                f"{name}: plan {plan:.1f} GiB, peak {peak:.1f} GiB, ratio {plan / peak:.2f}",
+                flush=True,
+            )
         except torch.OutOfMemoryError:
             print(f"{name}: plan {plan:.1f} GiB, out of memory", flush=True)
         gc.collect()
@@ -64,7 +67,9 @@ def peak_of(spec: RunSpec) -> int:
     updates(trainer, spec, 1)
     torch.cuda.reset_peak_memory_stats()
     updates(trainer, spec, 2)
-    return int(torch.cuda.max_memory_reserved()) + used_on_card() - int(torch.cuda.memory_reserved())
+    return (
+        int(torch.cuda.max_memory_reserved()) + used_on_card() - int(torch.cuda.memory_reserved())
+    )
 
 
 def cases() -> Iterator[tuple[str, RunSpec]]:
@@ -74,10 +79,23 @@ def cases() -> Iterator[tuple[str, RunSpec]]:
     ):
         spec = compose(
             [
-                *("backend=trl", "hardware=h200x1", "env=sums", *words.split(), *adapters, "training.kl_coef=0"),
+                *(
+                    "backend=trl",
+                    "hardware=h200x1",
+                    "env=sums",
+                    *words.split(),
+                    *adapters,
+                    "training.kl_coef=0",
+                ),
                 "training.num_steps=2",
-                *(f"training.gradient_checkpointing={str(checkpointing).lower()}", "backend.attention=sdpa"),
-                *(f"training.micro_batch_size={MICRO}", f"training.max_prompt_tokens={length // 4}"),
+                *(
+                    f"training.gradient_checkpointing={str(checkpointing).lower()}",
+                    "backend.attention=sdpa",
+                ),
+                *(
+                    f"training.micro_batch_size={MICRO}",
+                    f"training.max_prompt_tokens={length // 4}",
+                ),
                 f"training.max_tokens_per_turn={length - length // 4}",
                 f"training.max_response_tokens={length - length // 4}",
             ]

@@ -72,7 +72,9 @@ class SlowMix:
         rules = replace(RULES, provider="local", max_turns=self._turns)
         limits = replace(rules.limits, episode_timeout_s=3600.0)
         task = Task(row.env, row.split, row.index)
-        return Episode(task, lambda: FakeSession(lambda *_: hear(""), hear), replace(rules, limits=limits))
+        return Episode(
+            task, lambda: FakeSession(lambda *_: hear(""), hear), replace(rules, limits=limits)
+        )
 
     def max_sessions(self) -> int:
         return self._places
@@ -112,7 +114,9 @@ class LockStepPlay(EpisodePlay):
 
 def row(number: int) -> TaskRow:
     opening = (Message(role="user", content=f"play {number // 8}"),)
-    return TaskRow(f"slow/train/{number}", "slow", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0)
+    return TaskRow(
+        f"slow/train/{number}", "slow", Purpose.TRAIN, "train", number, "h", opening, "[]", 1.0
+    )
 
 
 def seconds(way: type[EpisodePlay], count: int, places: int, turns: int) -> float:

@@ -20,7 +20,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for seed in SEEDS:
             wall_s, peak_gb = _run(seed, Path(directory))
-            newest = max((Path(directory) / "outputs/runs").iterdir(), key=lambda run: run.stat().st_ctime)
+            newest = max(
+                (Path(directory) / "outputs/runs").iterdir(), key=lambda run: run.stat().st_ctime
+            )
             before, after = (held_out(newest)[name] for name in ("before", "after"))
             kind = "first run, nothing cached" if seed == SEEDS[0] else "later run"
             print(
@@ -35,7 +37,9 @@ def _run(seed: int, directory: Path) -> tuple[float, float]:
     """Wall seconds, and the peak of the whole tree's resident memory in GB."""
     began = time.monotonic()
     log = (directory / f"seed-{seed}.log").open("wb")
-    process = psutil.Popen([sys.executable, "-m", "xp", f"seed={seed}"], cwd=directory, stdout=log, stderr=log)
+    process = psutil.Popen(
+        [sys.executable, "-m", "xp", f"seed={seed}"], cwd=directory, stdout=log, stderr=log
+    )
     peak = [0]
     watcher = threading.Thread(target=_watch, args=(process, peak), daemon=True)
     watcher.start()

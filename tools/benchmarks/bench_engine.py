@@ -119,8 +119,14 @@ class ThreadTimes:
         parts, total = defaultdict[str, float](float), time.process_time() - self._process
         for thread, seconds in _thread_times().items():
             if thread in self._before:
-                name = "tokens, events" if thread == threading.get_native_id() else "requests to the environment"
-                parts[name if thread in names else "engine's threads"] += seconds - self._before[thread]
+                name = (
+                    "tokens, events"
+                    if thread == threading.get_native_id()
+                    else "requests to the environment"
+                )
+                parts[name if thread in names else "engine's threads"] += (
+                    seconds - self._before[thread]
+                )
         parts["tokens, events"] -= step_s
         parts["engine's steps"] = step_s
         parts["episodes"] = total - sum(parts.values())
@@ -129,7 +135,9 @@ class ThreadTimes:
 
 def _thread_times() -> dict[int, float]:
     tasks = Path("/proc/self/task").iterdir()
-    return {int(task.name): int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks}
+    return {
+        int(task.name): int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks
+    }
 
 
 def rendered(spec: RunSpec, directory: Path) -> tuple[TRLTrainConfig, str]:
@@ -138,7 +146,11 @@ def rendered(spec: RunSpec, directory: Path) -> tuple[TRLTrainConfig, str]:
     job = next(stage.job for stage in made if stage.name == "train")
     os.environ.update(job.env)
     # The job has the evaluation's files too.
-    files = {Path(path).name: text for path, text in job.files.items() if Path(path).parent.name == "train"}
+    files = {
+        Path(path).name: text
+        for path, text in job.files.items()
+        if Path(path).parent.name == "train"
+    }
     return TRLTrainConfig.from_json(files["config.json"]), files["episode.json"]
 
 
@@ -147,7 +159,12 @@ def made_engine(model: Path, config: TRLTrainConfig, at_once: int, share: float)
     from xp.worker.vllm_on_cpu import keep_plain_weights, take_back_draws
 
     choose_port(os.environ)
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    os.environ |= {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     if config.grpo["use_cpu"]:
         keep_plain_weights()
@@ -159,7 +176,8 @@ def made_engine(model: Path, config: TRLTrainConfig, at_once: int, share: float)
         dtype=config.spec.model.dtype.value,
         gpu_memory_utilization=share,
         max_num_seqs=at_once,
-        max_model_len=config.spec.training.max_prompt_tokens + config.spec.training.max_response_tokens,
+        max_model_len=config.spec.training.max_prompt_tokens
+        + config.spec.training.max_response_tokens,
         distributed_executor_backend="external_launcher",
         max_num_batched_tokens=4096,
         logprobs_mode="processed_logprobs",
@@ -182,7 +200,11 @@ class Bench:
         from xp.builtin.tiny_model import SHIPPED
         from xp.episode.tokens import ChatTokens
 
-        words = ["backend.engine.name=vllm", f"env.limits.max_sessions={options.at_once}", *options.overrides]
+        words = [
+            "backend.engine.name=vllm",
+            f"env.limits.max_sessions={options.at_once}",
+            *options.overrides,
+        ]
         if options.model is not None:
             words = ["model=hf", f"model.path={options.model.absolute()}", *words]
         spec = compose(words)
@@ -192,22 +214,33 @@ class Bench:
         model = Path(shutil.copytree(options.model or SHIPPED, directory / "model"))
         self.llm = made_engine(model, config, options.at_once, spec.backend.engine.memory_fraction)
         self.chat = ChatTokens(AutoTokenizer.from_pretrained(model))
-        self.sampling, self.at_once, self.engine = config.spec.training, options.at_once, self.llm.llm_engine
+        self.sampling, self.at_once, self.engine = (
+            config.spec.training,
+            options.at_once,
+            self.llm.llm_engine,
+        )
 
-    def rollout(self, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, seed: str) -> Round:
+    def rollout(
+        self, numbered: Sequence[tuple[TaskRow, int]], mix: EnvironmentMixture, seed: str
+    ) -> Round:
         """Play these episodes, then generate the same turns by the engine alone."""
         engine = self.llm.llm_engine = CountedEngine(self.engine)
         generation = SimpleNamespace(llm=self.llm, tensor_parallel_size=1)
         engines: list[RecordingEngine] = []
 
         def opened(opening: Opening) -> RecordingEngine:
-            engines.append(RecordingEngine(generation, opening, self.chat.end_ids, self.sampling, seed))
+            engines.append(
+                RecordingEngine(generation, opening, self.chat.end_ids, self.sampling, seed)
+            )
             return engines[0]
 
         self.llm.reset_prefix_cache()
         clock, times = Clock(), ThreadTimes()
         rollouts = list(EpisodePlay(opened, self.chat, numbered, mix))
-        ours, parts = clock.rate(sum(sum(one.conversation.mask) for one in rollouts)), times.parts(engine.step_s)
+        ours, parts = (
+            clock.rate(sum(sum(one.conversation.mask) for one in rollouts)),
+            times.parts(engine.step_s),
+        )
         assert all(one.outcome.reward is not None for one in rollouts)
         steps = [engine.num_steps]
 
@@ -218,7 +251,14 @@ class Bench:
             steps.append(engine.num_steps - sum(steps))
             return rate
 
-        return Round(len(engines[0].requests), ours, alone(self._in_order), alone(self._at_once), steps, parts)
+        return Round(
+            len(engines[0].requests),
+            ours,
+            alone(self._in_order),
+            alone(self._at_once),
+            steps,
+            parts,
+        )
 
     def _at_once(self, recorded: RecordingEngine) -> int:
         prompts = [{"prompt_token_ids": list(request.ids)} for _, request in recorded.requests]
@@ -236,7 +276,9 @@ class Bench:
             if number is not None:
                 request = episodes[number].popleft()
                 prompt = {"type": "token", "prompt_token_ids": list(request.ids)}
-                engine.add_request(f"{number}/{len(episodes[number])}", prompt, recorded._parameters(request))
+                engine.add_request(
+                    f"{number}/{len(episodes[number])}", prompt, recorded._parameters(request)
+                )
 
         for _ in range(self.at_once):
             add(next(waiting, None))
@@ -262,14 +304,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--episodes", type=int, default=128)
     parser.add_argument("--at-once", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", type=Path, help="a Hugging Face directory; the shipped model unless given")
+    parser.add_argument(
+        "--model", type=Path, help="a Hugging Face directory; the shipped model unless given"
+    )
     parser.add_argument("--overrides", nargs="*", default=[])
     options = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as temporary:
         bench = Bench(options, Path(temporary))
         with EnvironmentMixture(EpisodeConfig.from_json(bench.episode_json), os.environ) as mix:
             rows = rows_of(mix, -(-options.episodes // SAMPLES))
-            numbered = [(row, sample) for row in rows for sample in range(SAMPLES)][: options.episodes]
+            numbered = [(row, sample) for row in rows for sample in range(SAMPLES)][
+                : options.episodes
+            ]
             bench.rollout(numbered, mix, "warm up")
             rounds = [bench.rollout(numbered, mix, str(number)) for number in range(options.rounds)]
     for one in rounds:
@@ -292,7 +338,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _print_ratio(name: str, ratios: Sequence[float]) -> None:
-    print(f"  {name}: ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}; bar {BAR})")
+    print(
+        f"  {name}: ratio {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}; bar {BAR})"
+    )
 
 
 if __name__ == "__main__":

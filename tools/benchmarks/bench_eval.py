@@ -23,7 +23,11 @@ from urllib.parse import urlsplit
 from tests.stubs.chat_server import ChatServer, Reply, serving
 
 CONCURRENCY = 64
-BODY = {"model": "stub", "messages": [{"role": "user", "content": "What is 12 times 34?"}], "max_tokens": 16}
+BODY = {
+    "model": "stub",
+    "messages": [{"role": "user", "content": "What is 12 times 34?"}],
+    "max_tokens": 16,
+}
 
 
 class Timed(ChatServer):
@@ -55,7 +59,9 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--episodes", type=int, default=10 * CONCURRENCY)
     parser.add_argument("--latency", type=float, default=1.0, help="seconds of one answer")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--plain", metavar="URL", help="only ask this endpoint (what the benchmark starts)")
+    parser.add_argument(
+        "--plain", metavar="URL", help="only ask this endpoint (what the benchmark starts)"
+    )
     asked = parser.parse_args([] if words is None else words)
     if asked.plain:
         plain(asked.plain, asked.episodes)
@@ -80,8 +86,12 @@ def main(words: list[str] | None = None) -> None:
                 rates[name].append(server.rate())
     best = CONCURRENCY / asked.latency
     for name, found in rates.items():
-        print(f"  {name:<18} {statistics.median(found):6.1f} requests/s of at most {best:.0f} ({_spread(found)})")
-    ratios = [own / raw for own, raw in zip(rates["xp eval"], rates["plain connections"], strict=True)]
+        print(
+            f"  {name:<18} {statistics.median(found):6.1f} requests/s of at most {best:.0f} ({_spread(found)})"
+        )
+    ratios = [
+        own / raw for own, raw in zip(rates["xp eval"], rates["plain connections"], strict=True)
+    ]
     print(f"  ratio              {statistics.median(ratios):6.3f} ({_spread(ratios)}; bar 0.9)")
 
 
@@ -92,7 +102,9 @@ def plain(url: str, num_requests: int) -> None:
     def work() -> None:
         connection = http.client.HTTPConnection(urlsplit(url).netloc)
         for _ in range(num_requests // CONCURRENCY):
-            connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+            connection.request(
+                "POST", "/v1/chat/completions", body, {"Content-Type": "application/json"}
+            )
             connection.getresponse().read()
 
     threads = [threading.Thread(target=work) for _ in range(CONCURRENCY)]
@@ -103,8 +115,18 @@ def plain(url: str, num_requests: int) -> None:
 
 
 def _words(url: str, outputs: Path, num_episodes: int) -> list[str]:
-    endpoint = ["model=endpoint", f"model.url={url}", "model.name=stub", f"eval.concurrency={CONCURRENCY}"]
-    tasks = ["env=multiply", "env.train.num_tasks=1", "env.held_out.num_tasks=64", f"outputs={outputs}"]
+    endpoint = [
+        "model=endpoint",
+        f"model.url={url}",
+        "model.name=stub",
+        f"eval.concurrency={CONCURRENCY}",
+    ]
+    tasks = [
+        "env=multiply",
+        "env.train.num_tasks=1",
+        "env.held_out.num_tasks=64",
+        f"outputs={outputs}",
+    ]
     return [*tasks, *endpoint, f"evaluation.samples_per_task={num_episodes // 64}", "--again"]
 
 

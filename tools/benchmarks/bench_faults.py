@@ -18,8 +18,12 @@ def main() -> None:
     found = sorted((_seconds(text), name) for name, text in FILES)
     wall = [seconds[1] for seconds, _ in found]
     (cpu, _), name = found[-1]
-    print(f"{len(FILES)} bad files: median {found[len(found) // 2][0][0]:.2f} s CPU, slowest {cpu:.2f} s CPU ({name})")
-    print(f"by the wall clock: median {sorted(wall)[len(wall) // 2]:.2f} s, slowest {max(wall):.2f} s (bar: 2 s)")
+    print(
+        f"{len(FILES)} bad files: median {found[len(found) // 2][0][0]:.2f} s CPU, slowest {cpu:.2f} s CPU ({name})"
+    )
+    print(
+        f"by the wall clock: median {sorted(wall)[len(wall) // 2]:.2f} s, slowest {max(wall):.2f} s (bar: 2 s)"
+    )
 
 
 def _seconds(text: str) -> tuple[float, float]:

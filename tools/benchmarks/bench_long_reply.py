@@ -22,7 +22,11 @@ def measured(is_bounded: bool) -> tuple[float, float, int | None]:
     reply = [Message(role="tool", content=("the quick brown fox " * (SIZE // 20 + 1))[:SIZE])]
     chat.reply_within(ROOM, [Message(role="tool", content="warm")], last_id=None)
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    ids = chat.reply_within(ROOM, reply, last_id=None) if is_bounded else chat.reply(reply, last_id=None)
+    ids = (
+        chat.reply_within(ROOM, reply, last_id=None)
+        if is_bounded
+        else chat.reply(reply, last_id=None)
+    )
     spent = time.monotonic() - began
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return spent, grown, None if ids is None else len(ids)

@@ -48,7 +48,9 @@ def pythons() -> dict[str, tuple[str, Mapping[str, Any]]]:
 def points_of(backend: str, python: str, environ: Mapping[str, str]) -> dict[str, list[Point]]:
     """Path of the loss -> peaks over the grid."""
     command = [python, "-W", "ignore", "-m", "tools.benchmarks.memory_points", backend]
-    done = subprocess.run(command, check=False, cwd=ROOT, env=os.environ | environ, capture_output=True, text=True)
+    done = subprocess.run(
+        command, check=False, cwd=ROOT, env=os.environ | environ, capture_output=True, text=True
+    )
     line = next((one for one in done.stdout.splitlines() if one.startswith("POINTS ")), None)
     if line is None:
         raise SystemExit(f"{backend} ended with {done.returncode}:\n{done.stderr[-2000:]}")
@@ -75,8 +77,13 @@ def slopes(points: Sequence[Point]) -> tuple[float, float, float]:
     """
     import numpy as np
 
-    rows = [[one["tokens"] * one["vocabulary"], one["tokens"], one["vocabulary"] * HIDDEN] for one in points]
-    found = np.linalg.lstsq(np.array(rows, dtype=float), np.array([one["peak"] for one in points]), rcond=None)[0]
+    rows = [
+        [one["tokens"] * one["vocabulary"], one["tokens"], one["vocabulary"] * HIDDEN]
+        for one in points
+    ]
+    found = np.linalg.lstsq(
+        np.array(rows, dtype=float), np.array([one["peak"] for one in points]), rcond=None
+    )[0]
     return float(found[0]), float(found[1]), float(found[2])
 
 

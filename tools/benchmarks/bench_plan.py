@@ -19,4 +19,6 @@ def main() -> None:
     ):
         with tempfile.TemporaryDirectory() as directory:
             times = [spent(*arguments, cwd=directory).cpu_s for _ in range(REPEATS)]
-        print(f"{label}: {statistics.median(times):.2f} s CPU, median of {REPEATS} (bar: {bar:g} s)")
+        print(
+            f"{label}: {statistics.median(times):.2f} s CPU, median of {REPEATS} (bar: {bar:g} s)"
+        )

@@ -73,8 +73,14 @@ uvicorn.Server(uvicorn.Config(slow, log_config=None, access_log=False)).run(sock
 @contextmanager
 def serving() -> Iterator[str]:
     code = SERVER % {"latency_s": LATENCY_S, "num_tasks": NUM_TASKS}
-    environ = {**os.environ, "OPENREWARD_DISABLE_UPDATE_CHECK": "1", "OPENREWARD_LOG_LEVEL": "WARNING"}
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environ)
+    environ = {
+        **os.environ,
+        "OPENREWARD_DISABLE_UPDATE_CHECK": "1",
+        "OPENREWARD_LOG_LEVEL": "WARNING",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environ
+    )
     assert process.stdout is not None
     try:
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
@@ -84,7 +90,11 @@ def serving() -> Iterator[str]:
 
 
 def config_of(env: EnvConfig, num_tasks: int) -> PrepareConfig:
-    changes = {"system_prompt": "Think.", "train": replace(env.train, num_tasks=num_tasks), "held_out": None}
+    changes = {
+        "system_prompt": "Think.",
+        "train": replace(env.train, num_tasks=num_tasks),
+        "held_out": None,
+    }
     preparation = Preparation(concurrency=CONCURRENCY, allow_missing_fraction=0.0)
     return PrepareConfig({"bench": MemberConfig(replace(env, **changes))}, preparation)
 
@@ -92,7 +102,11 @@ def config_of(env: EnvConfig, num_tasks: int) -> PrepareConfig:
 def seconds_of_prepare(url: str, num_tasks: int) -> float:
     """Everything from the empty store to the published set, in this process."""
     config = config_of(replace(ENV, target=url), num_tasks)
-    with tempfile.TemporaryDirectory() as root, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+    with (
+        tempfile.TemporaryDirectory() as root,
+        redirect_stdout(StringIO()),
+        redirect_stderr(StringIO()),
+    ):
         start = time.monotonic()
         prepare(config, os.environ, Path(root))
         return time.monotonic() - start
@@ -144,7 +158,12 @@ class ManySession:
         self.task = task
 
     def prompt(self) -> list[Message]:
-        return [Message(role="user", content=f"Question {self.task.index}: " + f"{self.task.index * 7919} word " * 200)]
+        return [
+            Message(
+                role="user",
+                content=f"Question {self.task.index}: " + f"{self.task.index * 7919} word " * 200,
+            )
+        ]
 
     def tools(self) -> tuple[ToolSpec, ...]:
         return (ToolSpec("submit", "Hand in. " * 20, {"type": "object", "properties": {}}),)
@@ -170,11 +189,15 @@ print(json.dumps([status, time.monotonic() - start, peak]))
 
 
 def many_tasks(root: Path) -> None:
-    config = config_of(replace(ENV, provider="tools.benchmarks.bench_prepare:ManyTasks"), NUM_MANY_TASKS)
+    config = config_of(
+        replace(ENV, provider="tools.benchmarks.bench_prepare:ManyTasks"), NUM_MANY_TASKS
+    )
     (root / "config.json").write_text(config.to_json())
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     code = [sys.executable, "-c", MEASURED, "config.json"]
-    out = subprocess.run(code, cwd=root, env=environ, stdout=subprocess.PIPE, text=True, check=True).stdout
+    out = subprocess.run(
+        code, cwd=root, env=environ, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
     status, seconds, peak_gb = json.loads(out.splitlines()[-1])
     megabytes = sum(file.stat().st_size for file in root.rglob("tasks.parquet")) / 1e6
     print(

@@ -22,19 +22,28 @@ def main() -> None:
         run = make_run(outputs, "run-large", num_steps=NUM_STEPS)
         count = _fill(run)
         # Bytecode is compiled once, as on a user's machine; the second call finds it.
-        there = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        there = {
+            name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+        }
         there["PYTHONPYCACHEPREFIX"] = str(outputs / "bytecode")
         _, took = (spent("report", "run-large", f"outputs={outputs}", env=there) for _ in range(2))
         size = (run / "report.html").stat().st_size
     load = os.getloadavg()[0]
-    print(f"report of {count:,} episodes: {took.wall_s:.2f} s, {took.cpu_s:.2f} s CPU, load {load:.1f} (bar: 2 s)")
+    print(
+        f"report of {count:,} episodes: {took.wall_s:.2f} s, {took.cpu_s:.2f} s CPU, load {load:.1f} (bar: 2 s)"
+    )
     print(f"its file: {size / 1e6:.2f} MB (bar: 5 MB)")
 
 
 def _fill(run: Path) -> int:
     episodes = [
         episode(
-            "train", step, index, sample, (sample * (step + index) % 10) / 10, said=f"{step} {index} {sample} {TALK}"
+            "train",
+            step,
+            index,
+            sample,
+            (sample * (step + index) % 10) / 10,
+            said=f"{step} {index} {sample} {TALK}",
         )
         for step in range(NUM_STEPS)
         for index in range(2, 2 + TASKS)

@@ -63,7 +63,9 @@ class Bench:
         train = {Path(path).name: text for path, text in made["train"].files.items()}
         self.config = TRLTrainConfig.from_json(train["config.json"])
         self.episode_json = train["episode.json"]
-        self.episodes = self.config.spec.training.prompts_per_step * self.config.spec.training.group_size
+        self.episodes = (
+            self.config.spec.training.prompts_per_step * self.config.spec.training.group_size
+        )
         from transformers import AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(self.base)
@@ -72,7 +74,11 @@ class Bench:
         from trl import GRPOConfig
 
         updates = self.steps * self.config.updates_per_rollout
-        given = {**self.config.grpo, "output_dir": str(self.directory / "trl"), "max_steps": updates}
+        given = {
+            **self.config.grpo,
+            "output_dir": str(self.directory / "trl"),
+            "max_steps": updates,
+        }
         return GRPOConfig(**given | {"save_strategy": "no", **other})
 
     def model(self) -> Any:
@@ -86,7 +92,12 @@ class Bench:
             (self.directory / path).parent.mkdir(parents=True, exist_ok=True)
             (self.directory / path).write_text(text)
         program = [sys.executable, "-m", "xp.builtin.tiny_model", next(iter(files))]
-        subprocess.run(program, cwd=self.directory, env={**os.environ, **env, "PYTHONPATH": os.getcwd()}, check=True)
+        subprocess.run(
+            program,
+            cwd=self.directory,
+            env={**os.environ, **env, "PYTHONPATH": os.getcwd()},
+            check=True,
+        )
 
 
 def timed(trainer_class: Any, into: Timed) -> Any:
@@ -139,7 +150,9 @@ def play_ours(bench: Bench, mix: Any, rows: list[Any]) -> Timed:
             args=bench.arguments(),
             processing_class=bench.tokenizer,
             train_dataset=Dataset.from_list(trl_rows(rows)),
-            rollout_func=Rollouts(TrainingProcess(bench.config, chat, mix, log, recorder, Ranks()), rows),
+            rollout_func=Rollouts(
+                TrainingProcess(bench.config, chat, mix, log, recorder, Ranks()), rows
+            ),
             reward_funcs=settled_reward,
         )
         trainer.train()
@@ -153,7 +166,9 @@ def play_theirs(bench: Bench, server: Any, num_tasks: int) -> Timed:
 
     found = Timed()
     os.environ["OPENREWARD_API_URL"] = os.environ["OPENREWARD_SESSION_URL"] = server.url
-    spec = OpenRewardSpec(server.url, num_tasks=num_tasks, api_key=server.keys.client, include_metadata=False)
+    spec = OpenRewardSpec(
+        server.url, num_tasks=num_tasks, api_key=server.keys.client, include_metadata=False
+    )
 
     def reward(environments: Any, **_: Any) -> list[float]:
         found.turns.append(fmean(len(one.rewards) for one in environments))
@@ -184,7 +199,17 @@ def rows_of(mix: Any, num_tasks: int) -> list[Any]:
     (name, provider), *_ = mix._providers.items()
     tasks = [described(provider, Task(name, "train", index)) for index in range(num_tasks)]
     return [
-        TaskRow(f"{name}/train/{n}", name, Purpose.TRAIN, "train", n, "h", tuple(messages), _tools(tools), 1.0)
+        TaskRow(
+            f"{name}/train/{n}",
+            name,
+            Purpose.TRAIN,
+            "train",
+            n,
+            "h",
+            tuple(messages),
+            _tools(tools),
+            1.0,
+        )
         for n, (messages, tools) in enumerate(tasks)
     ]
 
@@ -233,11 +258,20 @@ def _print_round(ours: Timed, theirs: Timed) -> None:
 
 def _print_result(bench: Bench, rounds: list[tuple[Timed, Timed]]) -> None:
     """Ratios are taken within a round, where both had the same machine."""
-    rates = [[bench.episodes / s for one in pair for s in one.rollout_s[1:]] for pair in zip(*rounds, strict=True)]
-    episodes = [median(theirs.rollout_s[1:]) / median(ours.rollout_s[1:]) for ours, theirs in rounds]
+    rates = [
+        [bench.episodes / s for one in pair for s in one.rollout_s[1:]]
+        for pair in zip(*rounds, strict=True)
+    ]
+    episodes = [
+        median(theirs.rollout_s[1:]) / median(ours.rollout_s[1:]) for ours, theirs in rounds
+    ]
     # The policy reads TRL's own rendering of the tools there, and plays other turns.
-    turns = [one * fmean(o.turns) / fmean(t.turns) for one, (o, t) in zip(episodes, rounds, strict=True)]
-    training = [median(theirs.training_s[1:]) / median(ours.training_s[1:]) for ours, theirs in rounds]
+    turns = [
+        one * fmean(o.turns) / fmean(t.turns) for one, (o, t) in zip(episodes, rounds, strict=True)
+    ]
+    training = [
+        median(theirs.training_s[1:]) / median(ours.training_s[1:]) for ours, theirs in rounds
+    ]
     print(
         f"episodes/s in rollouts of {bench.episodes}: xp {median(rates[0]):.1f}, TRL {median(rates[1]):.1f};"
         f" {_ratio(episodes)} (bar {MIN_RATIO})\n"

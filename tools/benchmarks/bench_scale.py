@@ -58,7 +58,8 @@ def sessions(number: int) -> None:
         environ = {**os.environ, "OPENREWARD_API_KEY": server.key}
         limits = {"max_sessions": number, "create_timeout_s": 600.0, "call_timeout_s": 600.0}
         provider = OpenRewardProvider(
-            rules(target=server.url, allowed_origins=(server.url,), variant="counter", **limits), environ
+            rules(target=server.url, allowed_origins=(server.url,), variant="counter", **limits),
+            environ,
         )
         provider.open(task).close()
         list(callers.map(lambda _: time.sleep(0.1), range(CALLERS)))
@@ -93,7 +94,10 @@ def highest(process: psutil.Process) -> Iterator[dict[str, int]]:
     def watch() -> None:
         while not is_over.wait(0.05):
             now = Held.by(process)
-            found.update(sockets=max(found["sockets"], now.sockets), threads=max(found["threads"], now.threads))
+            found.update(
+                sockets=max(found["sockets"], now.sockets),
+                threads=max(found["threads"], now.threads),
+            )
 
     thread = threading.Thread(target=watch)
     thread.start()

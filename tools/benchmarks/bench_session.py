@@ -42,7 +42,8 @@ class Place:
     def provider(self, **limits: Any) -> OpenRewardProvider:
         environ = {**os.environ, "OPENREWARD_API_KEY": self.key}
         return OpenRewardProvider(
-            rules(target=self.url, allowed_origins=(self.url,), variant="counter", **limits), environ
+            rules(target=self.url, allowed_origins=(self.url,), variant="counter", **limits),
+            environ,
         )
 
     def headers(self, sid: str) -> dict[str, str]:
@@ -118,7 +119,9 @@ def ceiling(sessions: int, seconds: float, place: Place) -> Rate:
 async def _ceiling(sessions: int, seconds: float, place: Place) -> Rate:
     """Calls a second of the leanest client there is: prepared bytes on raw sockets, nothing read but the end."""
     provider = place.provider(max_sessions=sessions, create_timeout_s=120.0)
-    opened = await asyncio.gather(*(asyncio.to_thread(provider.open, TASK) for _ in range(sessions)))
+    opened = await asyncio.gather(
+        *(asyncio.to_thread(provider.open, TASK) for _ in range(sessions))
+    )
     body = json.dumps(SLEEP).encode()
     host, port = urlsplit(place.url).hostname, urlsplit(place.url).port
     until = time.monotonic() + seconds
@@ -128,7 +131,12 @@ async def _ceiling(sessions: int, seconds: float, place: Place) -> Rate:
         nonlocal total
         reader, writer = await asyncio.open_connection(host, port)
         head = {**place.headers(sid), "Host": f"{host}:{port}", "Content-Length": str(len(body))}
-        lines = ["POST /counter/call HTTP/1.1", *(f"{name}: {value}" for name, value in head.items()), "", ""]
+        lines = [
+            "POST /counter/call HTTP/1.1",
+            *(f"{name}: {value}" for name, value in head.items()),
+            "",
+            "",
+        ]
         request = "\r\n".join(lines).encode() + body
         while time.monotonic() < until:
             writer.write(request)
@@ -149,7 +157,9 @@ def sdk_cpu(turns: int, place: Place) -> Rate:
 
     os.environ["OPENREWARD_SESSION_URL"] = place.url
     client = OpenReward(api_key=place.key)
-    with client.environments.get("counter", variant="counter").session(split="train", index=0) as session:
+    with client.environments.get("counter", variant="counter").session(
+        split="train", index=0
+    ) as session:
         session.call_tool("say", CALL["input"])
         clock = Clock()
         for _ in range(turns):
@@ -176,10 +186,13 @@ def main(argv: Sequence[str] = ()) -> None:
     with LocalServer(COUNTER) as server:
         place = Place(server.url, server.key)
         times = cpu_per_turn(place, options.turns)
-        times["SDK session.call_tool"] = 1e3 / _apart(partial(sdk_cpu, options.turns // 3), place).per_cpu_second
+        times["SDK session.call_tool"] = (
+            1e3 / _apart(partial(sdk_cpu, options.turns // 3), place).per_cpu_second
+        )
         for name, spent in times.items():
             print(
-                f"{name:24s} {spent:7.3f} ms CPU per turn, {spent - times['raw http.client']:+.3f} over raw", flush=True
+                f"{name:24s} {spent:7.3f} ms CPU per turn, {spent - times['raw http.client']:+.3f} over raw",
+                flush=True,
             )
         print(f"{options.sessions} sessions at once, each call takes the server 50 ms:")
         rates: dict[str, list[float]] = {"ceiling": [], "ours": []}

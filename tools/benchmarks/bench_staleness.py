@@ -26,7 +26,12 @@ TURNS = 8
 """Tool calls one after the other in the longest episodes of the mysteries."""
 SIZES = (
     *("env.held_out=null", "evaluation.before_training=false", "training.checkpoint_every=1000"),
-    *("training.prompts_per_step=4", "training.group_size=8", "training.micro_batch_size=8", "training.kl_coef=0"),
+    *(
+        "training.prompts_per_step=4",
+        "training.group_size=8",
+        "training.micro_batch_size=8",
+        "training.kl_coef=0",
+    ),
     *("backend.num_threads=1", "training.warmup_updates=0"),
 )
 BACKENDS = {
@@ -106,9 +111,12 @@ def compared(backend: str, options: argparse.Namespace, place: Path) -> str:
     turns = trained(place / "by_turns", wait, [*words, steps])[PLAIN]
     ahead = trained(place / "ahead", wait, [*words, steps, *AHEAD[backend]])
     sampling, rollout, update = (
-        fmean(map(part, lines)) for part, lines in ((_rollout, quick), (_rollout, turns), (_update, turns))
+        fmean(map(part, lines))
+        for part, lines in ((_rollout, quick), (_rollout, turns), (_update, turns))
     )
-    by_turns, beside = (fmean(line["time/step_s"] for line in lines) for lines in (turns, ahead[PLAIN]))
+    by_turns, beside = (
+        fmean(line["time/step_s"] for line in lines) for lines in (turns, ahead[PLAIN])
+    )
     return (
         f"{backend}: a tool takes {wait:.2f} s (without it a rollout takes {sampling:.2f} s);"
         f" by turns: a rollout {rollout:.2f} s, the rest {update:.2f} s,"
@@ -120,10 +128,14 @@ def compared(backend: str, options: argparse.Namespace, place: Path) -> str:
 def main(argv: Sequence[str] = ()) -> None:
     """Print each way's steps a second, and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backends", type=lambda text: text.split(","), default=list(BACKENDS), help="by comma")
+    parser.add_argument(
+        "--backends", type=lambda text: text.split(","), default=list(BACKENDS), help="by comma"
+    )
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--passes", type=int, default=4, help="training.passes_per_step")
-    parser.add_argument("--skyrl-python", type=Path, default=SKYRL_PYTHON, help="a Python with SkyRL")
+    parser.add_argument(
+        "--skyrl-python", type=Path, default=SKYRL_PYTHON, help="a Python with SkyRL"
+    )
     parser.add_argument("overrides", nargs="*", help="overrides for every run, as of python -m xp")
     options = parser.parse_args(argv)
     for backend in options.backends:

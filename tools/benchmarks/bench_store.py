@@ -32,7 +32,11 @@ def main() -> None:
         fill_runs(outputs, NUM_RUNS)
         with contextlib.redirect_stdout(io.StringIO()):
             for number in range(NUM_SETS):
-                words = ("env=multiply", f"env.train.num_tasks={number + 1}", "env.held_out.num_tasks=1")
+                words = (
+                    "env=multiply",
+                    f"env.train.num_tasks={number + 1}",
+                    "env.held_out.num_tasks=1",
+                )
                 prepare(prepare_config(compose(words)), os.environ, outputs)
         for command in COMMANDS:
             took = spent(*command, f"outputs={outputs}")

@@ -43,15 +43,23 @@ def main(argv: list[str] | None = None) -> None:
             for count in THREADS:
                 found[count].append(step_ms(model, count, given.episodes, given.tokens))
         one, two = (median(found[count]) for count in THREADS)
-        print(f"hidden_size {hidden_size}: one thread {one:.1f} ms, two {two:.1f} ms a token of all ({two / one:.2f})")
+        print(
+            f"hidden_size {hidden_size}: one thread {one:.1f} ms, two {two:.1f} ms a token of all ({two / one:.2f})"
+        )
 
 
 def make_model(hidden_size: int, num_layers: int) -> Any:
     """A Qwen3 with random weights."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": hidden_size, "intermediate_size": 8 * hidden_size // 3, "num_hidden_layers": num_layers}
+    sizes = {
+        "hidden_size": hidden_size,
+        "intermediate_size": 8 * hidden_size // 3,
+        "num_hidden_layers": num_layers,
+    }
     heads = max(1, hidden_size // 64)
-    config = Qwen3Config(vocab_size=700, num_attention_heads=heads, num_key_value_heads=heads, head_dim=64, **sizes)
+    config = Qwen3Config(
+        vocab_size=700, num_attention_heads=heads, num_key_value_heads=heads, head_dim=64, **sizes
+    )
     return Qwen3ForCausalLM(config).eval()
 
 
@@ -60,7 +68,9 @@ def step_ms(model: Any, num_threads: int, episodes: int, tokens: int) -> float:
     torch.set_num_threads(num_threads)
     small, engine.SMALL = engine.SMALL, 0
     try:
-        prompts = torch.randint(3, 700, (episodes // GROUP, PROMPT)).repeat_interleave(GROUP, 0).tolist()
+        prompts = (
+            torch.randint(3, 700, (episodes // GROUP, PROMPT)).repeat_interleave(GROUP, 0).tolist()
+        )
         names = [str(number) for number in range(len(prompts))]
         opening = Opening(prompts, names, len(prompts), lambda _: None)
         sampling = Sampling(

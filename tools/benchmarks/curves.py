@@ -26,9 +26,17 @@ def draw(picture: Path, curves: Mapping[str, Sequence[Sequence[float]]]) -> None
     axes = figure.subplots()
     for number, (name, runs) in enumerate(curves.items()):
         steps = range(1, min(map(len, runs)) + 1)
-        axes.plot(steps, [fmean(run[step - 1] for run in runs) for step in steps], f"C{number}", alpha=0.25, lw=1)
+        axes.plot(
+            steps,
+            [fmean(run[step - 1] for run in runs) for step in steps],
+            f"C{number}",
+            alpha=0.25,
+            lw=1,
+        )
         smooth = [_moving_average(run)[: len(steps)] for run in runs]
-        axes.plot(steps, [fmean(at) for at in zip(*smooth, strict=True)], f"C{number}", lw=2, label=name)
+        axes.plot(
+            steps, [fmean(at) for at in zip(*smooth, strict=True)], f"C{number}", lw=2, label=name
+        )
         if len(runs) > 1:
             low, high = zip(*map(_band, zip(*smooth, strict=True)), strict=True)
             axes.fill_between(steps, low, high, color=f"C{number}", alpha=0.15, lw=0)
@@ -54,4 +62,8 @@ def _band(values: Sequence[float]) -> tuple[float, float]:
     """Student's 95 % interval of a mean over runs; of runs that are all alike, the mean twice."""
     found = mean([[value] for value in values])
     assert found is not None  # there is a run
-    return (found.value, found.value) if found.low is None or found.high is None else (found.low, found.high)
+    return (
+        (found.value, found.value)
+        if found.low is None or found.high is None
+        else (found.low, found.high)
+    )

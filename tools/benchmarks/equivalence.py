@@ -46,7 +46,10 @@ ON_GPUS: Final = (
     "backend.convert_model=false",
 )
 """Slime's layout: it takes GPUs only, which `make equivalence-slime` pretends to have."""
-FIGURES: Final = {"area under the training curve": "area", "held-out reward after training": "after"}
+FIGURES: Final = {
+    "area under the training curve": "area",
+    "held-out reward after training": "after",
+}
 
 
 class Verdict(StrEnum):
@@ -89,7 +92,11 @@ def compared(
     """
     first, second = ({str(seed): [pair[side]] for seed, pair in pairs.items()} for side in (0, 1))
     found = compare(names, first, second, pass_threshold=1.0, margin=margin)
-    bounds = interval(found.difference, found.stderr, found.num_tasks, 1 - 2 * LEVEL) if found.stderr else None
+    bounds = (
+        interval(found.difference, found.stderr, found.num_tasks, 1 - 2 * LEVEL)
+        if found.stderr
+        else None
+    )
     return Comparison(
         figure=figure,
         first=names[0],
@@ -124,7 +131,11 @@ def comparisons(runs: Mapping[str, Sequence[TrainedRun]], margin: float) -> list
         for figure, key in FIGURES.items():
             by_seed = ({run.seed: _value(run, key) for run in runs[name]} for name in names)
             first, second = by_seed
-            found.append(compared(figure, names, {seed: (first[seed], second[seed]) for seed in first}, margin))
+            found.append(
+                compared(
+                    figure, names, {seed: (first[seed], second[seed]) for seed in first}, margin
+                )
+            )
     return found
 
 
@@ -135,11 +146,21 @@ def _value(run: TrainedRun, key: str) -> float:
 def table(runs: Mapping[str, Sequence[TrainedRun]], found: Sequence[Comparison]) -> str:
     """Markdown: a line for each run, each backend's mean, and each comparison."""
     parts = len(windows(next(iter(runs.values()))[0].rewards))
-    names = ["backend", "seed", "held-out before", "after", "area", f"training reward, means of {WINDOW} steps"]
+    names = [
+        "backend",
+        "seed",
+        "held-out before",
+        "after",
+        "area",
+        f"training reward, means of {WINDOW} steps",
+    ]
     lines = [f"| {' | '.join(names)} |{' |' * (parts - 1)}", f"|{'---|' * (5 + parts)}"]
     for name, own in runs.items():
         for run in own:
-            ends = [f"{one.reward_mean:.3f} ± {one.reward_stderr or 0.0:.3f}" for one in (run.before, run.after)]
+            ends = [
+                f"{one.reward_mean:.3f} ± {one.reward_stderr or 0.0:.3f}"
+                for one in (run.before, run.after)
+            ]
             cells = [name, str(run.seed), *ends, f"{run.area:.3f}", *windows(run.rewards)]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append(f"| {name} | mean, sd | {_spread(own)} |{' |' * parts}")
@@ -148,7 +169,10 @@ def table(runs: Mapping[str, Sequence[TrainedRun]], found: Sequence[Comparison])
 
 
 def _spread(runs: Sequence[TrainedRun]) -> str:
-    before, after = [run.before.reward_mean for run in runs], [run.after.reward_mean for run in runs]
+    before, after = (
+        [run.before.reward_mean for run in runs],
+        [run.after.reward_mean for run in runs],
+    )
     return " | ".join(map(_mean_sd, (before, after, [run.area for run in runs])))
 
 
@@ -157,7 +181,14 @@ def _mean_sd(values: Sequence[float]) -> str:
 
 
 def _comparison_table(found: Sequence[Comparison]) -> list[str]:
-    names = ["figure", "difference", "95 % bootstrap interval", "90 % interval", "p of both one-sided tests", "verdict"]
+    names = [
+        "figure",
+        "difference",
+        "95 % bootstrap interval",
+        "90 % interval",
+        "p of both one-sided tests",
+        "verdict",
+    ]
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     for one in found:
         cells = [
@@ -176,7 +207,9 @@ def _bounds(bounds: tuple[float, float] | None) -> str:
     return "-" if bounds is None else f"{bounds[0]:+.4f} to {bounds[1]:+.4f}"
 
 
-def sweep_words(backend: str, seeds: Sequence[int], outputs: Path, python: str | None, steps: int | None) -> list[str]:
+def sweep_words(
+    backend: str, seeds: Sequence[int], outputs: Path, python: str | None, steps: int | None
+) -> list[str]:
     """Overrides of a sweep of the embedded default over seeds.
 
     Args:
@@ -198,7 +231,10 @@ def shipped_model() -> tuple[str, ...]:
     """Overrides for what `model=tiny` is, as a model that has a directory: Slime takes no other."""
     option = yaml.safe_load((CONF / "model/tiny.yaml").read_text())
     context = f"model.max_context_tokens={option['model']['max_context_tokens']}"
-    training = (f"training.{name}={'null' if value is None else value}" for name, value in option["training"].items())
+    training = (
+        f"training.{name}={'null' if value is None else value}"
+        for name, value in option["training"].items()
+    )
     return ("model=hf", f"model.path={SHIPPED}", "model.name=tiny", context, *training)
 
 
@@ -236,16 +272,23 @@ def _sweeps(options: argparse.Namespace) -> dict[str, list[str]]:
     return sweeps
 
 
-def _write(out: Path, runs: Mapping[str, Sequence[TrainedRun]], found: Sequence[Comparison]) -> None:
+def _write(
+    out: Path, runs: Mapping[str, Sequence[TrainedRun]], found: Sequence[Comparison]
+) -> None:
     out.mkdir(parents=True, exist_ok=True)
     content = {
-        "runs": {name: [asdict(run) | {"area": run.area} for run in own] for name, own in runs.items()},
+        "runs": {
+            name: [asdict(run) | {"area": run.area} for run in own] for name, own in runs.items()
+        },
         "comparisons": [asdict(one) for one in found],
     }
     (out / "equivalence.json").write_text(json.dumps(content, indent=1) + "\n")
     (out / "equivalence.md").write_text(table(runs, found) + "\n")
     names = {name: f"{name}, mean of {len(own)} seeds" for name, own in runs.items()}
-    draw(out / "equivalence.png", {names[name]: [run.rewards for run in own] for name, own in runs.items()})
+    draw(
+        out / "equivalence.png",
+        {names[name]: [run.rewards for run in own] for name, own in runs.items()},
+    )
     print(f"written: {out}/equivalence.json, .md, .png")
 
 
@@ -255,10 +298,21 @@ def numbers(text: str) -> list[int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tools.benchmarks.equivalence", description=__doc__)
-    parser.add_argument("--seeds", type=numbers, default=[1, 2, 3, 4, 5], help="by comma; five unless told otherwise")
-    parser.add_argument("--backends", type=lambda text: text.split(","), default=["trl", "skyrl"], help="by comma")
-    parser.add_argument("--steps", type=int, help="rollout steps of each run; the default's own where not given")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.benchmarks.equivalence", description=__doc__
+    )
+    parser.add_argument(
+        "--seeds",
+        type=numbers,
+        default=[1, 2, 3, 4, 5],
+        help="by comma; five unless told otherwise",
+    )
+    parser.add_argument(
+        "--backends", type=lambda text: text.split(","), default=["trl", "skyrl"], help="by comma"
+    )
+    parser.add_argument(
+        "--steps", type=int, help="rollout steps of each run; the default's own where not given"
+    )
     parser.add_argument(
         "--against",
         type=str.split,
@@ -267,10 +321,22 @@ def _parser() -> argparse.ArgumentParser:
         help="compare each backend with itself under these overrides too, all in one word",
     )
     parser.add_argument("--margin", type=float, default=MARGIN)
-    parser.add_argument("--python", action="append", default=[], metavar="BACKEND=PATH", help="that trainer's Python")
-    parser.add_argument("--outputs", type=Path, default=Path("outputs"), help="outputs root of the runs")
-    parser.add_argument("--out", type=Path, help="directory of the result; OUTPUTS/equivalence where not given")
-    parser.add_argument("--read-only", action="store_true", help="run nothing: every run must be finished")
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="BACKEND=PATH",
+        help="that trainer's Python",
+    )
+    parser.add_argument(
+        "--outputs", type=Path, default=Path("outputs"), help="outputs root of the runs"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="directory of the result; OUTPUTS/equivalence where not given"
+    )
+    parser.add_argument(
+        "--read-only", action="store_true", help="run nothing: every run must be finished"
+    )
     parser.add_argument("overrides", nargs="*", help="overrides for every run, as of python -m xp")
     return parser
 

@@ -43,9 +43,17 @@ def say(what: str) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Train, and print what happens when."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
-    for name, number in (("steps", 30), ("prompts", 32), ("micro", 32), ("tokens", 48), ("max-length", 176)):
+    for name, number in (
+        ("steps", 30),
+        ("prompts", 32),
+        ("micro", 32),
+        ("tokens", 48),
+        ("max-length", 176),
+    ):
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--memory", type=float, default=0.3)
     parser.add_argument("--output", default="first-gpu-by-hand")
@@ -63,7 +71,10 @@ def main(argv: Sequence[str]) -> None:
 
     sums = [(x, y) for x in range(1, 21) for y in range(1, 21)]
     random.Random(7).shuffle(sums)
-    rows = [{"prompt": [{"role": "user", "content": f"What is {x} + {y}?"}], "answer": str(x + y)} for x, y in sums]
+    rows = [
+        {"prompt": [{"role": "user", "content": f"What is {x} + {y}?"}], "answer": str(x + y)}
+        for x, y in sums
+    ]
     test, train = rows[:HELD_OUT], rows[HELD_OUT:]
     config = GRPOConfig(
         output_dir=options.output,
@@ -119,9 +130,13 @@ def main(argv: Sequence[str]) -> None:
         if options.no_evaluation or options.cpu:
             return
         sampling = SamplingParams(n=4, temperature=1.0, max_tokens=48, seed=1)
-        answers = trainer.vllm_generation.llm.chat([row["prompt"] for row in test], sampling, use_tqdm=False)
+        answers = trainer.vllm_generation.llm.chat(
+            [row["prompt"] for row in test], sampling, use_tqdm=False
+        )
         pairs = [
-            (one.text, str(row["answer"])) for row, asked in zip(test, answers, strict=True) for one in asked.outputs
+            (one.text, str(row["answer"]))
+            for row, asked in zip(test, answers, strict=True)
+            for one in asked.outputs
         ]
         rewards = [grade(text, right) for text, right in pairs]
         say(f"held-out reward {when}: {sum(rewards) / len(rewards):.3f}")
@@ -133,7 +148,11 @@ def main(argv: Sequence[str]) -> None:
     trainer.save_model(f"{options.output}/model")
     say("end")
     steps = [end - begin for begin, end in pairwise(ends)]
-    figures = {"start_s": ends[0] - BEGAN, "first_step_s": steps[0], "step_s": median(steps[1:] or steps)}
+    figures = {
+        "start_s": ends[0] - BEGAN,
+        "first_step_s": steps[0],
+        "step_s": median(steps[1:] or steps),
+    }
     print(json.dumps({name: round(value, 2) for name, value in figures.items()}))
     # vLLM's threads would hold up the end of the process.
     sys.stdout.flush()

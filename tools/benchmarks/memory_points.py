@@ -34,7 +34,9 @@ def peak(step: Callable[[], Any]) -> int:
     from torch._C._profiler import _EventType
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, record_shapes=False) as watched:
+    with profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True, record_shapes=False
+    ) as watched:
         step()
     changes = []
     pending = list(watched.profiler.kineto_results.experimental_event_tree())
@@ -56,7 +58,12 @@ def write_model(directory: Path, vocabulary: int) -> None:
 
     from xp.builtin.tiny_model import SHIPPED
 
-    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    sizes = {
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+    }
     words = AutoTokenizer.from_pretrained(SHIPPED)
     config = Qwen3Config(
         vocab_size=vocabulary,
@@ -150,11 +157,20 @@ def trl_sft(vocabulary: int, scratch: Path) -> Callable[[int], Callable[[], Any]
     from xp.worker.places import RunPaths
 
     write_model(scratch / "model", vocabulary)
-    spec = compose(["backend=trl", "model.dtype=bfloat16", "training.gradient_checkpointing=true", "sft.data=solve"])
+    spec = compose(
+        [
+            "backend=trl",
+            "model.dtype=bfloat16",
+            "training.gradient_checkpointing=true",
+            "sft.data=solve",
+        ]
+    )
     places = RunPaths(run="runs/r", attempt=1, tasks="tasks/t")
     trainer = SFTTrainer(
         model=AutoModelForCausalLM.from_pretrained(scratch / "model"),
-        args=SFTConfig(**sft_arguments(spec, places) | {"output_dir": str(scratch), "save_strategy": "no"}),
+        args=SFTConfig(
+            **sft_arguments(spec, places) | {"output_dir": str(scratch), "save_strategy": "no"}
+        ),
         processing_class=AutoTokenizer.from_pretrained(scratch / "model"),
         train_dataset=Dataset.from_list([{"input_ids": [9], "labels": [9]}] * 8),
     )
@@ -204,7 +220,9 @@ def skyrl(
     from xp.lib.loopback import free_port
 
     write_model(scratch / "model", vocabulary)
-    config = train_config("training.micro_batch_size=2", "training.kl_coef=0", "training.gradient_checkpointing=true")
+    config = train_config(
+        "training.micro_batch_size=2", "training.kl_coef=0", "training.gradient_checkpointing=true"
+    )
     model = str(scratch / "model")
     cfg = SkyRLTrainConfig.from_cli_overrides(config.native(model, scratch, model))
     cfg.trainer.bf16, cfg.trainer.logprobs_chunk_size = True, chunk
@@ -271,7 +289,9 @@ def in_place_cross_entropy(torch: Any) -> Any:
     return lambda logits, labels, inplace_backward: (InPlace.apply(logits, labels), None)  # noqa: ARG005
 
 
-def slime(vocabulary: int, scratch: Path, *, loss_type: str = "policy_loss") -> Callable[[int], Callable[[], Any]]:
+def slime(
+    vocabulary: int, scratch: Path, *, loss_type: str = "policy_loss"
+) -> Callable[[int], Callable[[], Any]]:
     """Slime's loss of a policy, behind Megatron's conversion of bfloat16 logits; the head is a plain product."""
     import torch
     from megatron.core.transformer.module import float16_to_fp32
@@ -320,9 +340,13 @@ MEASURES: Mapping[str, Mapping[str, Any]] = {
     "trl": {"loss": trl, "fine-tuning": trl_sft},
     "skyrl": {
         "attention=flash": lambda *place: skyrl(*place, is_fused=True),
-        "attention=flash, entropy in one chunk": lambda *place: skyrl(*place, is_fused=True, chunk=4096),
+        "attention=flash, entropy in one chunk": lambda *place: skyrl(
+            *place, is_fused=True, chunk=4096
+        ),
         "attention=sdpa": skyrl,
-        "attention=flash, fine-tuning": lambda *place: skyrl(*place, is_fused=True, loss="cross_entropy"),
+        "attention=flash, fine-tuning": lambda *place: skyrl(
+            *place, is_fused=True, loss="cross_entropy"
+        ),
         "attention=sdpa, fine-tuning": lambda *place: skyrl(*place, loss="cross_entropy"),
     },
     "slime": {"loss": slime, "fine-tuning": lambda *place: slime(*place, loss_type="sft_loss")},

@@ -41,7 +41,9 @@ def sweep(words: Sequence[str]) -> None:
     Raises:
         SystemExit: a run failed; its exit code.
     """
-    code = subprocess.run([sys.executable, "-m", "xp", "-m", "--lines", *words], check=False).returncode
+    code = subprocess.run(
+        [sys.executable, "-m", "xp", "-m", "--lines", *words], check=False
+    ).returncode
     if code:
         raise SystemExit(code)
 
@@ -58,7 +60,9 @@ def trained_runs(words: Sequence[str]) -> list[TrainedRun]:
     for spec in specs:
         entry = ledgers[spec.outputs].get(spec_digest(spec.model_dump(mode="json")))
         if entry is None or entry.standing is not RunState.DONE:
-            raise XpError(f"no finished run of {' '.join(words)} with seed {spec.seed}", ExitCode.RUN_DIR)
+            raise XpError(
+                f"no finished run of {' '.join(words)} with seed {spec.seed}", ExitCode.RUN_DIR
+            )
         found.append(_trained(run_directory(Path(spec.outputs), entry.run_id), spec.seed))
     return found
 
@@ -75,5 +79,8 @@ def rewards_of(run: Path) -> tuple[float, ...]:
 def _trained(run: Path, seed: int) -> TrainedRun:
     results = held_out(run)
     if missing := {"before", "after"} - set(results):
-        raise XpError(f"{run} has no held-out result {' and '.join(sorted(missing))} training", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{run} has no held-out result {' and '.join(sorted(missing))} training",
+            ExitCode.RUN_DIR,
+        )
     return TrainedRun(run.name, seed, rewards_of(run), results["before"], results["after"])

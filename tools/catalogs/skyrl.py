@@ -43,7 +43,11 @@ def fields(section: Any, prefix: str = "") -> Iterator[tuple[str, dict[str, str 
 
 
 def _name(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind).replace("typing.", "")
+    return (
+        kind.__name__
+        if isinstance(kind, type) and not typing.get_args(kind)
+        else str(kind).replace("typing.", "")
+    )
 
 
 def _default(field: dataclasses.Field[Any]) -> str | None:

@@ -16,11 +16,18 @@ from pathlib import Path
 from xp.backends.skyrl.control.overrides import VERSION
 
 FILE = Path(__file__).parents[2] / f"xp/backends/skyrl/control/catalog_{VERSION}_inner.json"
-ENGINE, MEGATRON = "generator.inference_engine", ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
+ENGINE, MEGATRON = (
+    "generator.inference_engine",
+    ("trainer.policy.megatron_config", "trainer.ref.megatron_config"),
+)
 CORE = "megatron/core"
 CLASSES: Mapping[str, Sequence[tuple[str, str, Sequence[str]]]] = {
-    f"{ENGINE}.engine_init_kwargs": [("VLLM_PATH", "vllm/engine/arg_utils.py", ("EngineArgs", "AsyncEngineArgs"))],
-    f"{ENGINE}.router_init_kwargs": [("ROUTER_PATH", "vllm_router/router_args.py", ("RouterArgs",))],
+    f"{ENGINE}.engine_init_kwargs": [
+        ("VLLM_PATH", "vllm/engine/arg_utils.py", ("EngineArgs", "AsyncEngineArgs"))
+    ],
+    f"{ENGINE}.router_init_kwargs": [
+        ("ROUTER_PATH", "vllm_router/router_args.py", ("RouterArgs",))
+    ],
     **{
         f"{place}.optimizer_config_kwargs": [
             ("MEGATRON_PATH", f"{CORE}/optimizer/optimizer_config.py", ("OptimizerConfig",))
@@ -46,10 +53,16 @@ CLASSES: Mapping[str, Sequence[tuple[str, str, Sequence[str]]]] = {
 def fields(file: Path, name: str) -> Iterator[str]:
     """Public fields of a dataclass."""
     (found,) = (
-        node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef) and node.name == name
+        node
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == name
     )
     for line in found.body:
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and not line.target.id.startswith("_"):
+        if (
+            isinstance(line, ast.AnnAssign)
+            and isinstance(line.target, ast.Name)
+            and not line.target.id.startswith("_")
+        ):
             yield line.target.id
 
 

@@ -17,7 +17,10 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 FILE: Final = ROOT / "tests/trainers/skyrl_parts.json"
-CODE: Final = (*(ROOT / "xp/backends/skyrl/worker").rglob("*.py"), *(ROOT / "tools/parity").glob("skyrl*.py"))
+CODE: Final = (
+    *(ROOT / "xp/backends/skyrl/worker").rglob("*.py"),
+    *(ROOT / "tools/parity").glob("skyrl*.py"),
+)
 PACKAGES: Final = ("skyrl", "skyrl_gym")
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Found = tuple[str, ast.AST]
@@ -41,14 +44,22 @@ def parts() -> dict[str, str]:
         tree = parsed(file)
         names = dict(_imports(tree))
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and node.value.id in names
+            ):
                 found |= _part(*names[node.value.id], node.attr)
             elif isinstance(node, ast.Call) and ast.unparse(node.func) == "replaced":
                 owner = ast.unparse(node.args[0])  # xp.lib.replaced
                 for one in node.keywords if owner in names else ():
                     found |= _part(*names[owner], str(one.arg))
             elif isinstance(node, ast.ClassDef):
-                bases = [(*names[word], *rest) for word, *rest in map(_words, node.bases) if word in names]
+                bases = [
+                    (*names[word], *rest)
+                    for word, *rest in map(_words, node.bases)
+                    if word in names
+                ]
                 for method in _methods(node):
                     found |= _overridden(bases, method)
         for module, name in names.values():
@@ -59,10 +70,18 @@ def parts() -> dict[str, str]:
 def _imports(tree: ast.AST) -> Iterator[tuple[str, tuple[str, str]]]:
     """Local name -> module and name in it, of imports from SkyRL."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in PACKAGES:
-            yield from ((alias.asname or alias.name, (node.module, alias.name)) for alias in node.names)
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.partition(".")[0] in PACKAGES
+        ):
+            yield from (
+                (alias.asname or alias.name, (node.module, alias.name)) for alias in node.names
+            )
         elif isinstance(node, ast.Import):
-            for alias in (one for one in node.names if one.asname and one.name.partition(".")[0] in PACKAGES):
+            for alias in (
+                one for one in node.names if one.asname and one.name.partition(".")[0] in PACKAGES
+            ):
                 module, _, name = alias.name.rpartition(".")
                 yield str(alias.asname), (module, name)
 
@@ -111,17 +130,23 @@ def _inside(module: str, node: ast.AST, name: str) -> Found | None:
     for one in tree.body:
         if isinstance(one, Definition) and one.name == name:
             return module, one
-        if isinstance(one, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in one.targets):
+        if isinstance(one, ast.Assign) and any(
+            isinstance(to, ast.Name) and to.id == name for to in one.targets
+        ):
             return module, one
     for imported in (one for one in ast.walk(tree) if isinstance(one, ast.ImportFrom)):
         for alias in imported.names:
             if name == (alias.asname or alias.name) or alias.name == "*":
                 found = _inside(
-                    _absolute(module, imported), ast.Module([], []), name if alias.name == "*" else alias.name
+                    _absolute(module, imported),
+                    ast.Module([], []),
+                    name if alias.name == "*" else alias.name,
                 )
                 if found is not None or alias.name != "*":
                     return found
-    modules = [alias for one in ast.walk(tree) if isinstance(one, ast.Import) for alias in one.names]
+    modules = [
+        alias for one in ast.walk(tree) if isinstance(one, ast.Import) for alias in one.names
+    ]
     if any((alias.asname or alias.name) == name for alias in modules):
         return module, ast.Import(modules)
     below = f"{module}.{name}"
@@ -158,13 +183,17 @@ def _private_attributes() -> dict[str, str]:
     """Attributes with an underscore that xp's code reads or sets on something else than its own objects."""
     trees = [parsed(file) for file in CODE]
     own = {name for tree in trees for name in _defined(tree)}
-    used = {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used = {
+        node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+    }
     private = {name for name in used - own if name.startswith("_") and not name.startswith("__")}
     places: dict[str, set[str]] = {name: set() for name in private}
     for module in _modules():
         for name in private & set(_defined(_tree(module) or ast.Module([], []))):
             places[name].add(module)
-    return {f"._{name[1:]}": ", ".join(sorted(modules)) for name, modules in places.items() if modules}
+    return {
+        f"._{name[1:]}": ", ".join(sorted(modules)) for name, modules in places.items() if modules
+    }
 
 
 def _defined(tree: ast.AST) -> Iterator[str]:
@@ -182,7 +211,9 @@ def _defined(tree: ast.AST) -> Iterator[str]:
 def _modules() -> tuple[str, ...]:
     root = _directory("skyrl")
     files = (*root.glob("train/**/*.py"), *root.glob("backends/skyrl_train/**/*.py"))
-    return tuple(".".join(file.relative_to(root.parent).with_suffix("").parts) for file in sorted(files))
+    return tuple(
+        ".".join(file.relative_to(root.parent).with_suffix("").parts) for file in sorted(files)
+    )
 
 
 @cache

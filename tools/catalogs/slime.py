@@ -26,7 +26,11 @@ def main() -> None:
     for variable in CHECKOUTS.values():
         sys.path.insert(0, os.environ[variable])
     flags = all_flags()
-    pins = {"slime": _commit("slime"), "megatron": _commit("megatron"), "sglang": importlib.metadata.version("sglang")}
+    pins = {
+        "slime": _commit("slime"),
+        "megatron": _commit("megatron"),
+        "sglang": importlib.metadata.version("sglang"),
+    }
     head = json.dumps(pins, indent=1).removesuffix("\n}")
     body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(flag)}" for name, flag in flags.items())
     CATALOG.write_text(f'{head},\n "flags": {{\n{body}\n }}\n}}\n')

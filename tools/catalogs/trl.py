@@ -28,7 +28,12 @@ def fields(name: str) -> dict[str, Any]:
         }
         for field in dataclasses.fields(getattr(trl, name))
     }
-    return {"package": "trl", "version": trl.__version__, "class": name, "fields": dict(sorted(found.items()))}
+    return {
+        "package": "trl",
+        "version": trl.__version__,
+        "class": name,
+        "fields": dict(sorted(found.items())),
+    }
 
 
 if __name__ == "__main__":

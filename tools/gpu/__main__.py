@@ -68,7 +68,9 @@ def card() -> str | None:
     """Name of the first GPU."""
     query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+        return subprocess.run(
+            query, capture_output=True, text=True, check=True
+        ).stdout.splitlines()[0]
     except (OSError, subprocess.CalledProcessError, IndexError):
         return None
 
@@ -83,7 +85,9 @@ class PeakMemory(threading.Thread):
     def run(self) -> None:
         query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
         while not self._has_ended.wait(0.5):
-            answer = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split()
+            answer = subprocess.run(
+                query, capture_output=True, text=True, check=False
+            ).stdout.split()
             self.mib = max([self.mib, *map(int, answer[:1])])
 
     def end(self) -> int:
@@ -94,13 +98,23 @@ class PeakMemory(threading.Thread):
 
 def main(argv: Sequence[str]) -> int:
     """Runs an experiment or prints the table; returns 1 if a part has failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("entry", choices=(*ENTRIES, "list", "table"))
-    parser.add_argument("directory", nargs="?", type=Path, default=Path("gpu-results"), help="of the results (table)")
+    parser.add_argument(
+        "directory",
+        nargs="?",
+        type=Path,
+        default=Path("gpu-results"),
+        help="of the results (table)",
+    )
     parser.add_argument("--out", type=Path, default=Path("gpu-results"))
     parser.add_argument("--rehearse", action="store_true", help="the smallest form on a CPU")
     parser.add_argument(
-        "--limit", type=int, help="seconds for all parts (the entry's own; in a rehearsal four times that)"
+        "--limit",
+        type=int,
+        help="seconds for all parts (the entry's own; in a rehearsal four times that)",
     )
     options = parser.parse_args(argv)
     if options.entry == "list":
@@ -128,7 +142,9 @@ def planned_mib(spec: RunSpec) -> int | None:
     """The plan's peak, with the longest episodes; None if it has no estimate."""
     found = memory_json(spec)
     return (
-        None if found is None else int(max(found["worst"][f"{when}_peak"] for when in ("training", "generation"))) >> 20
+        None
+        if found is None
+        else int(max(found["worst"][f"{when}_peak"] for when in ("training", "generation"))) >> 20
     )
 
 
@@ -144,16 +160,28 @@ def run_entry(entry: Entry, is_rehearsal: bool, out: Path, limit_s: int) -> list
     """
     end, found, rehearsals = time.monotonic() + limit_s, [], dict[tuple[str, ...], dict[str, Any]]()
     for part in entry.parts:
-        words = tuple(sorted(rehearsed(part.words))) if is_rehearsal and part.is_run else (part.name,)
+        words = (
+            tuple(sorted(rehearsed(part.words))) if is_rehearsal and part.is_run else (part.name,)
+        )
         if words in rehearsals:
-            found.append({"name": part.name, "exit": rehearsals[words]["exit"], "as": rehearsals[words]["name"]})
+            found.append(
+                {
+                    "name": part.name,
+                    "exit": rehearsals[words]["exit"],
+                    "as": rehearsals[words]["name"],
+                }
+            )
             continue
         log, runs = out / f"{part.name}.log".replace(" ", "-"), out / part.name.replace(" ", "-")
         began, memory = time.monotonic(), None if is_rehearsal else PeakMemory()
         if memory is not None:
             memory.start()
         code = run_part(command_of(part, runs, is_rehearsal=is_rehearsal), log, end - began)
-        figures: dict[str, Any] = {"name": part.name, "exit": code, "seconds": round(time.monotonic() - began, 1)}
+        figures: dict[str, Any] = {
+            "name": part.name,
+            "exit": code,
+            "seconds": round(time.monotonic() - began, 1),
+        }
         if memory is not None:
             figures["peak_mib"] = memory.end()
             if part.is_run:
@@ -211,18 +239,34 @@ def figures_of_run(runs: Path) -> dict[str, Any]:
     for name, key in MEDIANS.items():
         values = [line[key] for line in steps[1:] or steps if key in line]
         found[name] = statistics.median(values) if values else None
-    found |= {f"last_{name}": steps[-1].get(key) for name, key in (("gap", GAP), ("reward", REWARD))}
-    held_out = [line[f"evaluation/after/{REWARD}"] for line in lines if f"evaluation/after/{REWARD}" in line]
+    found |= {
+        f"last_{name}": steps[-1].get(key) for name, key in (("gap", GAP), ("reward", REWARD))
+    }
+    held_out = [
+        line[f"evaluation/after/{REWARD}"] for line in lines if f"evaluation/after/{REWARD}" in line
+    ]
     found["held_out"] = held_out[-1] if held_out else None
-    starts = [line for file in runs.glob("runs/*/*/train/log.txt") for line in file.read_text().splitlines()]
-    found["start"] = next((line.partition("(")[2].rstrip(")") for line in starts if line.startswith("start: ")), None)
-    return {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in found.items() if v is not None}
+    starts = [
+        line
+        for file in runs.glob("runs/*/*/train/log.txt")
+        for line in file.read_text().splitlines()
+    ]
+    found["start"] = next(
+        (line.partition("(")[2].rstrip(")") for line in starts if line.startswith("start: ")), None
+    )
+    return {
+        k: float(f"{v:.3g}") if isinstance(v, float) else v
+        for k, v in found.items()
+        if v is not None
+    }
 
 
 def figures_of_log(log: Path) -> dict[str, Any]:
     """Figures that a program has printed as its last line of JSON."""
     lines = (
-        [line for line in log.read_text(errors="replace").splitlines() if line.startswith("{")] if log.exists() else []
+        [line for line in log.read_text(errors="replace").splitlines() if line.startswith("{")]
+        if log.exists()
+        else []
     )
     return dict(json.loads(lines[-1])) if lines else {}
 

@@ -36,7 +36,14 @@ from xp.runtimes import LOCKS, locks, versions_in
 
 OF_TRL = ("trl", "transformers", "huggingface-hub", "peft")
 """Packages of which TRL's lock has another version than SkyRL's, in a folder of their own."""
-OF_COMMAND_LINE = ("hydra-core", "omegaconf", "antlr4-python3-runtime", "argcomplete", "python-dotenv", "httptools")
+OF_COMMAND_LINE = (
+    "hydra-core",
+    "omegaconf",
+    "antlr4-python3-runtime",
+    "argcomplete",
+    "python-dotenv",
+    "httptools",
+)
 OF_MODELS = {"gguf": "0.19.0"}
 """Reads the file of --model."""
 LEFT_OUT = {
@@ -67,7 +74,9 @@ UNUSED = {
 def wanted(freeze: str, *, has_skyrl: bool) -> dict[str, dict[str, str]]:
     """Folder -> package -> version."""
     there = dict(re.findall(r"^([A-Za-z0-9_.-]+)(?:==(\S+))?", freeze, re.MULTILINE))
-    there = {name.lower().replace("_", "-").replace(".", "-"): version for name, version in there.items()}
+    there = {
+        name.lower().replace("_", "-").replace(".", "-"): version for name, version in there.items()
+    }
     skyrl, trl = locks()["skyrl"].versions(), locks()["trl"].versions()
     demo = versions_in([LOCKS.parent / "requirements/demo.lock"])
     site = {name: version for name, version in skyrl.items() if has_skyrl or name in trl}
@@ -88,7 +97,9 @@ def wanted(freeze: str, *, has_skyrl: bool) -> dict[str, dict[str, str]]:
 
 def install(packages: Mapping[str, str], target: Path, python: str) -> None:
     """Installs wheels for another Python on Linux, without their dependencies."""
-    platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(36, 4, -1)] + ["manylinux2014_x86_64"]
+    platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(36, 4, -1)] + [
+        "manylinux2014_x86_64"
+    ]
     # Before it installs, pip compares a package's Python with its own.
     words = [
         "--no-deps",
@@ -114,8 +125,15 @@ def trim(site: Path, arch: int) -> None:
         pruned = library.with_suffix(".pruned")
         kept, removed = prune(library, pruned, arch)
         pruned.replace(library)
-        print(f"{library.relative_to(site)}: {kept >> 20} MiB of GPU code kept, {removed >> 20} removed", flush=True)
-    symbols = [*site.glob("ray/_raylet.so"), *site.glob("ray/core/src/ray/*/*"), *site.glob("xgrammar/*.so")]
+        print(
+            f"{library.relative_to(site)}: {kept >> 20} MiB of GPU code kept, {removed >> 20} removed",
+            flush=True,
+        )
+    symbols = [
+        *site.glob("ray/_raylet.so"),
+        *site.glob("ray/core/src/ray/*/*"),
+        *site.glob("xgrammar/*.so"),
+    ]
     programs = [file for file in symbols if file.is_file() and file.read_bytes()[:4] == b"\x7fELF"]
     subprocess.run(["strip", *map(str, programs)], check=True)
 
@@ -141,7 +159,9 @@ def pack(files: Iterable[tuple[str, Path]], target: Path, preset: str) -> None:
 
 def below(folder: Path) -> list[tuple[str, Path]]:
     """All files of a folder, with their names in it."""
-    return [(str(path.relative_to(folder)), path) for path in folder.rglob("*") if not path.is_dir()]
+    return [
+        (str(path.relative_to(folder)), path) for path in folder.rglob("*") if not path.is_dir()
+    ]
 
 
 def split(parts: Mapping[str, tuple[Path, str]], target: Path, limit: int) -> None:
@@ -168,13 +188,21 @@ def split(parts: Mapping[str, tuple[Path, str]], target: Path, limit: int) -> No
 
 def main(argv: Sequence[str]) -> None:
     """Make the parts that have changed, and the pieces."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dest", type=Path)
     parser.add_argument("--skyrl", action="store_true", help="SkyRL too")
     parser.add_argument("--installed", type=Path, help="list of the other machine's packages")
-    parser.add_argument("--model", type=Path, help="GGUF file of a model; tools.gpu.models makes its directory there")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        help="GGUF file of a model; tools.gpu.models makes its directory there",
+    )
     parser.add_argument("--python", default="3.12", help="the other machine's Python")
-    parser.add_argument("--arch", type=int, default=90, help="its GPU: 90 is sm_90, of an H100 or H200")
+    parser.add_argument(
+        "--arch", type=int, default=90, help="its GPU: 90 is sm_90, of an H100 or H200"
+    )
     parser.add_argument("--piece-mb", type=int, default=50)
     parser.add_argument("--quick", action="store_true", help="compress less, to try the script")
     options = parser.parse_args(argv)
@@ -193,7 +221,9 @@ def main(argv: Sequence[str]) -> None:
                 os.replace(Path(work) / "packed", file)
         parts[f"{folder}.tar.xz"] = file, folder
         print(f"{folder}: {len(packages)} packages, {file.stat().st_size / 1e6:.0f} MB", flush=True)
-    tracked = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.splitlines()
+    tracked = subprocess.run(
+        ["git", "ls-files"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     project = options.dest / "project.tar.xz"
     pack([(name, Path(name)) for name in tracked if Path(name).exists()], project, preset)
     parts["project.tar.xz"] = project, "project"

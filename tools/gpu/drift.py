@@ -29,7 +29,9 @@ def main(argv: Sequence[str]) -> None:
     """Print the figures."""
     import torch
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("base", type=Path)
     parser.add_argument("outputs", type=Path)
     parser.add_argument("--rank", type=int, default=16)
@@ -39,7 +41,10 @@ def main(argv: Sequence[str]) -> None:
     ranks, elsewhere, squares, total = [], 0.0, 0.0, 0.0
     for name in base.keys() & after.keys():
         change = after[name] - base[name]
-        squares, total = squares + float(change.square().sum()), total + float(base[name].square().sum())
+        squares, total = (
+            squares + float(change.square().sum()),
+            total + float(base[name].square().sum()),
+        )
         if not change.any():
             continue
         values = torch.linalg.svdvals(change) if change.ndim == 2 else None

@@ -101,7 +101,11 @@ PROGRAM = (
     "training.max_tokens_per_turn=64",
     "training.max_response_tokens=512",
 )
-CORRECTED = ("backend=skyrl", "algorithm.importance_correction=token_truncate", "training.num_steps=10")
+CORRECTED = (
+    "backend=skyrl",
+    "algorithm.importance_correction=token_truncate",
+    "training.num_steps=10",
+)
 ADAPTERS = "model.lora={rank: 16, alpha: 32.0, dropout: 0.0, target_modules: null}"
 
 ENTRIES = {
@@ -121,7 +125,17 @@ ENTRIES = {
             Part(
                 "rollout",
                 (
-                    *("--model", LARGE, "--episodes", "128", "--at-once", "128", "--rounds", "2", "--overrides"),
+                    *(
+                        "--model",
+                        LARGE,
+                        "--episodes",
+                        "128",
+                        "--at-once",
+                        "128",
+                        "--rounds",
+                        "2",
+                        "--overrides",
+                    ),
                     *merged(ANSWERS, {"model": None, "model.path": None}),
                 ),
                 "tools.benchmarks.bench_engine",
@@ -145,7 +159,16 @@ ENTRIES = {
         "SkyRL's gap: of a model of some hundred thousand parameters, and over as many steps as TRL's.",
         590,
         (
-            Part("tiny", (*CARD, "backend=skyrl", "model=tiny", "model.dtype=bfloat16", "training.num_steps=3")),
+            Part(
+                "tiny",
+                (
+                    *CARD,
+                    "backend=skyrl",
+                    "model=tiny",
+                    "model.dtype=bfloat16",
+                    "training.num_steps=3",
+                ),
+            ),
             Part("smollm2", (*FIRST, "backend=skyrl", "training.num_steps=30")),
         ),
     ),
@@ -182,8 +205,16 @@ ENTRIES = {
 
 TRL_PYTHON = str(Path(".venv-vllm/bin/python").absolute())
 REHEARSAL: dict[str, str | None] = {
-    **dict.fromkeys(("recipes", "model.path", "model.dtype", "model.max_context_tokens", "backend.attention")),
-    **dict.fromkeys(("training.max_prompt_tokens", "training.max_tokens_per_turn", "training.max_response_tokens")),
+    **dict.fromkeys(
+        ("recipes", "model.path", "model.dtype", "model.max_context_tokens", "backend.attention")
+    ),
+    **dict.fromkeys(
+        (
+            "training.max_prompt_tokens",
+            "training.max_tokens_per_turn",
+            "training.max_response_tokens",
+        )
+    ),
     "hardware": "cpu",
     "model": "tiny",
     "training.num_steps": "2",
@@ -231,4 +262,6 @@ FP8_ON_CPU: dict[str, str | None] = {
 def rehearsed(words: Sequence[str]) -> list[str]:
     """The smallest form of a run, on a CPU."""
     backend = dict(word.split("=", 1) for word in words).get("backend", "trl")
-    return merged(words, REHEARSAL | OF_BACKEND[backend] | (FP8_ON_CPU if set(FP8) & set(words) else {}))
+    return merged(
+        words, REHEARSAL | OF_BACKEND[backend] | (FP8_ON_CPU if set(FP8) & set(words) else {})
+    )

@@ -28,7 +28,12 @@ SHAPE: dict[str, Any] = {
     "rms_norm_eps": 1e-6,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
 }
-TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+}
 
 
 def make_random(tokenizer: Path, target: Path, changes: dict[str, int]) -> None:
@@ -42,12 +47,18 @@ def make_random(tokenizer: Path, target: Path, changes: dict[str, int]) -> None:
     data = json.loads((tokenizer / "tokenizer.json").read_text())
     known = set(data["model"]["vocab"].values()) | {one["id"] for one in data["added_tokens"]}
     # Every id that the model can sample has a text.
-    data["model"]["vocab"] |= {f"tok{one}": one for one in range(shape["vocab_size"]) if one not in known}
+    data["model"]["vocab"] |= {
+        f"tok{one}": one for one in range(shape["vocab_size"]) if one not in known
+    }
     (target / "tokenizer.json").write_text(json.dumps(data))
     shutil.copy(tokenizer / "tokenizer_config.json", target)
-    shutil.copy(Path(trl.__file__).parent / "chat_templates/qwen2_5.jinja", target / "chat_template.jinja")
+    shutil.copy(
+        Path(trl.__file__).parent / "chat_templates/qwen2_5.jinja", target / "chat_template.jinja"
+    )
     ids = {one["content"]: one["id"] for one in data["added_tokens"]}
-    config = Qwen2Config(**shape, bos_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"], dtype="bfloat16")
+    config = Qwen2Config(
+        **shape, bos_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"], dtype="bfloat16"
+    )
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
@@ -57,9 +68,13 @@ def make_random(tokenizer: Path, target: Path, changes: dict[str, int]) -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Make both models."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--gguf", type=Path, help="the only file in models/gguf unless given")
-    parser.add_argument("--tiny", action="store_true", help="a tiny shape in place of 1.5B, to try the script")
+    parser.add_argument(
+        "--tiny", action="store_true", help="a tiny shape in place of 1.5B, to try the script"
+    )
     options = parser.parse_args(argv)
     from tests.support.smollm2 import convert
 

@@ -7,4 +7,7 @@ from xp.envs.base import Message
 
 def length(messages: list[Message]) -> float:
     """Characters that the model wrote, in thousands."""
-    return sum(len(str(message["content"])) for message in messages if message["role"] == "assistant") / 1000
+    return (
+        sum(len(str(message["content"])) for message in messages if message["role"] == "assistant")
+        / 1000
+    )

@@ -63,7 +63,11 @@ def measured(words: Sequence[str], model: str, log: Path, num_answers: int) -> d
 
     def answer(number: int) -> None:
         sampling = {"max_tokens": 48, "temperature": 1.0, "seed": number}
-        asked(served, "/v1/chat/completions", {"model": MODEL, "messages": prompts[number], **sampling})
+        asked(
+            served,
+            "/v1/chat/completions",
+            {"model": MODEL, "messages": prompts[number], **sampling},
+        )
 
     devices = "" if spec.hardware.accelerator == "cpu" else "0"
     with running(vllm_server(spec, 1, takes_weights=True), model, devices, log) as served:
@@ -77,14 +81,24 @@ def measured(words: Sequence[str], model: str, log: Path, num_answers: int) -> d
 
 def main(argv: Sequence[str]) -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("base", type=Path)
     parser.add_argument("outputs", type=Path)
     parser.add_argument("--cpu", action="store_true")
     options = parser.parse_args(argv)
     (model,) = (str(path.absolute()) for path in options.outputs.glob("runs/*/model"))
-    words = [f"hardware={'cpu' if options.cpu else 'auto'}", "model=hf", f"model.path={model}", "env=sums"]
-    words += ["backend.engine.name=vllm", f"backend.engine.memory_fraction={0.1 if options.cpu else 0.4}"]
+    words = [
+        f"hardware={'cpu' if options.cpu else 'auto'}",
+        "model=hf",
+        f"model.path={model}",
+        "env=sums",
+    ]
+    words += [
+        "backend.engine.name=vllm",
+        f"backend.engine.memory_fraction={0.1 if options.cpu else 0.4}",
+    ]
     words += [f"backend.engine.max_sequences={SEQUENCES}"]
     log, num_answers = options.outputs / "vllm.log", 8 if options.cpu else 256
     alone = measured(words, model, log, num_answers)["tokens_per_s"]

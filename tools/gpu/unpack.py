@@ -49,10 +49,16 @@ def unpack(pieces: list[str], name: str, into: str, digest: str, place: Path) ->
 
 def main(place: Path) -> None:
     parts = json.loads((place / PARTS).read_text())
-    states = {name: unpack(part["pieces"], name, part["into"], part["sha256"], place) for name, part in parts.items()}
+    states = {
+        name: unpack(part["pieces"], name, part["into"], part["sha256"], place)
+        for name, part in parts.items()
+    }
     for name, state in states.items():
         print(f"{name}: {state}", flush=True)
-    if all(state in ("unpacked", "as before") for state in states.values()) and "unpacked" in states.values():
+    if (
+        all(state in ("unpacked", "as before") for state in states.values())
+        and "unpacked" in states.values()
+    ):
         for folder in {part["into"].split("/")[0] for part in parts.values()}:
             compileall.compile_dir(place / folder, quiet=2, workers=os.cpu_count() or 1)
         print("bytecode: compiled")

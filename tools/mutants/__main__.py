@@ -39,13 +39,19 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rooms", default="", help="only these, with commas between")
     parser.add_argument("--files", default="", help="only paths that contain this")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--again", action="store_true", help="run the survivors of earlier calls again")
+    parser.add_argument(
+        "--again", action="store_true", help="run the survivors of earlier calls again"
+    )
     options = parser.parse_args(argv)
     HOME.mkdir(exist_ok=True)
     preload()
-    rooms, workers = (tomllib.loads((HERE / "rooms.toml").read_text())[name] for name in ("rooms", "workers"))
+    rooms, workers = (
+        tomllib.loads((HERE / "rooms.toml").read_text())[name] for name in ("rooms", "workers")
+    )
     workers = {
-        path: one for path, one in workers.items() if "$" not in os.path.expandvars("".join(one.get("path", ())))
+        path: one
+        for path, one in workers.items()
+        if "$" not in os.path.expandvars("".join(one.get("path", ())))
     }
     room_of = {
         str(path.relative_to(ROOT)): room
@@ -55,15 +61,25 @@ def main(argv: Sequence[str]) -> int:
     } | dict.fromkeys(workers, "workers")
     equivalent = set(json.loads((HERE / "equivalents.json").read_text()))
     sample = [
-        m for path in sorted(room_of) for m in mutants(path, (ROOT / path).read_text()) if m.key not in equivalent
+        m
+        for path in sorted(room_of)
+        for m in mutants(path, (ROOT / path).read_text())
+        if m.key not in equivalent
     ]
     wanted = options.rooms.split(",") if options.rooms else sorted(set(room_of.values()))
     sample = [m for m in sample if room_of[m.path] in wanted and options.files in m.path]
     total = len(sample)
     sample = random.Random(options.seed).sample(sample, min(options.count, total))
     known = _results()
-    todo = [m for m in sample if _id(m) not in known or (options.again and known[_id(m)]["result"] == "survived")]
-    print(f"{total} mutants, seed {options.seed}: {len(sample)} sampled, {len(todo)} to run", flush=True)
+    todo = [
+        m
+        for m in sample
+        if _id(m) not in known or (options.again and known[_id(m)]["result"] == "survived")
+    ]
+    print(
+        f"{total} mutants, seed {options.seed}: {len(sample)} sampled, {len(todo)} to run",
+        flush=True,
+    )
     with multiprocessing.get_context("fork").Manager() as manager:
         jobs = range(options.jobs if todo else 0)
         for step, work in ((_measure_all, _stale()), (partial(_run_all, workers), todo)):
@@ -71,7 +87,8 @@ def main(argv: Sequence[str]) -> int:
             for item in work:
                 queue.put(item)
             processes = [
-                multiprocessing.get_context("fork").Process(target=step, args=(queue, number)) for number in jobs
+                multiprocessing.get_context("fork").Process(target=step, args=(queue, number))
+                for number in jobs
             ]
             for process in processes:
                 process.start()
@@ -104,14 +121,19 @@ def _stale() -> list[str]:
     return [
         test
         for test in _tests()
-        if not _map_of(test).exists() or _state(test) != json.loads(_map_of(test).read_text()).get("state")
+        if not _map_of(test).exists()
+        or _state(test) != json.loads(_map_of(test).read_text()).get("state")
     ]
 
 
 def _state(test: str) -> dict[str, str]:
     reached = json.loads(_map_of(test).read_text())["lines"]
     called = {path for context, files in reached.items() if context != "import" for path in files}
-    return {path: digest((ROOT / path).read_text()) for path in sorted({test, *called}) if (ROOT / path).exists()}
+    return {
+        path: digest((ROOT / path).read_text())
+        for path in sorted({test, *called})
+        if (ROOT / path).exists()
+    }
 
 
 def _measure_all(queue: Any, number: int) -> None:
@@ -125,7 +147,10 @@ def _measure_all(queue: Any, number: int) -> None:
             _map_of(test).write_text('{"tests": {}, "lines": {}}')
         measured = json.loads(_map_of(test).read_text())
         _map_of(test).write_text(json.dumps(measured | {"state": _state(test)}))
-        print(f"measured {test}: {result}, {time.monotonic() - began:.0f} s, {queue.qsize()} to do", flush=True)
+        print(
+            f"measured {test}: {result}, {time.monotonic() - began:.0f} s, {queue.qsize()} to do",
+            flush=True,
+        )
 
 
 class Reach:
@@ -139,7 +164,11 @@ class Reach:
         self.of_file: dict[str, set[str]] = defaultdict(set)
         for file in filter(lambda test: _map_of(test).exists(), _tests()):
             measured = json.loads(_map_of(file).read_text())
-            good = {test: entry["seconds"] for test, entry in measured["tests"].items() if entry["passed"]}
+            good = {
+                test: entry["seconds"]
+                for test, entry in measured["tests"].items()
+                if entry["passed"]
+            }
             self.seconds |= good
             for context, files in measured["lines"].items():
                 tests = {context} & good.keys() if context != "fixture" else good.keys()
@@ -158,12 +187,22 @@ class Reach:
         if not mutant.scope:
             # Who imports the module first reaches its constants; who calls it uses them.
             found = found | self.of_file[mutant.path]
-        found = found or self.of_file[mutant.path] or {test for path in importers for test in self.of_file[path]}
+        found = (
+            found
+            or self.of_file[mutant.path]
+            or {test for path in importers for test in self.of_file[path]}
+        )
         # The most specific: many lines that they reach are the module's, and some near this one are rarely reached.
         near = [self.of_line[mutant.path, line] for line in range(mutant.line - 3, mutant.line + 8)]
-        rarity = {test: min((len(tests) for tests in near if test in tests), default=1) ** 0.5 for test in found}
+        rarity = {
+            test: min((len(tests) for tests in near if test in tests), default=1) ** 0.5
+            for test in found
+        }
         cost = {
-            test: rarity[test] * self.size[test] / self.own.get((test, mutant.path), 1) * (0.3 + self.seconds[test])
+            test: rarity[test]
+            * self.size[test]
+            / self.own.get((test, mutant.path), 1)
+            * (0.3 + self.seconds[test])
             for test in found
         }
         tests: list[str] = []
@@ -192,7 +231,12 @@ def _run_all(workers: dict[str, Any], queue: Any, number: int) -> None:
         else:
             package, _, name = module.rpartition(".")
             tests = reach.tests(
-                mutant, [p for p, text in texts.items() if module in text or f"from {package} import {name}" in text]
+                mutant,
+                [
+                    p
+                    for p, text in texts.items()
+                    if module in text or f"from {package} import {name}" in text
+                ],
             )
             parts, python = [part for part in (tests[:FIRST], tests[FIRST:]) if part], ""
         result, test, num_tests = "passed", "", sum(map(len, parts))
@@ -223,10 +267,15 @@ def _run_all(workers: dict[str, Any], queue: Any, number: int) -> None:
         with RESULTS.open("a") as file:
             file.write(json.dumps(entry) + "\n")
         cost = f"{entry['seconds']:5} s {entry['tests']:4} tests"
-        print(f"{entry['result']:8} {cost}  {mutant.line} {mutant.key[:120]}  {entry['by']}", flush=True)
+        print(
+            f"{entry['result']:8} {cost}  {mutant.line} {mutant.key[:120]}  {entry['by']}",
+            flush=True,
+        )
 
 
-def _report(sample: Sequence[Mutant], results: dict[str, dict[str, Any]], room_of: dict[str, str]) -> None:
+def _report(
+    sample: Sequence[Mutant], results: dict[str, dict[str, Any]], room_of: dict[str, str]
+) -> None:
     table: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for mutant in sample:
         if (entry := results.get(_id(mutant))) is None:
@@ -235,15 +284,24 @@ def _report(sample: Sequence[Mutant], results: dict[str, dict[str, Any]], room_o
             table[room][entry["result"] == "killed"] += 1
         if entry["result"] == "survived":
             source = (ROOT / mutant.path).read_text()
-            diff = list(difflib.unified_diff(source.splitlines(), mutant.apply(source).splitlines(), n=1, lineterm=""))[
-                2:
-            ]
+            diff = list(
+                difflib.unified_diff(
+                    source.splitlines(), mutant.apply(source).splitlines(), n=1, lineterm=""
+                )
+            )[2:]
             print(
                 "\n"
-                + "\n".join([f"{mutant.path}:{mutant.line} ({entry['tests']} tests) {json.dumps(mutant.key)}", *diff])
+                + "\n".join(
+                    [
+                        f"{mutant.path}:{mutant.line} ({entry['tests']} tests) {json.dumps(mutant.key)}",
+                        *diff,
+                    ]
+                )
             )
     print(f"\n{'room':12}{'mutants':>9}{'killed':>8}")
-    for room, (survived, killed) in sorted(table.items(), key=lambda row: (row[0] == "all", row[0])):
+    for room, (survived, killed) in sorted(
+        table.items(), key=lambda row: (row[0] == "all", row[0])
+    ):
         print(f"{room:12}{survived + killed:9}{killed:8}  {killed / (survived + killed):.0%}")
 
 

@@ -86,8 +86,12 @@ def mutants(path: str, source: str) -> list[Mutant]:
         end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
         old = source.encode()[start:end].decode()
         if " ".join(old.split()) != replacement:
-            found.append(Mutant(path, scope, statement.lineno, node.lineno, start, end, old, replacement))
-    return sorted({(m.start, m.end, m.new): m for m in found}.values(), key=lambda m: (m.start, m.end, m.new))
+            found.append(
+                Mutant(path, scope, statement.lineno, node.lineno, start, end, old, replacement)
+            )
+    return sorted(
+        {(m.start, m.end, m.new): m for m in found}.values(), key=lambda m: (m.start, m.end, m.new)
+    )
 
 
 def digest(text: str) -> str:
@@ -95,24 +99,30 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _walk(node: ast.AST, scope: str, statement: ast.stmt | None) -> Iterator[tuple[str, ast.stmt, ast.AST, str]]:
+def _walk(
+    node: ast.AST, scope: str, statement: ast.stmt | None
+) -> Iterator[tuple[str, ast.stmt, ast.AST, str]]:
     """(scope, statement, node, replacement) for each fault below a node."""
-    if isinstance(node, ast.Import | ast.ImportFrom | ast.JoinedStr | ast.Raise | ast.Assert) or _is_message(node):
+    if isinstance(
+        node, ast.Import | ast.ImportFrom | ast.JoinedStr | ast.Raise | ast.Assert
+    ) or _is_message(node):
         return
     if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
         return
     if isinstance(node, ast.keyword) and node.arg in CHECKS:
         return
-    if isinstance(node, ast.Assign | ast.AnnAssign) and ast.unparse(node).partition("=")[0].partition(":")[
+    if isinstance(node, ast.Assign | ast.AnnAssign) and ast.unparse(node).partition("=")[
         0
-    ].strip().endswith("_S"):
+    ].partition(":")[0].strip().endswith("_S"):
         return  # likewise of seconds
     if isinstance(node, ast.stmt):
         statement = node
     if statement is not None:
         for replacement in _replacements(node):
             yield scope, statement, node, replacement
-        if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(node.test, ast.Constant):
+        if isinstance(node, ast.If | ast.While | ast.IfExp) and not isinstance(
+            node.test, ast.Constant
+        ):
             for replacement in ("False",) if isinstance(node, ast.While) else ("True", "False"):
                 yield scope, statement, node.test, replacement
     inner = (
@@ -133,7 +143,11 @@ def _walk(node: ast.AST, scope: str, statement: ast.stmt | None) -> Iterator[tup
 def _is_message(node: ast.AST) -> bool:
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return True
-    name = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+    name = (
+        getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if isinstance(node, ast.Call)
+        else ""
+    )
     return name in MESSAGES
 
 
@@ -141,7 +155,9 @@ def _replacements(node: ast.AST) -> Iterator[str]:
     match node:
         case ast.Compare(ops=[op]):
             yield _with(node, ops=[SWAPPED[type(op)]()])
-        case ast.BinOp(op=op, left=left, right=right) if type(op) in SWAPPED and not any(map(_is_text, (left, right))):
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in SWAPPED and not any(
+            map(_is_text, (left, right))
+        ):
             yield _with(node, op=SWAPPED[type(op)]())
         case ast.BoolOp(op=op, values=values):
             yield _with(node, op=SWAPPED[type(op)]())
@@ -157,7 +173,9 @@ def _replacements(node: ast.AST) -> Iterator[str]:
         case ast.Constant(value=float() as value):
             yield repr(value * 2 if value else 1.0)
         case ast.Call(func=ast.Name(id=name)) if name in NAMES:
-            yield _with(node, func=ast.Name(NAMES[name]), keywords=[] if name == "sorted" else node.keywords)
+            yield _with(
+                node, func=ast.Name(NAMES[name]), keywords=[] if name == "sorted" else node.keywords
+            )
         case ast.Call(func=ast.Attribute(attr=name)) if name in NAMES:
             yield _with(node, func=_changed(node.func, attr=NAMES[name]))
         case ast.Subscript(slice=ast.Constant(value=0)):
@@ -166,8 +184,12 @@ def _replacements(node: ast.AST) -> Iterator[str]:
             yield _with(node, slice=ast.Constant(0))
         case ast.Subscript(slice=ast.Slice(lower=lower, upper=upper)) if lower or upper:
             for bound in ("lower", "upper"):
-                if isinstance(number := getattr(node.slice, bound), ast.Constant) and isinstance(number.value, int):
-                    yield _with(node, slice=_changed(node.slice, **{bound: ast.Constant(number.value + 1)}))
+                if isinstance(number := getattr(node.slice, bound), ast.Constant) and isinstance(
+                    number.value, int
+                ):
+                    yield _with(
+                        node, slice=_changed(node.slice, **{bound: ast.Constant(number.value + 1)})
+                    )
         case ast.GeneratorExp() | ast.ListComp() | ast.SetComp() | ast.DictComp():
             for i, generator in enumerate(node.generators):
                 if generator.ifs:
@@ -186,12 +208,17 @@ def _replacements(node: ast.AST) -> Iterator[str]:
 
 def _is_number(node: object) -> bool:
     """An index or a bound that `_replacements` of its subscript replaces."""
-    return isinstance(node, ast.Constant) or (isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant))
+    return isinstance(node, ast.Constant) or (
+        isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)
+    )
 
 
 def _is_text(node: ast.AST) -> bool:
     """Text, a list or, by its usual names, a path: the fault would be a TypeError on every call."""
-    if any(word in ast.unparse(node).lower() for word in ("path", "director", "folder", "root", "place", ".parent")):
+    if any(
+        word in ast.unparse(node).lower()
+        for word in ("path", "director", "folder", "root", "place", ".parent")
+    ):
         return True
     return isinstance(node, ast.JoinedStr | ast.List | ast.Tuple) or (
         isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -34,10 +34,15 @@ class Tree:
 
     def __init__(self, number: int) -> None:
         self.directory = HOME / f"tree-{number}"
-        self.temporary = Path(os.environ.get("TMPDIR", "/tmp")) / f"xp-mutants-{os.getpid()}-{number}"
+        self.temporary = (
+            Path(os.environ.get("TMPDIR", "/tmp")) / f"xp-mutants-{os.getpid()}-{number}"
+        )
         self._writes = 0
         listed = subprocess.run(
-            ["git", "ls-files", "-zco", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True
+            ["git", "ls-files", "-zco", "--exclude-standard"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
         )
         shutil.rmtree(self.directory, ignore_errors=True)
         for name in filter(None, listed.stdout.decode().split("\0")):
@@ -56,7 +61,12 @@ class Tree:
         os.utime(self.directory / path, (self._writes, self._writes))
 
     def test(
-        self, arguments: Sequence[str], seconds: float, *, python: str = "", reached: Path | None = None
+        self,
+        arguments: Sequence[str],
+        seconds: float,
+        *,
+        python: str = "",
+        reached: Path | None = None,
     ) -> tuple[str, str]:
         """Runs tests until one fails: ("passed" | "failed" | "timeout", the failed test).
 
@@ -86,7 +96,9 @@ class Tree:
             if python:
                 os.execvp(python, [python, "-m", "pytest", *options, *arguments])
             sys.path[:] = [str(self.directory), *(p for p in sys.path if p not in {"", str(ROOT)})]
-            for name in [name for name in sys.modules if name.split(".")[0] in {"tools", "xp", "tests"}]:
+            for name in [
+                name for name in sys.modules if name.split(".")[0] in {"tools", "xp", "tests"}
+            ]:
                 del sys.modules[name]
             plugin = Reached(self.directory, reached) if reached else None
             code = pytest.main([*options, *arguments], plugins=[plugin] if plugin else [])
@@ -113,7 +125,9 @@ class Tree:
             return self.test(files, seconds, python=python)
         if code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return "passed", ""
-        test = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", printed.read_text(errors="replace"), re.MULTILINE)
+        test = re.search(
+            r"^(?:FAILED|ERROR) (.+?)(?: - |$)", printed.read_text(errors="replace"), re.MULTILINE
+        )
         return "failed", test.group(1) if test else "no test ran"
 
 
@@ -148,7 +162,9 @@ class Reached:
         try:
             return (yield)
         finally:
-            self.tests.setdefault(item.nodeid, {"passed": True})["seconds"] = round(time.monotonic() - started, 2)
+            self.tests.setdefault(item.nodeid, {"passed": True})["seconds"] = round(
+                time.monotonic() - started, 2
+            )
             self._context("import")
 
     @pytest.hookimpl(wrapper=True)
@@ -179,7 +195,10 @@ class Reached:
                         relative = os.path.relpath(path, self.tree)
                         lines.setdefault(context, {}).setdefault(relative, set()).add(line)
             file.unlink()
-        reached = {test: {path: sorted(found) for path, found in files.items()} for test, files in lines.items()}
+        reached = {
+            test: {path: sorted(found) for path, found in files.items()}
+            for test, files in lines.items()
+        }
         self.path.write_text(json.dumps({"tests": self.tests, "lines": reached}))
 
 

@@ -40,8 +40,12 @@ class AdamW:
         found.losses.append(loss.item())
         found.sizes.append(terms.abs().sum().item())
         found.rates.append(rate_of(self._rule, self._update, self._num_updates))
-        found.gradients.append(self._step(min(1.0, self._rule.max_grad_norm / norm), found.rates[-1]))
-        found.parameters.append({name: weight.detach().clone() for name, weight in self._weights.items()})
+        found.gradients.append(
+            self._step(min(1.0, self._rule.max_grad_norm / norm), found.rates[-1])
+        )
+        found.parameters.append(
+            {name: weight.detach().clone() for name, weight in self._weights.items()}
+        )
         self._update += 1
         return norm
 
@@ -52,7 +56,9 @@ class AdamW:
         named = {name: weight for name, weight in self._weights.items() if weight.grad is not None}
         gradients = {name: weight.grad * cut for name, weight in named.items()}
         for name, weight in named.items():
-            mean, square = self._moments.get(name, (torch.zeros_like(weight), torch.zeros_like(weight)))
+            mean, square = self._moments.get(
+                name, (torch.zeros_like(weight), torch.zeros_like(weight))
+            )
             mean = rule.adam_beta1 * mean + (1 - rule.adam_beta1) * gradients[name]
             square = rule.adam_beta2 * square + (1 - rule.adam_beta2) * gradients[name].square()
             self._moments[name] = mean, square
@@ -70,4 +76,6 @@ def norm_of(weights: Mapping[str, Any]) -> torch.Tensor:
 
 def rate_of(rule: UpdateRule, update: int, num_updates: int) -> float:
     """Learning rate of an update, from 0."""
-    return rule.learning_rate * learning_rate_factor(rule.lr_schedule, rule.warmup_updates, num_updates, update)
+    return rule.learning_rate * learning_rate_factor(
+        rule.lr_schedule, rule.warmup_updates, num_updates, update
+    )

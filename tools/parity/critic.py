@@ -32,11 +32,19 @@ class ExactCritic:
         weights = load_file(directory / "model.safetensors")
         prefix = "model."
         self._network.load_state_dict(
-            {name.removeprefix(prefix): one for name, one in weights.items() if name.startswith(prefix)}
+            {
+                name.removeprefix(prefix): one
+                for name, one in weights.items()
+                if name.startswith(prefix)
+            }
         )
         keep_precision(self._network)
-        self._trained: dict[str, Any] = {prefix + name: one for name, one in self._network.named_parameters()}
-        self._trained |= {name: start[name].clone().requires_grad_() for name in (HEAD, BIAS) if name in start}
+        self._trained: dict[str, Any] = {
+            prefix + name: one for name, one in self._network.named_parameters()
+        }
+        self._trained |= {
+            name: start[name].clone().requires_grad_() for name in (HEAD, BIAS) if name in start
+        }
 
     def trained(self) -> dict[str, Any]:
         """The parameters that are trained."""
@@ -55,7 +63,10 @@ class ExactCritic:
 
 
 def generalized(
-    rule: CriticRule, rewards: Sequence[float], values: Sequence[torch.Tensor], masks: Sequence[torch.Tensor]
+    rule: CriticRule,
+    rewards: Sequence[float],
+    values: Sequence[torch.Tensor],
+    masks: Sequence[torch.Tensor],
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Whitened advantages and the returns of each token, 0 where nothing is trained.
 
@@ -68,7 +79,10 @@ def generalized(
         advantages.append(torch.zeros_like(own).masked_scatter(mask > 0, found))
         returns.append(torch.zeros_like(own).masked_scatter(mask > 0, found + own[mask > 0]))
     chosen = torch.cat([one[mask > 0] for one, mask in zip(advantages, masks, strict=True)])
-    whitened = [(one - chosen.mean()) / chosen.std() * mask for one, mask in zip(advantages, masks, strict=True)]
+    whitened = [
+        (one - chosen.mean()) / chosen.std() * mask
+        for one, mask in zip(advantages, masks, strict=True)
+    ]
     return whitened, returns
 
 
@@ -81,7 +95,9 @@ def _of_episode(rule: CriticRule, reward: float, values: torch.Tensor) -> torch.
     return torch.stack([(errors[at:] * powers[: count - at]).sum() for at in range(count)])
 
 
-def value_errors(rule: CriticRule, now: torch.Tensor, old: torch.Tensor, returns: torch.Tensor) -> torch.Tensor:
+def value_errors(
+    rule: CriticRule, now: torch.Tensor, old: torch.Tensor, returns: torch.Tensor
+) -> torch.Tensor:
     """Scaled square error of each token: the larger of the plain and of the clipped one, as in PPO's own code."""
     clipped = old + (now - old).clamp(-rule.value_clip, rule.value_clip)
     return torch.maximum((now - returns).square(), (clipped - returns).square()) * rule.scale

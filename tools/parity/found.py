@@ -45,7 +45,9 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def watched(found: Found, parameters: Callable[[], dict[str, Any]], only: Any = None) -> Iterator[None]:
+def watched(
+    found: Found, parameters: Callable[[], dict[str, Any]], only: Any = None
+) -> Iterator[None]:
     """Collects gradients and parameters at each step of a torch optimizer.
 
     Args:
@@ -53,13 +55,18 @@ def watched(found: Found, parameters: Callable[[], dict[str, Any]], only: Any = 
         parameters: of the trained model, by the names that the model has in its own files.
         only: the optimizer that is watched; None: any.
     """
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
 
     def before(optimizer: Any, *_: Any) -> None:
         if only is not None and optimizer is not only:
             return
         found.rates.append(float(optimizer.param_groups[0]["lr"]))
-        found.gradients.append({name: whole(p.grad) for name, p in parameters().items() if p.grad is not None})
+        found.gradients.append(
+            {name: whole(p.grad) for name, p in parameters().items() if p.grad is not None}
+        )
 
     def after(optimizer: Any, *_: Any) -> None:
         if only is not None and optimizer is not only:

@@ -11,7 +11,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tools.parity.options import BASE, CRITIC_SCALE, NOT_MEASURED, OF_BACKEND, OPTIONS, REPORTED, Option
+from tools.parity.options import (
+    BASE,
+    CRITIC_SCALE,
+    NOT_MEASURED,
+    OF_BACKEND,
+    OPTIONS,
+    REPORTED,
+    Option,
+)
 from tools.parity.recorded import BAR, CriticRule, DistillRule, ParityCase, UpdateRule, Work
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
@@ -40,7 +48,12 @@ class ParityMeasure:
     """Option -> backend -> cell."""
 
     def to_json(self) -> str:
-        whole = {"bar": BAR, "overrides": self.overrides, "options": self.options, "not measured": NOT_MEASURED}
+        whole = {
+            "bar": BAR,
+            "overrides": self.overrides,
+            "options": self.options,
+            "not measured": NOT_MEASURED,
+        }
         return json.dumps(whole, indent=1) + "\n"
 
 
@@ -62,10 +75,15 @@ def measure(
         XpError: a backend cannot be measured, or a spec does not compose.
     """
     if unknown := sorted({*backends, *pythons} - set(PROGRAMS)):
-        raise XpError(f"parity measure: {', '.join(unknown)} cannot be measured; expected {', '.join(PROGRAMS)}")
-    by_backend = {name: _of_backend(name, overrides, pythons.get(name), options) for name in backends}
+        raise XpError(
+            f"parity measure: {', '.join(unknown)} cannot be measured; expected {', '.join(PROGRAMS)}"
+        )
+    by_backend = {
+        name: _of_backend(name, overrides, pythons.get(name), options) for name in backends
+    }
     return ParityMeasure(
-        tuple(overrides), {one.name: {n: by_backend[n][one.name] for n in backends} for one in options}
+        tuple(overrides),
+        {one.name: {n: by_backend[n][one.name] for n in backends} for one in options},
     )
 
 
@@ -73,12 +91,16 @@ def spec_of(option: Option, backend: str, overrides: Sequence[str]) -> RunSpec:
     """Spec of an option on a backend; raises XpError if it does not compose."""
     own = () if backend == "skyrl" else (f"training.adam_eps={option.adam_eps}",)
     last = (*option.overrides, *option.of_backend.get(backend, ()))
-    return compose([f"backend={backend}", *own, *BASE, *OF_BACKEND.get(backend, ()), *overrides, *last])
+    return compose(
+        [f"backend={backend}", *own, *BASE, *OF_BACKEND.get(backend, ()), *overrides, *last]
+    )
 
 
 def case_of(option: Option, spec: RunSpec) -> ParityCase:
     """Input of the backend's program for one option."""
-    job = next(stage.job for stage in backend_of(spec).render(spec, PLACES) if stage.name == "train")
+    job = next(
+        stage.job for stage in backend_of(spec).render(spec, PLACES) if stage.name == "train"
+    )
     config = next(text for path, text in job.files.items() if path.endswith("/train/config.json"))
     sections = {**spec.training.model_dump(mode="json"), **spec.algorithm.model_dump(mode="json")}
     sections["adam_eps"] = option.adam_eps
@@ -97,7 +119,9 @@ def case_of(option: Option, spec: RunSpec) -> ParityCase:
     return ParityCase(option.name, rule, num_updates, num_ranks, scale, option.precision, config)
 
 
-def _of_backend(name: str, overrides: Sequence[str], python: str | None, options: Sequence[Option]) -> dict[str, Cell]:
+def _of_backend(
+    name: str, overrides: Sequence[str], python: str | None, options: Sequence[Option]
+) -> dict[str, Cell]:
     """Option -> cell; a spec that the backend refuses is not a fault."""
     cells: dict[str, Cell] = {}
     cases = []
@@ -123,7 +147,11 @@ def _of_backend(name: str, overrides: Sequence[str], python: str | None, options
 
 def _run(backend: str, python: str, work: Work) -> dict[str, Cell]:
     """Runs the backend's program in its own Python."""
-    words = [python, "-c", f"import importlib.util as u; raise SystemExit(u.find_spec({TRAINERS[backend]!r}) is None)"]
+    words = [
+        python,
+        "-c",
+        f"import importlib.util as u; raise SystemExit(u.find_spec({TRAINERS[backend]!r}) is None)",
+    ]
     try:
         is_there = subprocess.run(words, check=False, capture_output=True).returncode == 0
     except OSError:
@@ -136,9 +164,14 @@ def _run(backend: str, python: str, work: Work) -> dict[str, Cell]:
         given.write_text(work.to_json(), encoding="utf-8")
         with log.open("w") as out:
             command = [python, "-W", "ignore", "-m", PROGRAMS[backend], str(given), str(result)]
-            done = subprocess.run(command, check=False, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+            done = subprocess.run(
+                command, check=False, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT
+            )
         if done.returncode == ExitCode.RUNTIME:
-            return {case.name: {"missing": log.read_text().strip().splitlines()[-1]} for case in work.cases}
+            return {
+                case.name: {"missing": log.read_text().strip().splitlines()[-1]}
+                for case in work.cases
+            }
         if done.returncode or not result.exists():
             raise XpError(
                 f"parity measure: {backend}'s program ended with {done.returncode}:\n{log.read_text()[-2000:]}",
@@ -169,10 +202,14 @@ def unexplained(measured: ParityMeasure) -> list[str]:
             value = largest(cell)
             if value is None:
                 found += [
-                    f"{backend}, {option}: {text}" for kind, text in cell.items() if kind not in ("refused", SKIPPED)
+                    f"{backend}, {option}: {text}"
+                    for kind, text in cell.items()
+                    if kind not in ("refused", SKIPPED)
                 ]
             elif value > BAR and backend not in why.get(option, {}):
-                found.append(f"{backend}, {option}: the update differs by {value:.1e}; expected at most {BAR:g}")
+                found.append(
+                    f"{backend}, {option}: the update differs by {value:.1e}; expected at most {BAR:g}"
+                )
     for (backend, metric), by_option in reported(measured).items():
         for option, value in by_option.items():
             if value > BAR and reason_of(backend, metric, option) is None:
@@ -206,7 +243,9 @@ def table(measured: ParityMeasure) -> list[str]:
     width = max(map(len, measured.options))
     lines = ["".join([" " * width, *(f"{name:>10}" for name in backends)])]
     for option, cells in measured.options.items():
-        lines.append("".join([f"{option:{width}}", *(f"{shown(cells[name]):>10}" for name in backends)]))
+        lines.append(
+            "".join([f"{option:{width}}", *(f"{shown(cells[name]):>10}" for name in backends)])
+        )
     return lines
 
 
@@ -232,7 +271,9 @@ def section(file: Path) -> list[str]:
         "|---|" + "---|" * len(backends),
     ]
     for option, cells in measured.options.items():
-        shown_cells = [_with_reason(cells[name], why.get(option, {}).get(name)) for name in backends]
+        shown_cells = [
+            _with_reason(cells[name], why.get(option, {}).get(name)) for name in backends
+        ]
         lines.append(f"| {option} | " + " | ".join(shown_cells) + " |")
     lines += _of_metrics(measured, backends)
     kept = [f"* {what}: {reason}." for what, reason in said["not measured"].items()]
@@ -266,4 +307,8 @@ def _of_metric(backend: str, metric: str, by_option: Mapping[str, float]) -> str
 
 def _with_reason(cell: Cell, reason: str | None) -> str:
     value = largest(cell)
-    return f"{shown(cell)}: {reason}" if reason is not None and value is not None and value > BAR else shown(cell)
+    return (
+        f"{shown(cell)}: {reason}"
+        if reason is not None and value is not None and value > BAR
+        else shown(cell)
+    )

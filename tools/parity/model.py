@@ -42,7 +42,9 @@ def make_model(directory: Path, tokenizer: Path, seed: int = 0) -> None:
     words.save_pretrained(directory)
 
 
-def says(model: Any, episode: RecordedEpisode, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+def says(
+    model: Any, episode: RecordedEpisode, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability of each token of the response, and the entropy at its place."""
     ids = torch.tensor([[*episode.prompt_ids, *episode.response_ids]])
     logits = model(input_ids=ids).logits[0, len(episode.prompt_ids) - 1 : -1] / temperature
@@ -58,7 +60,9 @@ def empty_network(directory: Path) -> Any:
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory), dtype=torch.float64)
+    return AutoModelForCausalLM.from_config(
+        AutoConfig.from_pretrained(directory), dtype=torch.float64
+    )
 
 
 class ExactPolicy:
@@ -72,7 +76,10 @@ class ExactPolicy:
     """
 
     def __init__(
-        self, directory: Path, adapters: dict[str, torch.Tensor] | None = None, scale: float | None = None
+        self,
+        directory: Path,
+        adapters: dict[str, torch.Tensor] | None = None,
+        scale: float | None = None,
     ) -> None:
         from safetensors.torch import load_file
 
@@ -95,7 +102,9 @@ class ExactPolicy:
         """The parameters that are trained."""
         return self._trained
 
-    def says(self, episode: RecordedEpisode, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def says(
+        self, episode: RecordedEpisode, temperature: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return says(self.model, episode, temperature)
 
     def weights(self) -> dict[str, torch.Tensor]:

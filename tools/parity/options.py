@@ -8,9 +8,18 @@ from dataclasses import dataclass, field
 from tools.parity.recorded import LOWER, UPPER
 
 BASE = (
-    *("training.prompts_per_step=4", "training.group_size=4", "training.num_steps=1", "training.passes_per_step=3"),
+    *(
+        "training.prompts_per_step=4",
+        "training.group_size=4",
+        "training.num_steps=1",
+        "training.passes_per_step=3",
+    ),
     *("training.micro_batch_size=4", "training.learning_rate=0.0005", "training.warmup_updates=0"),
-    *("training.max_grad_norm=1000", "training.max_tokens_per_turn=16", "training.max_response_tokens=64"),
+    *(
+        "training.max_grad_norm=1000",
+        "training.max_tokens_per_turn=16",
+        "training.max_response_tokens=64",
+    ),
     *("training.kl_coef=0.05", "training.entropy_coef=0", "training.lr_schedule=constant"),
     # The engine's log-probabilities are made up.
     *("training.max_logprob_gap=null", "algorithm.dynamic_sampling=false"),
@@ -21,10 +30,22 @@ OF_BACKEND = {
     "slime": (
         *("hardware=a100x1", "model=qwen3-4b", "backend.parallel.tensor=1"),
         *("model.architecture.hidden_size=32", "model.architecture.intermediate_size=48"),
-        *("model.architecture.num_layers=2", "model.architecture.num_heads=4", "model.architecture.num_kv_heads=2"),
-        *("model.architecture.head_dim=8", "model.architecture.vocab_size=96", "model.architecture.rope_theta=10000.0"),
+        *(
+            "model.architecture.num_layers=2",
+            "model.architecture.num_heads=4",
+            "model.architecture.num_kv_heads=2",
+        ),
+        *(
+            "model.architecture.head_dim=8",
+            "model.architecture.vocab_size=96",
+            "model.architecture.rope_theta=10000.0",
+        ),
         # Slime has one pass over a step's episodes: four updates of a group each, instead of three of all groups.
-        *("training.passes_per_step=1", "training.updates_per_step=4", "training.micro_batch_size=2"),
+        *(
+            "training.passes_per_step=1",
+            "training.updates_per_step=4",
+            "training.micro_batch_size=2",
+        ),
     ),
 }
 """Overrides with which a backend is measured: on a machine without an accelerator, and the network of
@@ -81,13 +102,18 @@ def _corrected(name: str, lower: float = 0.0, *more: str) -> Option:
     """An option with the importance weight that the name begins with."""
     own = f"algorithm.importance_correction={name.partition(',')[0]}"
     bounds = (f"algorithm.importance_lower={lower}", f"algorithm.importance_upper={UPPER}")
-    return Option(f"importance_correction={name}", (own, *bounds, *more, CORRECTED), of_backend=SGLANG)
+    return Option(
+        f"importance_correction={name}", (own, *bounds, *more, CORRECTED), of_backend=SGLANG
+    )
 
 
 def _masked(name: str, lower: float = LOWER, upper: float = UPPER, *more: str) -> Option:
     """An option with the importance mask that the name begins with, and the weight after its +."""
     mask, _, weight = name.partition(",")[0].partition(" + ")
-    own = (f"algorithm.importance_mask={mask}", f"algorithm.importance_correction={weight or 'none'}")
+    own = (
+        f"algorithm.importance_mask={mask}",
+        f"algorithm.importance_correction={weight or 'none'}",
+    )
     bounds = (f"algorithm.mask_lower={lower}", f"algorithm.mask_upper={upper}")
     return Option(f"importance_mask={name}", (*own, *bounds, *more, CORRECTED), of_backend=SGLANG)
 
@@ -105,12 +131,18 @@ def _ppo(name: str, *overrides: str, why: dict[str, str] | None = None) -> Optio
 
 
 OPTIONS = (
-    *(Option(f"algorithm={name}", (f"algorithm={name}",)) for name in ("grpo", "dapo", "dr_grpo", "rloo")),
+    *(
+        Option(f"algorithm={name}", (f"algorithm={name}",))
+        for name in ("grpo", "dapo", "dr_grpo", "rloo")
+    ),
     *(
         Option(f"algorithm={name}", (f"algorithm={name}",))
         for name in ("gspo", "cispo", "reinforce_pp", "reinforce_pp_baseline")
     ),
-    Option("algorithm=custom", ("algorithm=custom", "algorithm.advantage_fn=xp.episode.advantages:reinforce_pp")),
+    Option(
+        "algorithm=custom",
+        ("algorithm=custom", "algorithm.advantage_fn=xp.episode.advantages:reinforce_pp"),
+    ),
     Option("advantage_scale=batch_std", ("algorithm.advantage_scale=batch_std",)),
     Option("advantage_scale=none", ("algorithm.advantage_scale=none",)),
     Option("loss_aggregation=sequence_mean", ("algorithm.loss_aggregation=sequence_mean",)),
@@ -118,9 +150,13 @@ OPTIONS = (
     Option("loss_length=24", ("algorithm.loss_aggregation=constant", "algorithm.loss_length=24")),
     Option("a narrow clip", ("algorithm.clip_low=0.02", "algorithm.clip_high=0.04")),
     Option(
-        "a narrow dual clip", ("algorithm.clip_low=0.001", "algorithm.clip_high=0.001", "algorithm.dual_clip=1.002")
+        "a narrow dual clip",
+        ("algorithm.clip_low=0.001", "algorithm.clip_high=0.001", "algorithm.dual_clip=1.002"),
     ),
-    Option("gspo, a wide clip", ("algorithm=gspo", "algorithm.clip_low=0.02", "algorithm.clip_high=0.04")),
+    Option(
+        "gspo, a wide clip",
+        ("algorithm=gspo", "algorithm.clip_low=0.02", "algorithm.clip_high=0.04"),
+    ),
     Option("kl_coef=0", ("training.kl_coef=0",)),
     *(Option(f"kl_estimator={name}", (f"algorithm.kl_estimator={name}",)) for name in ("k1", "k2")),
     Option(
@@ -144,10 +180,15 @@ OPTIONS = (
         ),
         of_backend=SGLANG,
     ),
-    Option("ratio_from=engine, gspo", ("algorithm=gspo", "algorithm.ratio_from=engine", CORRECTED), of_backend=SGLANG),
+    Option(
+        "ratio_from=engine, gspo",
+        ("algorithm=gspo", "algorithm.ratio_from=engine", CORRECTED),
+        of_backend=SGLANG,
+    ),
     Option("mask_truncated", ("algorithm.mask_truncated=true",)),
     Option(
-        "mask_truncated, sequence_mean", ("algorithm.mask_truncated=true", "algorithm.loss_aggregation=sequence_mean")
+        "mask_truncated, sequence_mean",
+        ("algorithm.mask_truncated=true", "algorithm.loss_aggregation=sequence_mean"),
     ),
     Option("algorithm=maxrl", ("algorithm=maxrl",)),
     Option("algorithm=sapo", ("algorithm=sapo",)),
@@ -161,11 +202,18 @@ OPTIONS = (
         ),
     ),
     Option("zero_variance_filter", ("algorithm.zero_variance_filter=true",)),
-    Option("zero_variance_filter, sequence_mean", ("algorithm.zero_variance_filter=true", SEQUENCE_MEAN)),
+    Option(
+        "zero_variance_filter, sequence_mean",
+        ("algorithm.zero_variance_filter=true", SEQUENCE_MEAN),
+    ),
     Option("overlong", ("algorithm.overlong={buffer_tokens: 60, factor: 0.7}",)),
     Option("temperature=0.7", ("training.temperature=0.7",)),
     Option("entropy_coef=0.01", ("training.entropy_coef=0.01",)),
-    Option("entropy_coef=0.01, sequence_mean", ("training.entropy_coef=0.01", SEQUENCE_MEAN), why={"slime": BONUS}),
+    Option(
+        "entropy_coef=0.01, sequence_mean",
+        ("training.entropy_coef=0.01", SEQUENCE_MEAN),
+        why={"slime": BONUS},
+    ),
     Option("micro_batch_size=1", ("training.micro_batch_size=1",)),
     Option(
         "micro_batch_size=16",
@@ -189,15 +237,25 @@ OPTIONS = (
         of_backend={"slime": ("training.passes_per_step=1",)},
     ),
     Option("warmup_updates=3", ("training.warmup_updates=3",)),
-    *(Option(f"lr_schedule={name}", (f"training.lr_schedule={name}",)) for name in ("linear", "cosine")),
     *(
-        Option(f"warmup_updates=2, {name}", ("training.warmup_updates=2", f"training.lr_schedule={name}"))
+        Option(f"lr_schedule={name}", (f"training.lr_schedule={name}",))
+        for name in ("linear", "cosine")
+    ),
+    *(
+        Option(
+            f"warmup_updates=2, {name}",
+            ("training.warmup_updates=2", f"training.lr_schedule={name}"),
+        )
         for name in ("linear", "cosine")
     ),
     Option("max_grad_norm=0.1", ("training.max_grad_norm=0.1",)),
     Option("weight_decay=0.1", ("training.weight_decay=0.1",), why={"trl": NORMS, "slime": NORMS}),
     _opd("algorithm=opd"),
-    _opd("opd beside the reward", "algorithm.distill.beside_reward=true", "algorithm.distill.coef=0.3"),
+    _opd(
+        "opd beside the reward",
+        "algorithm.distill.beside_reward=true",
+        "algorithm.distill.coef=0.3",
+    ),
     _opd("opd, sequence_mean, temperature=0.7", SEQUENCE_MEAN, "training.temperature=0.7"),
     _ppo("algorithm=ppo"),
     _ppo("ppo, sequence_mean", SEQUENCE_MEAN),
@@ -206,7 +264,12 @@ OPTIONS = (
     _ranks("two ranks, sequence_mean", SEQUENCE_MEAN),
     _ranks("two ranks, max_grad_norm=0.1", "training.max_grad_norm=0.1"),
     _ranks("two ranks, max_tokens_per_micro_batch=128", "training.max_tokens_per_micro_batch=128"),
-    _ranks("two ranks, ppo, sequence_mean", "algorithm=ppo", SEQUENCE_MEAN, of_backend=CONVERTED | RANKS),
+    _ranks(
+        "two ranks, ppo, sequence_mean",
+        "algorithm=ppo",
+        SEQUENCE_MEAN,
+        of_backend=CONVERTED | RANKS,
+    ),
     *(
         Option(
             f"model.lora, rank {rank}",
@@ -217,7 +280,11 @@ OPTIONS = (
         for rank in (8, 16)
     ),
     Option(
-        "grpo in float32, as it is trained", (), "float32", 1e-8, dict.fromkeys(("trl", "skyrl", "slime"), ROUNDING)
+        "grpo in float32, as it is trained",
+        (),
+        "float32",
+        1e-8,
+        dict.fromkeys(("trl", "skyrl", "slime"), ROUNDING),
     ),
 )
 OF_EPISODES = "with `sequence_mean`, as in `gspo`, a mean over episodes of their token means"

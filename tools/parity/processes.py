@@ -34,7 +34,9 @@ def in_processes(run: Callable[[int], Found], num_ranks: int, scratch: Path) -> 
             _fault_of(scratch, rank).write_text(f"{type(error).__name__}: {error}")
             raise
 
-    children = [get_context("fork").Process(target=process, args=(rank,)) for rank in range(num_ranks)]
+    children = [
+        get_context("fork").Process(target=process, args=(rank,)) for rank in range(num_ranks)
+    ]
     for child in children:
         child.start()
     for child in children:

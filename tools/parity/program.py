@@ -50,7 +50,11 @@ def measure(argv: Sequence[str], trainer: Trainer) -> None:
 
 
 def measured(
-    case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path, trainer: Trainer
+    case: ParityCase,
+    episodes: Sequence[RecordedEpisode],
+    model: Path,
+    scratch: Path,
+    trainer: Trainer,
 ) -> Cell:
     """One case: the trainer first, since it says which episodes are in which update."""
     found = trainer(case, episodes, model, scratch)
@@ -58,7 +62,11 @@ def measured(
     critic = None if found.critic is None else ExactCritic(model, found.critic.start)
     teacher = None if case.rule.distill is None else ExactPolicy(model.with_name(TEACHER))
     wanted = reference(case.rule, episodes, policy, found.members, critic, teacher)
-    of_critic = {} if found.critic is None or wanted.critic is None else _of_critic(found.critic, wanted.critic)
+    of_critic = (
+        {}
+        if found.critic is None or wanted.critic is None
+        else _of_critic(found.critic, wanted.critic)
+    )
     size, named = fmean(wanted.sizes), wanted.reported
     both = {
         name: [value, named[name], size if name in OF_PARTS else max(abs(named[name]), LEAST)]

@@ -29,7 +29,12 @@ SPREAD = 0.2
 LOWER, UPPER = 0.5, 2.0
 """Bounds of the importance correction that the planted ratios are about."""
 PLANTED: Mapping[tuple[int, int], tuple[float, ...]] = {
-    (0, 3): (math.log(UPPER) - 1e-4, math.log(UPPER) + 1e-4, math.log(LOWER) + 1e-4, math.log(LOWER) - 1e-4),
+    (0, 3): (
+        math.log(UPPER) - 1e-4,
+        math.log(UPPER) + 1e-4,
+        math.log(LOWER) + 1e-4,
+        math.log(LOWER) - 1e-4,
+    ),
     (2, 0): (math.log(UPPER) - 1e-4,),
     (3, 0): (math.log(LOWER) - 1e-4,),
     (3, 2): (8.0,),
@@ -173,7 +178,10 @@ def batch() -> tuple[RecordedEpisode, ...]:
 
 def batch_of(rule: UpdateRule) -> tuple[RecordedEpisode, ...]:
     """The batch; for a filter of groups without variance, the third group has none."""
-    return tuple(replace(one, reward=0.4) if rule.zero_variance_filter and one.group == 2 else one for one in batch())
+    return tuple(
+        replace(one, reward=0.4) if rule.zero_variance_filter and one.group == 2 else one
+        for one in batch()
+    )
 
 
 def _episode(
@@ -190,7 +198,13 @@ def _episode(
         noise = [0.0] * len(mask)
     noise[: len(planted)] = (-one for one in planted)
     return RecordedEpisode(
-        group, prompt, _ids(draw, len(mask)), tuple(mask), reward, (group, number) in TRUNCATED, tuple(noise)
+        group,
+        prompt,
+        _ids(draw, len(mask)),
+        tuple(mask),
+        reward,
+        (group, number) in TRUNCATED,
+        tuple(noise),
     )
 
 

@@ -40,7 +40,9 @@ def advantages(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> list[fl
             centred = centred * len(own) / (len(own) - 1)
         if rule.estimator == "maxrl":
             centred = centred / (own.mean() + EPSILON)
-        found[members] = centred / (own.std() + EPSILON) if rule.advantage_scale == "group_std" else centred
+        found[members] = (
+            centred / (own.std() + EPSILON) if rule.advantage_scale == "group_std" else centred
+        )
     scaled = found / (rewards.std() + EPSILON) if rule.advantage_scale == "batch_std" else found
     return [float(one) for one in scaled]
 
@@ -54,7 +56,9 @@ def reward_of(rule: UpdateRule, episode: RecordedEpisode) -> float:
     expected = rule.max_response_tokens - cache
     if length <= expected:
         return reward
-    return reward + largest * ((expected - length) / cache if length <= rule.max_response_tokens else -1)
+    return reward + largest * (
+        (expected - length) / cache if length <= rule.max_response_tokens else -1
+    )
 
 
 def flat_groups(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> set[int]:
@@ -67,7 +71,11 @@ def flat_groups(rule: UpdateRule, episodes: Sequence[RecordedEpisode]) -> set[in
 
 
 def objective(
-    rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, mask: torch.Tensor
+    rule: UpdateRule,
+    now: torch.Tensor,
+    old: torch.Tensor,
+    advantage: torch.Tensor,
+    mask: torch.Tensor,
 ) -> torch.Tensor:
     """A token's gain. PPO's clip (1707.06347), its dual clip (1912.09729, eq. 5), GSPO's ratio (2507.18071, eq. 7),
     CISPO's weight (2506.13585, eq. 4), SAPO's gates (2511.20347, eq. 6); MaxRL's advantage is of 2602.02710."""
@@ -84,7 +92,9 @@ def objective(
     return torch.where(advantage < 0, torch.maximum(gain, rule.dual_clip * advantage), gain)
 
 
-def ratio_of(rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def ratio_of(
+    rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
     """New to old probability of each token, or of its episode."""
     gap = now - old
     if rule.ratio_level == "sequence":
@@ -93,7 +103,11 @@ def ratio_of(rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, mask: torch
 
 
 def clipped(
-    rule: UpdateRule, now: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor, mask: torch.Tensor
+    rule: UpdateRule,
+    now: torch.Tensor,
+    old: torch.Tensor,
+    advantage: torch.Tensor,
+    mask: torch.Tensor,
 ) -> torch.Tensor:
     """Whether a limit of the ratio changes a token's gain: CISPO's weight always, PPO's where it makes it less."""
     ratio = ratio_of(rule, now, old, mask)
@@ -103,7 +117,9 @@ def clipped(
     return bounded * advantage < ratio * advantage
 
 
-def correction(rule: UpdateRule, old: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def correction(
+    rule: UpdateRule, old: torch.Tensor, engine: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
     """Weight of the gap between trainer and engine (https://fengyao.notion.site/off-policy-rl), 0 for what the mask
     leaves out; both bounds belong to what is kept."""
     is_kept, of_level = kept_and_ratio(rule, old, engine, mask)
@@ -115,12 +131,19 @@ def kept_and_ratio(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Whether the mask keeps each token, and the ratio of the weight's level over what a token mask keeps."""
     ratio, num_tokens = ((old - engine) * mask).exp(), mask.sum().clamp(min=1)
-    levels = {"none": ratio**0, "token": ratio, "sequence": ratio.prod(), "geometric": ratio.prod() ** (1 / num_tokens)}
+    levels = {
+        "none": ratio**0,
+        "token": ratio,
+        "sequence": ratio.prod(),
+        "geometric": ratio.prod() ** (1 / num_tokens),
+    }
     of_mask = levels[rule.importance_mask].expand_as(ratio)
     is_kept = (rule.mask_lower <= of_mask) & (of_mask <= rule.mask_upper)
     left = torch.where(is_kept, ratio, 1.0) if rule.importance_mask == "token" else ratio
     level = rule.importance_correction.partition("_")[0]
-    return is_kept, {"none": ratio**0, "token": left, "sequence": left.prod()}[level].expand_as(ratio)
+    return is_kept, {"none": ratio**0, "token": left, "sequence": left.prod()}[level].expand_as(
+        ratio
+    )
 
 
 def weight_metrics(
@@ -135,7 +158,8 @@ def weight_metrics(
         is_kept, ratio = kept_and_ratio(rule, -noise, 0 * noise, mask)
         outside.append(~is_kept | (ratio < rule.importance_lower) | (ratio > rule.importance_upper))
     is_outside, used = (
-        torch.cat([one[mask > 0] for one, mask in zip(all_, masks, strict=True)]) for all_ in (outside, weights)
+        torch.cat([one[mask > 0] for one, mask in zip(all_, masks, strict=True)])
+        for all_ in (outside, weights)
     )
     return {
         "training/importance_outside": float(is_outside.double().mean()),
@@ -151,7 +175,10 @@ def penalty(rule: UpdateRule, now: torch.Tensor, reference: torch.Tensor) -> tor
 
 def shares(rule: UpdateRule, masks: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Weight of each token in the mean over an update; an episode without a trained token counts nowhere."""
-    num_tokens, num_episodes = sum(mask.sum() for mask in masks), sum(bool(mask.any()) for mask in masks)
+    num_tokens, num_episodes = (
+        sum(mask.sum() for mask in masks),
+        sum(bool(mask.any()) for mask in masks),
+    )
     divisors: dict[str, Callable[[torch.Tensor], Any]] = {
         "token_mean": lambda _: num_tokens,
         "sequence_mean": lambda mask: mask.sum().clamp(min=1) * num_episodes,
@@ -180,7 +207,8 @@ def reference(
     """
     flat = flat_groups(rule, episodes)
     masks = [
-        torch.tensor(one.trained(rule.mask_truncated), dtype=torch.float64) * (one.group not in flat)
+        torch.tensor(one.trained(rule.mask_truncated), dtype=torch.float64)
+        * (one.group not in flat)
         for one in episodes
     ]
     with torch.no_grad():
@@ -188,13 +216,24 @@ def reference(
     taught = None
     if critic is None:
         gains = list(torch.tensor(advantages(rule, episodes), dtype=torch.float64))
-        found = Found([float(one) for one in gains], [], [], [], policy.weights(), [list(one) for one in members])
+        found = Found(
+            [float(one) for one in gains],
+            [],
+            [],
+            [],
+            policy.weights(),
+            [list(one) for one in members],
+        )
     else:
         gains, taught = _taught(rule, episodes, masks, critic, members)
-        found = Found(_trained(gains, masks), [], [], [], policy.weights(), [list(one) for one in members])
+        found = Found(
+            _trained(gains, masks), [], [], [], policy.weights(), [list(one) for one in members]
+        )
     if teacher is not None:
         gains, kl = distilled(rule, episodes, gains, before, masks, teacher)
-        found = replace(found, advantages=_trained(gains, masks), reported={"training/distill_kl": kl})
+        found = replace(
+            found, advantages=_trained(gains, masks), reported={"training/distill_kl": kl}
+        )
     noises = [torch.tensor(one.noise, dtype=torch.float64) for one in episodes]
     engines = [own + noise for own, noise in zip(before, noises, strict=True)]
     weights = [correction(rule, *parts) for parts in zip(before, engines, masks, strict=True)]
@@ -202,7 +241,8 @@ def reference(
         found.reported.update(weight_metrics(rule, noises, weights, masks))
     num_trained = sum(mask.sum() for mask in masks)
     found.reported["training/logprob_gap"] = float(
-        sum((noise.abs() * mask).sum() for noise, mask in zip(noises, masks, strict=True)) / num_trained
+        sum((noise.abs() * mask).sum() for noise, mask in zip(noises, masks, strict=True))
+        / num_trained
     )
     adam = AdamW(rule, policy.trained(), len(members))
     for chosen in members:
@@ -218,7 +258,9 @@ def reference(
             terms.append(((rule.kl_coef * kl - gain) * share).sum())
             terms.append(-rule.entropy_coef * (entropy * masks[at]).sum() / num_tokens)
             parts.add("policy_loss", (-gain * share).sum())
-            means = {"kl": kl, "entropy": entropy} | ({} if rule.sapo else {"clip_fraction": is_clipped})
+            means = {"kl": kl, "entropy": entropy} | (
+                {} if rule.sapo else {"clip_fraction": is_clipped}
+            )
             for name, values in means.items():
                 parts.add(name, (values * masks[at]).sum() / num_tokens)
         parts.add("grad_norm", adam.update(torch.stack(terms), found))
@@ -245,7 +287,8 @@ def distilled(
     gaps = [(own - there) * mask for own, there, mask in zip(before, scored, masks, strict=True)]
     share = 1.0 if rule.distill.beside_reward else 0.0
     gains = [
-        share * own * mask - rule.distill.coef * gap for own, gap, mask in zip(of_reward, gaps, masks, strict=True)
+        share * own * mask - rule.distill.coef * gap
+        for own, gap, mask in zip(of_reward, gaps, masks, strict=True)
     ]
     return gains, float(sum(gap.sum() for gap in gaps) / sum(mask.sum() for mask in masks))
 
@@ -261,20 +304,29 @@ def _taught(
     assert rule.critic is not None
     with torch.no_grad():
         values = [critic.values(episode) for episode in episodes]
-        gains, returns = generalized(rule.critic, [reward_of(rule, one) for one in episodes], values, masks)
-    found = Found(_trained(returns, masks), [], [], [], critic.weights(), [list(one) for one in members])
+        gains, returns = generalized(
+            rule.critic, [reward_of(rule, one) for one in episodes], values, masks
+        )
+    found = Found(
+        _trained(returns, masks), [], [], [], critic.weights(), [list(one) for one in members]
+    )
     own = replace(rule, learning_rate=rule.critic_learning_rate or rule.learning_rate)
     adam = AdamW(own, critic.trained(), len(members))
     for chosen in members:
         now = [critic.values(episodes[at]) for at in chosen]
-        errors = [value_errors(rule.critic, own, values[at], returns[at]) for own, at in zip(now, chosen, strict=True)]
+        errors = [
+            value_errors(rule.critic, own, values[at], returns[at])
+            for own, at in zip(now, chosen, strict=True)
+        ]
         weights, parts = shares(rule, [masks[at] for at in chosen]), Parts()
         num_tokens = sum(masks[at].sum() for at in chosen)
         for own, at in zip(now, chosen, strict=True):
             parts.add("value", (own * masks[at]).sum() / num_tokens)
             is_moved = (own - values[at]).abs() > rule.critic.value_clip
             parts.add("value_clip_fraction", (is_moved * masks[at]).sum() / num_tokens)
-        norm = adam.update(torch.cat([one * share for one, share in zip(errors, weights, strict=True)]), found)
+        norm = adam.update(
+            torch.cat([one * share for one, share in zip(errors, weights, strict=True)]), found
+        )
         parts.add("critic_grad_norm", norm)
         parts.add("value_loss", found.losses[-1])
         parts.add("critic_learning_rate", found.rates[-1])

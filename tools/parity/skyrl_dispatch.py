@@ -20,7 +20,11 @@ from skyrl.backends.skyrl_train.workers import worker_dispatch
 from skyrl.backends.skyrl_train.workers.worker import PPORayActorGroup
 
 from tools.parity.model import keep_precision
-from xp.backends.skyrl.worker.workers import TemperedRefWorkerBase, TiedPolicyWorkerBase, WeighingCriticWorkerBase
+from xp.backends.skyrl.worker.workers import (
+    TemperedRefWorkerBase,
+    TiedPolicyWorkerBase,
+    WeighingCriticWorkerBase,
+)
 from xp.lib.loopback import HOST
 
 LOSSES = {"policy": "final_loss", "critic": "critic_loss"}
@@ -41,7 +45,14 @@ class InProcess(worker_dispatch.WorkerDispatch):  # type: ignore[misc]
     """
 
     def __init__(
-        self, cfg: Any, model: Path, num_updates: int, port: int, *, rank: int = 0, num_ranks: int = 1
+        self,
+        cfg: Any,
+        model: Path,
+        num_updates: int,
+        port: int,
+        *,
+        rank: int = 0,
+        num_ranks: int = 1,
     ) -> None:
         ray = Gathered(rank, num_ranks)
         dispatch.ray = worker_dispatch.ray = SimpleNamespace(put=ray.put, get=ray.get)
@@ -60,7 +71,9 @@ class InProcess(worker_dispatch.WorkerDispatch):  # type: ignore[misc]
             )
             worker.init_worker_process_group()
             place = cfg.trainer.ref.model.path if name == "ref" else str(model)
-            worker.init_model(place, **({} if name == "ref" else {"num_training_steps": num_updates}))
+            worker.init_model(
+                place, **({} if name == "ref" else {"num_training_steps": num_updates})
+            )
             self.workers[name] = worker
             groups[name] = object.__new__(PPORayActorGroup)
             groups[name].actor_infos = [
@@ -71,7 +84,9 @@ class InProcess(worker_dispatch.WorkerDispatch):  # type: ignore[misc]
         # Nothing makes room for anything: the workers are on the CPU.
         self.colocate_all = self.colocate_policy_ref = False
 
-    def forward_backward_from_staged(self, model: str, chunk_refs: Sequence[Any], **more: Any) -> Any:
+    def forward_backward_from_staged(
+        self, model: str, chunk_refs: Sequence[Any], **more: Any
+    ) -> Any:
         found = super().forward_backward_from_staged(model, chunk_refs, **more)
         self.losses[model].append(float(found.metrics[LOSSES[model]]))
         return found
@@ -99,7 +114,9 @@ class Handle:
     def __getattr__(self, method: str) -> SimpleNamespace:
         worker = self._worker
         return SimpleNamespace(
-            remote=lambda *args, **named: None if worker is None else getattr(worker, method)(*args, **named)
+            remote=lambda *args, **named: (
+                None if worker is None else getattr(worker, method)(*args, **named)
+            )
         )
 
 
@@ -140,7 +157,10 @@ def in_precision(precision: str) -> Iterator[None]:
         return load(model, {name: weight.double() for name, weight in weights.items()}, *args)
 
     if precision == "float64":
-        fsdp_strategy.apply_fsdp2, fsdp_strategy.fsdp2_load_full_state_dict = double_and_shard, load_double
+        fsdp_strategy.apply_fsdp2, fsdp_strategy.fsdp2_load_full_state_dict = (
+            double_and_shard,
+            load_double,
+        )
     try:
         yield
     finally:

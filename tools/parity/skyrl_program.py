@@ -37,16 +37,25 @@ def main(argv: Sequence[str]) -> None:
     measure(argv, updates)
 
 
-def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
+def updates(
+    case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path
+) -> Found:
     """Run one rollout step of the case through the trainer; raises XpError if a rank fails."""
     from xp.lib.loopback import free_port
 
     port = free_port()
-    return in_processes(lambda rank: _updates(case, episodes, model, scratch, rank, port), case.num_ranks, scratch)
+    return in_processes(
+        lambda rank: _updates(case, episodes, model, scratch, rank, port), case.num_ranks, scratch
+    )
 
 
 def _updates(
-    case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path, rank: int, port: int
+    case: ParityCase,
+    episodes: Sequence[RecordedEpisode],
+    model: Path,
+    scratch: Path,
+    rank: int,
+    port: int,
 ) -> Found:
     """The updates in one rank; SkyRL gives all ranks the same values."""
     import torch
@@ -59,7 +68,9 @@ def _updates(
     if case.lora_scale is not None:
         cfg.trainer.bf16 = False  # the measured spec is one of accelerators
     with in_precision(case.precision):
-        trainer.dispatch = InProcess(cfg, model, case.num_updates, port, rank=rank, num_ranks=case.num_ranks)
+        trainer.dispatch = InProcess(
+            cfg, model, case.num_updates, port, rank=rank, num_ranks=case.num_ranks
+        )
     trainer.ref_model = trainer.dispatch.workers.get("ref")
     with ExitStack() as watches:
         networks = {
@@ -72,11 +83,17 @@ def _updates(
     _keep_advantages(found, data, has_own=case.rule.distill is not None)
     for name, own in networks.items():
         bounds = data.metadata[f"{name}_mini_batch_boundaries"]
-        own.members.extend([list(range(*bounds[at % len(bounds)])) for at in range(case.num_updates)])
+        own.members.extend(
+            [list(range(*bounds[at % len(bounds)])) for at in range(case.num_updates)]
+        )
         own.losses.extend(trainer.dispatch.losses[name])
     metrics = trainer.all_metrics
-    found.reported.update({ours: float(metrics[name]) for name, ours in NATIVE.items() if name in metrics})
-    found.reported.update({name: metrics[name] for name in (DISTILL_KL, *OF_WEIGHTS) if name in metrics})
+    found.reported.update(
+        {ours: float(metrics[name]) for name, ours in NATIVE.items() if name in metrics}
+    )
+    found.reported.update(
+        {name: metrics[name] for name in (DISTILL_KL, *OF_WEIGHTS) if name in metrics}
+    )
     torch.distributed.barrier()
     return found
 
@@ -143,7 +160,10 @@ def _trainer(config: SkyRLTrainStageConfig, model: Path, scratch: Path) -> tuple
     cfg = SkyRLTrainConfig.from_cli_overrides(config.native(str(model), scratch, str(reference)))
     validate_cfg(cfg)
     tokenizer = AutoTokenizer.from_pretrained(model)
-    write_view([task(group) for group in range(config.spec.training.prompts_per_step)], scratch / "train.parquet")
+    write_view(
+        [task(group) for group in range(config.spec.training.prompts_per_step)],
+        scratch / "train.parquet",
+    )
     silent = SimpleNamespace(updated=lambda *_: None, compared=lambda *_: None)
     made = XpTrainer(
         config,
@@ -179,7 +199,9 @@ def with_engine(data: Any, episodes: Sequence[RecordedEpisode]) -> Any:
     for row, episode in enumerate(episodes):
         mask = data["response_mask"][row] > 0
         said = data["action_log_probs"][row][mask]
-        data["rollout_logprobs"][row][mask] = (said + said.new_tensor(episode.noise)).to(data["rollout_logprobs"].dtype)
+        data["rollout_logprobs"][row][mask] = (said + said.new_tensor(episode.noise)).to(
+            data["rollout_logprobs"].dtype
+        )
     return data
 
 

@@ -58,7 +58,9 @@ def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
     scratch = place.scratch
     check_architecture(place.model, config.architecture)
     if config.critic_checkpoints is not None:
-        roles = critic_role(config.spec.training, scratch / config.critic_checkpoints, is_resumed=False)
+        roles = critic_role(
+            config.spec.training, scratch / config.critic_checkpoints, is_resumed=False
+        )
         write_atomically(scratch / config.stage_dir / ROLES, json.dumps(roles) + "\n")
     worker = WorkerConfig.of(config, scratch, config.num_steps)
     write_atomically(half_of(worker, 0), '{"began": 0.0, "metrics": {}}\n')
@@ -81,7 +83,10 @@ def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
     import torch
 
     own = {"rank": rank.number, "world_size": rank.of, "data_parallel_size": rank.of}
-    own |= {"params_dtype": torch.float32, "use_distributed_optimizer": args.use_distributed_optimizer}
+    own |= {
+        "params_dtype": torch.float32,
+        "use_distributed_optimizer": args.use_distributed_optimizer,
+    }
     for name, value in {**LOCAL, **own}.items():
         setattr(args, name, value)
     # Megatron's dummy tokens are part of its softmax.
@@ -90,7 +95,9 @@ def arguments(config: SlimeTrainConfig, place: Place, rank: Rank) -> Any:
     _workers[str(settings.with_name("worker.json"))] = Worker(worker, nothing, nothing)
     if config.critic_checkpoints is None:
         return args
-    return parse_megatron_role_args(args, args.megatron_config_path, "critic" if rank.role == CRITIC else "actor")
+    return parse_megatron_role_args(
+        args, args.megatron_config_path, "critic" if rank.role == CRITIC else "actor"
+    )
 
 
 def made_actor(args: Any, rank: Rank) -> Any:
@@ -129,7 +136,9 @@ def parameters(actor: Any) -> dict[str, Any]:
     if actor.args.use_distributed_optimizer:
         gather_gradients(actor)
     found: dict[str, Any] = {}
-    for name, weight in named_params_and_buffers(actor.args, actor.model, convert_to_global_name=True):
+    for name, weight in named_params_and_buffers(
+        actor.args, actor.model, convert_to_global_name=True
+    ):
         for own, part in named(name, weight.detach()):
             found[own] = part.clone().requires_grad_()
         gradient = weight.main_grad if actor.args.use_distributed_optimizer else weight.grad

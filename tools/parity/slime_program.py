@@ -74,7 +74,9 @@ def prepare() -> None:
     gc.freeze()
 
 
-def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
+def in_ranks(
+    case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path
+) -> Found:
     """Run `updates` in separate processes, because Megatron keeps its state in globals.
 
     Raises XpError where one fails.
@@ -88,7 +90,9 @@ def in_ranks(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
         port = free_port()
 
         def run(rank: int) -> Found:
-            return updates(case, config, episodes, places[rank], Rank(rank, case.num_ranks, port, role))
+            return updates(
+                case, config, episodes, places[rank], Rank(rank, case.num_ranks, port, role)
+            )
 
         return in_processes(run, case.num_ranks, scratch)
 
@@ -116,7 +120,11 @@ def _place(case: ParityCase, config: SlimeTrainConfig, model: Path, scratch: Pat
 
 
 def updates(
-    case: ParityCase, config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], place: Place, rank: Rank
+    case: ParityCase,
+    config: SlimeTrainConfig,
+    episodes: Sequence[RecordedEpisode],
+    place: Place,
+    rank: Rank,
 ) -> Found:
     """Run one rollout step of the case in one of Slime's roles; the process must have called `prepare`."""
     from tools.parity.slime_rehearsal.megatron import double_precision
@@ -127,7 +135,9 @@ def updates(
         return _updates(config, episodes, place, rank)
 
 
-def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], place: Place, rank: Rank) -> Found:
+def _updates(
+    config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], place: Place, rank: Rank
+) -> Found:
     import torch
 
     args = arguments(config, place, rank)
@@ -140,11 +150,19 @@ def _updates(config: SlimeTrainConfig, episodes: Sequence[RecordedEpisode], plac
     values = place.scratch / "values.json"
     with watched(found, lambda: parameters(actor)):
         if rank.role == CRITIC:
-            values.write_text(json.dumps([one.tolist() for one in actor.train_critic(0, data)["values"]]))
+            values.write_text(
+                json.dumps([one.tolist() for one in actor.train_critic(0, data)["values"]])
+            )
         else:
-            given = [torch.tensor(one) for one in json.loads(values.read_text())] if values.exists() else None
+            given = (
+                [torch.tensor(one) for one in json.loads(values.read_text())]
+                if values.exists()
+                else None
+            )
             actor.train_actor(0, data, external_data=None if given is None else {"values": given})
-    found.advantages.extend(_in_order(data, "returns" if rank.role == CRITIC else "advantages", config))
+    found.advantages.extend(
+        _in_order(data, "returns" if rank.role == CRITIC else "advantages", config)
+    )
     for begin in range(0, len(episodes), args.global_batch_size):
         found.members.append(list(range(begin, begin + args.global_batch_size)))
     return found
@@ -164,7 +182,11 @@ def _in_order(data: Mapping[str, Any], name: str, config: SlimeTrainConfig) -> l
 
 
 def _rollout_data(
-    config: SlimeTrainConfig, args: Any, actor: Any, episodes: Sequence[RecordedEpisode], model: Path
+    config: SlimeTrainConfig,
+    args: Any,
+    actor: Any,
+    episodes: Sequence[RecordedEpisode],
+    model: Path,
 ) -> Any:
     """The actor's share of the batch, through Slime's rollout manager; Ray's object store is left out."""
     from slime.ray import rollout
@@ -177,12 +199,17 @@ def _rollout_data(
     manager.custom_convert_samples_to_train_data_func = None
     policy = ExactPolicy(model)
     samples = [_sample(at, one, policy, args, config) for at, one in enumerate(episodes)]
-    rollout.ray, data.ray = SimpleNamespace(put=lambda one: one), SimpleNamespace(get=lambda one: one)
+    rollout.ray, data.ray = (
+        SimpleNamespace(put=lambda one: one),
+        SimpleNamespace(get=lambda one: one),
+    )
     references = manager._split_train_data_by_dp(manager._convert_samples_to_train_data(samples))
     return actor._get_rollout_data(references)
 
 
-def _sample(at: int, episode: RecordedEpisode, policy: ExactPolicy, args: Any, config: SlimeTrainConfig) -> Any:
+def _sample(
+    at: int, episode: RecordedEpisode, policy: ExactPolicy, args: Any, config: SlimeTrainConfig
+) -> Any:
     """A played episode in the form in which xp.backends.slime.worker.rollout returns it."""
     import torch
     from slime.utils.types import Sample
@@ -219,7 +246,9 @@ def _watch_metrics(found: Found, loss: str) -> None:
         return finite_means(updates)
 
     def line(self: Any, step: int, values: Mapping[str, float]) -> None:
-        found.reported.update({name: values[name] for name in (DISTILL_KL, *OF_WEIGHTS) if name in values})
+        found.reported.update(
+            {name: values[name] for name in (DISTILL_KL, *OF_WEIGHTS) if name in values}
+        )
         write(self, step, values)
 
     watched_log: Any = training.CapturedLog

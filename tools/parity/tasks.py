@@ -10,4 +10,6 @@ from xp.tasks.row import TaskRow
 def task(group: int) -> TaskRow:
     """The task whose id is the group's number."""
     words = (Message(role="user", content="x"),)
-    return TaskRow(str(group), "recorded", Purpose.TRAIN, "train", group, str(group), words, "[]", 1.0)
+    return TaskRow(
+        str(group), "recorded", Purpose.TRAIN, "train", group, str(group), words, "[]", 1.0
+    )

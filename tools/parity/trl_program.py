@@ -38,7 +38,9 @@ def main(argv: Sequence[str]) -> None:
     measure(argv, updates)
 
 
-def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
+def updates(
+    case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path
+) -> Found:
     """Run one rollout step of the case through the trainer; raises XpError if one of several processes fails."""
     if case.num_ranks == 1:
         return _updates(case, episodes, model, scratch)
@@ -46,13 +48,22 @@ def updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, 
 
     from xp.lib.loopback import HOST, free_port
 
-    group = {"WORLD_SIZE": str(case.num_ranks), "MASTER_ADDR": HOST, "MASTER_PORT": str(free_port())}
+    group = {
+        "WORLD_SIZE": str(case.num_ranks),
+        "MASTER_ADDR": HOST,
+        "MASTER_PORT": str(free_port()),
+    }
 
     def run(rank: int) -> Found:
         from accelerate.state import AcceleratorState
 
         AcceleratorState._reset_state(reset_partial_state=True)
-        os.environ |= {**group, "RANK": str(rank), "LOCAL_RANK": str(rank), "ACCELERATE_USE_CPU": "true"}
+        os.environ |= {
+            **group,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "ACCELERATE_USE_CPU": "true",
+        }
         found = _merged(_updates(case, episodes, model, scratch))
         torch.distributed.barrier()
         return found
@@ -66,7 +77,9 @@ def _merged(own: Found) -> Found:
 
     shares: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(shares, (own.advantages, own.losses, own.members))
-    advantages, losses, members = (list(zip(*one, strict=True)) for one in zip(*shares, strict=True))
+    advantages, losses, members = (
+        list(zip(*one, strict=True)) for one in zip(*shares, strict=True)
+    )
     return replace(
         own,
         advantages=[sum(one) for one in advantages],
@@ -75,7 +88,9 @@ def _merged(own: Found) -> Found:
     )
 
 
-def _updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Found:
+def _updates(
+    case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path
+) -> Found:
     trainer = _trainer(case, episodes, model, scratch)
     if case.precision == "float64":
         teacher = trainer._xp_teacher and trainer._xp_teacher.model
@@ -100,7 +115,9 @@ def _updates(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
     return found
 
 
-def _trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path) -> Any:
+def _trainer(
+    case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path, scratch: Path
+) -> Any:
     from transformers import AutoTokenizer
 
     from xp.backends.trl.worker.steps import TRLStepLog
@@ -111,7 +128,9 @@ def _trainer(case: ParityCase, episodes: Sequence[RecordedEpisode], model: Path,
     algorithm = config.spec.algorithm
     if algorithm.distill is not None:
         teacher = {"teacher": str(model.with_name(TEACHER)), "revision": None}
-        algorithm = algorithm.model_copy(update={"distill": algorithm.distill.model_copy(update=teacher)})
+        algorithm = algorithm.model_copy(
+            update={"distill": algorithm.distill.model_copy(update=teacher)}
+        )
     policy = config.spec.model.model_copy(update={"path": str(model), "revision": None})
     spec = config.spec.model_copy(update={"algorithm": algorithm, "model": policy})
     config = replace(config, spec=spec, grpo={**config.grpo, **own})
@@ -134,7 +153,9 @@ class RecordedRun:
         config: has xp's rules of rewards and of the filter.
     """
 
-    def __init__(self, case: ParityCase, episodes: Sequence[RecordedEpisode], config: TRLTrainConfig) -> None:
+    def __init__(
+        self, case: ParityCase, episodes: Sequence[RecordedEpisode], config: TRLTrainConfig
+    ) -> None:
         self._case, self._episodes, self._config = case, episodes, config
 
     def __call__(self, prompts: list[list[dict[str, Any]]], trainer: Any) -> dict[str, list[Any]]:
@@ -155,7 +176,9 @@ class RecordedRun:
             "completion_ids": [list(one.response_ids) for one in played],
             "logprobs": [_said(trainer.model, one, self._case.rule.temperature) for one in played],
             "env_mask": [
-                [0] * len(one.mask) if is_flat else list(one.trained(self._case.rule.mask_truncated))
+                [0] * len(one.mask)
+                if is_flat
+                else list(one.trained(self._case.rule.mask_truncated))
                 for one, is_flat in zip(played, flat, strict=True)
             ],
             "settled": rewards,
@@ -173,7 +196,9 @@ def _said(model: Any, episode: RecordedEpisode, temperature: float) -> list[floa
     return said
 
 
-def _watch_losses(trainer: Any, episodes: Sequence[RecordedEpisode], found: Found) -> dict[int, list[float]]:
+def _watch_losses(
+    trainer: Any, episodes: Sequence[RecordedEpisode], found: Found
+) -> dict[int, list[float]]:
     """Each micro-batch's episodes, advantages and loss; an update is as many as it accumulates.
 
     Returns:

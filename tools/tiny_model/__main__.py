@@ -35,7 +35,9 @@ def ship(target: Path = SHIPPED) -> float:
     spec, build = compose([]), Build()
     unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        loss = build_model(build, spec.model.max_context_tokens, spec.backend.num_threads, unfinished)
+        loss = build_model(
+            build, spec.model.max_context_tokens, spec.backend.num_threads, unfinished
+        )
         files = {file.name: file_digest(file) for file in sorted(unfinished.iterdir())}
         manifest = {"build": asdict(build), "warmup_loss": loss, "files": files}
         (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
@@ -69,7 +71,9 @@ def build_model(build: Build, max_context_tokens: int, num_threads: int, directo
 
 def make_tokenizer(build: Build) -> Any:
     """Trained on the first demonstrations; every name is one token."""
-    texts = [render_demonstration(index, build, sorted_schemas()) for index in range(NUM_TOKENIZER_TEXTS)]
+    texts = [
+        render_demonstration(index, build, sorted_schemas()) for index in range(NUM_TOKENIZER_TEXTS)
+    ]
     return train_tokenizer(texts, (*SUSPECTS, *ROOMS, *WEAPONS, *ALIBIS), build.vocab_size)
 
 

@@ -10,10 +10,16 @@ from typing import Any, Final
 
 END: Final = "<|im_end|>"
 PAD: Final = "<|endoftext|>"
-SPECIAL: Final = (PAD, "<|im_start|>", END, "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-SPLIT: Final = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SPECIAL: Final = (
+    PAD,
+    "<|im_start|>",
+    END,
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
 )
+SPLIT: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 """A token never reaches beyond a word, a digit or a run of punctuation."""
 WORD_REPEATS: Final = 200
 """How often each word of the vocabulary is shown by itself, so that all of them become one token."""
@@ -43,7 +49,10 @@ def train_tokenizer(texts: Sequence[str], words: Sequence[str], vocab_size: int)
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(SPLIT), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -64,7 +73,9 @@ def render(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) 
     """A conversation as text, before there is a tokenizer of its own."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    rendered, _ = render_jinja_template([list(messages)], tools=list(tools), chat_template=chat_template())
+    rendered, _ = render_jinja_template(
+        [list(messages)], tools=list(tools), chat_template=chat_template()
+    )
     text: str = rendered[0]
     return text
 

@@ -65,14 +65,20 @@ class Warmup:
         tools: schemas as the chat template takes them.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, build: Build, tools: Sequence[dict[str, Any]]) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, build: Build, tools: Sequence[dict[str, Any]]
+    ) -> None:
         import torch
 
         self._model, self._tokenizer, self._build, self._tools = model, tokenizer, build, tools
         self._system = system_block(tools)
-        self._system_ids = torch.tensor([tokenizer(self._system, add_special_tokens=False)["input_ids"]])
+        self._system_ids = torch.tensor(
+            [tokenizer(self._system, add_special_tokens=False)["input_ids"]]
+        )
         self._opening = tokenizer("<|im_start|>assistant\n", add_special_tokens=False)["input_ids"]
-        self._choices = {tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in CHOICES}
+        self._choices = {
+            tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in CHOICES
+        }
         self._rng = random.Random(build.seed)
         self._optimizers = _optimizers(model, build)
 
@@ -80,7 +86,10 @@ class Warmup:
         batches = self._batches()
         for step in range(self._build.warmup_steps):
             progress = step / self._build.warmup_steps
-            is_bare = progress < self._build.bare_share and self._rng.random() < self._build.bare_probability
+            is_bare = (
+                progress < self._build.bare_share
+                and self._rng.random() < self._build.bare_probability
+            )
             yield self._update(next(batches), is_bare, learning_rate_factor(step, self._build))
 
     def _update(self, batch: Batch, is_bare: bool, factor: float) -> float:
@@ -105,10 +114,14 @@ class Warmup:
             cache = DynamicCache(config=self._model.config)
             self._model.model(input_ids=self._system_ids, past_key_values=cache, use_cache=True)
             cache.batch_repeat_interleave(len(batch.ids))
-        hidden = self._model.model(input_ids=batch.ids, past_key_values=cache, use_cache=not is_bare).last_hidden_state
+        hidden = self._model.model(
+            input_ids=batch.ids, past_key_values=cache, use_cache=not is_bare
+        ).last_hidden_state
         targets, weights = batch.ids[:, 1:], batch.weights[:, 1:]
         counted = weights > 0
-        losses = cross_entropy(self._model.lm_head(hidden[:, :-1][counted]), targets[counted], reduction="none")
+        losses = cross_entropy(
+            self._model.lm_head(hidden[:, :-1][counted]), targets[counted], reduction="none"
+        )
         return (losses * weights[counted]).sum() / weights.sum()
 
     def _batches(self) -> Iterator[Batch]:
@@ -161,8 +174,14 @@ def _optimizers(model: Any, build: Build) -> list[tuple[torch.optim.Optimizer, f
     """Each optimizer with its peak learning rate: Muon for the matrices of the blocks, AdamW for the rest."""
     import torch
 
-    matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
-    rest = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
+    matrices = [
+        weight
+        for name, weight in model.named_parameters()
+        if weight.ndim == 2 and "embed" not in name
+    ]
+    rest = [
+        weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name
+    ]
     muon = torch.optim.Muon(
         matrices,
         lr=build.matrix_learning_rate,
@@ -170,5 +189,7 @@ def _optimizers(model: Any, build: Build) -> list[tuple[torch.optim.Optimizer, f
         momentum=0.95,
         adjust_lr_fn="match_rms_adamw",
     )
-    adamw = torch.optim.AdamW(rest, lr=build.warmup_learning_rate, betas=(0.9, 0.98), weight_decay=build.weight_decay)
+    adamw = torch.optim.AdamW(
+        rest, lr=build.warmup_learning_rate, betas=(0.9, 0.98), weight_decay=build.weight_decay
+    )
     return [(muon, build.matrix_learning_rate), (adamw, build.warmup_learning_rate)]

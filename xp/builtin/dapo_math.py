@@ -17,10 +17,15 @@ def hub() -> Mapping[str, Sequence[Mapping[str, Any]]]:
     Raises:
         XpError: they are neither on the hub nor in its cache on this machine.
     """
-    return {split: _distinct(rows_of_hub(name)) for split, name in (("train", TRAIN), ("test", TEST))}
+    return {
+        split: _distinct(rows_of_hub(name)) for split, name in (("train", TRAIN), ("test", TEST))
+    }
 
 
 def _distinct(splits: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
     rows = [row for split in splits.values() for row in split]
     by_text = {row["prompt"][-1]["content"]: row for row in rows}
-    return [{"prompt": row["prompt"], "answer": row["reward_model"]["ground_truth"]} for row in by_text.values()]
+    return [
+        {"prompt": row["prompt"], "answer": row["reward_model"]["ground_truth"]}
+        for row in by_text.values()
+    ]

@@ -37,7 +37,9 @@ _GOES_ON: Final = re.compile(
     r"|[inkxyz](?![^\W_])|[(:]\d|\s+\d"
 )
 """Text after a number that is only a part of an expression."""
-_BEGAN: Final = re.compile(r"\\[A-Za-z]|(?:[*/\u00d7\u00f7\u00b7^_]|\w\(|(?<!\\)\{|[\w)\]}]\s*[-+])\s*$")
+_BEGAN: Final = re.compile(
+    r"\\[A-Za-z]|(?:[*/\u00d7\u00f7\u00b7^_]|\w\(|(?<!\\)\{|[\w)\]}]\s*[-+])\s*$"
+)
 """Text before such a number."""
 _EQUALS: Final = re.compile(r"(?<!\()=(?=\s*[-+$\\.\d])")
 _MARKS: Final = re.compile(r"####\s*|\\boxed\s*\{|\\?[{}]")
@@ -49,7 +51,9 @@ _NAMED_LETTER: Final = re.compile(
 )
 _RIGHT_LETTER: Final = re.compile(r"\b([A-Z])\b[)\]*]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b")
 _WORDS: Final = re.compile(r"\\(?:text|mathrm|mathbf|textbf|textrm|mbox)\s*\{([^{}]*)\}")
-_TYPESETTING: Final = re.compile(r"\\(?:left|right|displaystyle|quad|approx)(?![A-Za-z])|\^\{?\\circ\}?|\\[!,;: ]")
+_TYPESETTING: Final = re.compile(
+    r"\\(?:left|right|displaystyle|quad|approx)(?![A-Za-z])|\^\{?\\circ\}?|\\[!,;: ]"
+)
 _AROUND: Final = " \t*_`\"'\u201c\u201d\u2018\u2019$"
 
 
@@ -82,7 +86,9 @@ def right_answers(row: Mapping[str, Any]) -> list[Any]:
     for one in several or [None]:
         is_nan = isinstance(one, float) and not math.isfinite(one)
         if one is None or is_nan or isinstance(one, Mapping) or not str(one).strip():
-            raise ValueError(f"its answer is {right!r:.60}; expected a text, a number, or a list of them")
+            raise ValueError(
+                f"its answer is {right!r:.60}; expected a text, a number, or a list of them"
+            )
     # A column with a gap, or of a spreadsheet, has 5.0 for 5.
     return [int(one) if isinstance(one, float) and one.is_integer() else one for one in several]
 
@@ -96,14 +102,22 @@ def none(answer: str, row: Mapping[str, Any]) -> float:  # noqa: ARG001
 def exact(answer: str, right: Any) -> bool:
     """The whole answer, apart from case, white space, marks around it and a full stop; or the number of a number."""
     value = _value(str(right)) if isinstance(right, (int, float)) else None
-    return plain(answer) == plain(str(right)) or (value is not None and _value(plain(answer)) == value)
+    return plain(answer) == plain(str(right)) or (
+        value is not None and _value(plain(answer)) == value
+    )
 
 
 @ready()
 def contains(answer: str, right: Any) -> bool:
     """The right answer anywhere, as whole words or a whole number."""
     text = _spaced(str(right)).strip()
-    before = r"(?<!\w)(?<!\d[.,])(?<![^\w]-)" if text[0].isdigit() else r"(?<!\w)" if text[0].isalnum() else ""
+    before = (
+        r"(?<!\w)(?<!\d[.,])(?<![^\w]-)"
+        if text[0].isdigit()
+        else r"(?<!\w)"
+        if text[0].isalnum()
+        else ""
+    )
     after = r"(?!\w)(?![.,]\d)" if text[-1].isdigit() else r"(?!\w)" if text[-1].isalnum() else ""
     return bool(re.search(before + re.escape(text) + after, f" {_spaced(answer)}"))
 
@@ -140,7 +154,11 @@ def choice(answer: str, right: Any) -> bool:
     part, last_line = final_part(answer), answer.strip().rpartition("\n")[2]
     words = unwrapped(answer if part is None else part)
     *_, named = [None, *_RIGHT_LETTER.finditer(words), *_NAMED_LETTER.finditer(words)]
-    letter = named or _LONE_LETTER.fullmatch(last_line if part is None else words) or _FIRST_LETTER.match(words)
+    letter = (
+        named
+        or _LONE_LETTER.fullmatch(last_line if part is None else words)
+        or _FIRST_LETTER.match(words)
+    )
     return letter is not None and (letter[1] or letter[letter.lastindex or 1]).upper() == expected
 
 
@@ -151,7 +169,9 @@ def regex(answer: str, right: Any, pattern: str | None = None) -> bool:
     try:
         compiled = re.compile(str(right) if pattern is None else pattern)
     except re.error as error:
-        raise ValueError(f"{str(pattern or right)!r:.60} is no regular expression: {error}") from None
+        raise ValueError(
+            f"{str(pattern or right)!r:.60} is no regular expression: {error}"
+        ) from None
     *_, last = [None, *compiled.finditer(answer)]
     if pattern is None or last is None:
         return last is not None
@@ -162,7 +182,9 @@ def _letter(right: Any) -> str:
     is_position = isinstance(right, int) and not isinstance(right, bool) and 0 <= right < 26
     letter = _LONE_LETTER.fullmatch(chr(ord("A") + right) if is_position else str(right))
     if letter is None:
-        raise ValueError(f"its answer is {right!r:.60}; expected a letter, or a whole number from 0 (0 is A)")
+        raise ValueError(
+            f"its answer is {right!r:.60}; expected a letter, or a whole number from 0 (0 is A)"
+        )
     return letter[1].upper()
 
 
@@ -194,15 +216,30 @@ def final_part(text: str, *, only_box: bool = False) -> str | None:
 
 def _numerals(text: str) -> str:
     """A text whose numbers have one form each: digits with thousands commas, a decimal point, an exponent, or a/b."""
-    for old, new in (("\N{MINUS SIGN}", "-"), ("\\$", "$"), ("{,}", ","), ("\\,", ""), ("\\!", ""), ("**", "")):
+    for old, new in (
+        ("\N{MINUS SIGN}", "-"),
+        ("\\$", "$"),
+        ("{,}", ","),
+        ("\\,", ""),
+        ("\\!", ""),
+        ("**", ""),
+    ):
         text = text.replace(old, new)
-    text = _POWER_OF_TEN.sub(lambda ten: f"e{ten[1]}" if ten[0][0] != "1" else f"1e{ten[1]}", unwrapped(text))
-    return re.sub(r"(-?)[$€£]\s*", r" \1", _FRACTION.sub(_plain_fraction, _TYPESETTING.sub("", text)))
+    text = _POWER_OF_TEN.sub(
+        lambda ten: f"e{ten[1]}" if ten[0][0] != "1" else f"1e{ten[1]}", unwrapped(text)
+    )
+    return re.sub(
+        r"(-?)[$€£]\s*", r" \1", _FRACTION.sub(_plain_fraction, _TYPESETTING.sub("", text))
+    )
 
 
 def _plain_fraction(latex: re.Match[str]) -> str:
     whole, above, below = (one for one in latex.groups() if one is not None)
-    return f"{Decimal(whole) * Decimal(below) + Decimal(above)}/{below}" if whole else f"{above}/{below}"
+    return (
+        f"{Decimal(whole) * Decimal(below) + Decimal(above)}/{below}"
+        if whole
+        else f"{above}/{below}"
+    )
 
 
 def _value(text: str) -> Fraction | None:
@@ -230,7 +267,9 @@ def _number_of(text: str, *, is_right: bool = False) -> Fraction | None:
     if not found or (is_right and part is None and len(found) > 1):
         return None
     number = found[0 if is_part else -1]
-    is_within = _GOES_ON.match(numerals, number.end()) or (is_part and _BEGAN.search(numerals[: number.start()]))
+    is_within = _GOES_ON.match(numerals, number.end()) or (
+        is_part and _BEGAN.search(numerals[: number.start()])
+    )
     return None if is_within else _fraction(number)
 
 

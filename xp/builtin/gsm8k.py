@@ -34,11 +34,17 @@ def hub() -> Mapping[str, Sequence[Row]]:
 
 def made() -> Mapping[str, Sequence[Row]]:
     """Word problems of one to two steps, the same everywhere and always."""
-    return {split: [_made(split, number) for number in range(count)] for split, count in NUM_MADE.items()}
+    return {
+        split: [_made(split, number) for number in range(count)]
+        for split, count in NUM_MADE.items()
+    }
 
 
 def _row(problem: Mapping[str, str]) -> Row:
-    return {"prompt": f"{problem['question']} {INSTRUCTION}", "answer": problem["answer"].rpartition("####")[2].strip()}
+    return {
+        "prompt": f"{problem['question']} {INSTRUCTION}",
+        "answer": problem["answer"].rpartition("####")[2].strip(),
+    }
 
 
 def _made(split: str, number: int) -> Row:
@@ -55,7 +61,10 @@ def _shop(draw: random.Random) -> tuple[str, int]:
 
 def _herd(draw: random.Random) -> tuple[str, int]:
     cows, hens = draw.randint(2, 20), draw.randint(2, 20)
-    return f"A farm has {cows} cows and {hens} hens. How many legs do they have in all?", 4 * cows + 2 * hens
+    return (
+        f"A farm has {cows} cows and {hens} hens. How many legs do they have in all?",
+        4 * cows + 2 * hens,
+    )
 
 
 def _road(draw: random.Random) -> tuple[str, int]:

@@ -36,16 +36,24 @@ _NUMBER: Final = re.compile(r"(?:[-\d.,\s/*+^()%$€£¥]|\\[%$])+")
 _UNIT: Final = re.compile(r"[^\d{},;]*(?:\{[^\d{},;]*\})?(?:\^(?:\d|\{\d\}))?")
 
 
-@ready(lambda right: str(right) if _MARKED.search(str(right)) else f"\\boxed{{{right}}}", limit_s=10.0)
+@ready(
+    lambda right: str(right) if _MARKED.search(str(right)) else f"\\boxed{{{right}}}", limit_s=10.0
+)
 def math(answer: str, right: Any) -> bool:
     """An answer that math-verify holds for equal to the right one, which it reads as LaTeX, else as a plain number."""
     text = str(right).replace("####", "").strip()
     if _TEXT.fullmatch(text):  # As LaTeX, it would be a product of letters in any order.
-        return any(plain(unwrapped(one)) == plain(text) for one in (answer, *parse(answer)) if isinstance(one, str))
+        return any(
+            plain(unwrapped(one)) == plain(text)
+            for one in (answer, *parse(answer))
+            if isinstance(one, str)
+        )
     expected, latex = _right(text)
     letter = _LETTER.fullmatch(text)
     given = parse(answer.replace("####", ""), (latex, PLAIN, CHOICES) if letter else (latex, PLAIN))
-    return bool(verify([*expected, letter[1].lower()] if letter else expected, given, timeout_seconds=None))
+    return bool(
+        verify([*expected, letter[1].lower()] if letter else expected, given, timeout_seconds=None)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -58,7 +66,9 @@ def _right(text: str) -> tuple[list[Any], LatexExtractionConfig]:
     marked, latex = text if _MARKED.search(text) else f"${text}$", LATEX
     read = parse(marked, (LATEX,))
     whole = parse(marked, (WHOLE,)) if read and len(read[-1]) < len(text.strip("$ ")) else read
-    if read and not (whole[-1].startswith(read[-1]) and _UNIT.fullmatch(whole[-1][len(read[-1]) :])):
+    if read and not (
+        whole[-1].startswith(read[-1]) and _UNIT.fullmatch(whole[-1][len(read[-1]) :])
+    ):
         read, latex = whole, WHOLE
     if (not read or isinstance(read[0], str)) and _NUMBER.fullmatch(text):
         read = [*parse(text, (PLAIN,)), *read]

@@ -18,7 +18,10 @@ class Multiply:
 
     def rows(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """The same problems everywhere and always."""
-        return {split: [_problem(split, number) for number in range(count)] for split, count in NUM_ROWS.items()}
+        return {
+            split: [_problem(split, number) for number in range(count)]
+            for split, count in NUM_ROWS.items()
+        }
 
     def grade(self, answer: str, row: Mapping[str, Any]) -> float:
         return boxed(answer, row)
@@ -26,6 +29,12 @@ class Multiply:
 
 def _problem(split: str, number: int) -> Mapping[str, Any]:
     draw = random.Random(f"{split}/{number}")
-    one, other = (draw.randrange(10 ** (digits - 1), 10**digits) for digits in (draw.choice(NUM_DIGITS) for _ in "12"))
-    prompt = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"{one} * {other}"}]
+    one, other = (
+        draw.randrange(10 ** (digits - 1), 10**digits)
+        for digits in (draw.choice(NUM_DIGITS) for _ in "12")
+    )
+    prompt = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": f"{one} * {other}"},
+    ]
     return {"prompt": prompt, "answer": str(one * other)}

@@ -15,7 +15,9 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-SUSPECTS: Final = _words("Rose Victor Clara Hugo Agnes Edgar Violet Oscar Martha Felix Irene Walter")
+SUSPECTS: Final = _words(
+    "Rose Victor Clara Hugo Agnes Edgar Violet Oscar Martha Felix Irene Walter"
+)
 ROOMS: Final = _words("library cellar attic kitchen ballroom study garden chapel stable gallery")
 WEAPONS: Final = _words("rope dagger pistol candlestick wrench hatchet poker hammer razor cleaver")
 ALIBIS: Final = ("opera", "theatre", "club", "races", "harbour", "hospital")
@@ -70,9 +72,13 @@ def generate_case(split: str, index: int) -> Case:
 
 
 def _draw(rng: random.Random) -> Case:
-    suspects, rooms, weapons = (tuple(rng.sample(names, CASE_SIZE)) for names in (SUSPECTS, ROOMS, WEAPONS))
+    suspects, rooms, weapons = (
+        tuple(rng.sample(names, CASE_SIZE)) for names in (SUSPECTS, ROOMS, WEAPONS)
+    )
     alibis = tuple(rng.choice(ALIBIS) for _ in suspects)
-    return Case(suspects, rooms, weapons, alibis, culprit=rng.choice(suspects), room=rng.choice(rooms))
+    return Case(
+        suspects, rooms, weapons, alibis, culprit=rng.choice(suspects), room=rng.choice(rooms)
+    )
 
 
 def _is_held_out(case: Case) -> bool:
@@ -101,7 +107,11 @@ class Game:
         if room not in self.case.rooms:
             return "There is no such room here."
         weapon = self.case.weapons[self.case.rooms.index(room)]
-        return f"There is blood on the {weapon}." if room == self.case.room else f"There is a {weapon} here."
+        return (
+            f"There is blood on the {weapon}."
+            if room == self.case.room
+            else f"There is a {weapon} here."
+        )
 
     def accuse(self, suspect: str, weapon: str, room: str) -> str:
         case = self.case

@@ -91,7 +91,10 @@ def run_program(code: str) -> CodeObservation:
             return CodeObservation(stderr=f"longer than {TIME_S} s", exit_code=TIMED_OUT)
         except (OSError, ValueError) as error:
             return CodeObservation(stderr=f"cannot be run: {error}", exit_code=1)
-    out, err = (stream.decode("utf-8", "replace")[-MAX_OUTPUT_CHARS:] for stream in (done.stdout, done.stderr))
+    out, err = (
+        stream.decode("utf-8", "replace")[-MAX_OUTPUT_CHARS:]
+        for stream in (done.stdout, done.stderr)
+    )
     return CodeObservation(stdout=out, stderr=err, exit_code=done.returncode)
 
 

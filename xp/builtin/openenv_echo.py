@@ -37,7 +37,11 @@ class OpenEnvEcho(Environment[EchoAction, EchoObservation, State]):  # type: ign
         self.reset()
 
     def reset(
-        self, seed: int | None = None, episode_id: str | None = None, target: str | None = None, **_: Any
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        target: str | None = None,
+        **_: Any,
     ) -> EchoObservation:
         self._target = target
         self._state = State(episode_id=episode_id or str(uuid4()), step_count=0)
@@ -46,7 +50,9 @@ class OpenEnvEcho(Environment[EchoAction, EchoObservation, State]):  # type: ign
     def step(self, action: EchoAction, timeout_s: float | None = None, **_: Any) -> EchoObservation:
         self._state.step_count += 1
         if self._target is None:
-            return EchoObservation(echoed_message=action.message, reward=PER_CHARACTER * len(action.message))
+            return EchoObservation(
+                echoed_message=action.message, reward=PER_CHARACTER * len(action.message)
+            )
         is_right = action.message.strip() == self._target
         return EchoObservation(echoed_message=action.message, reward=float(is_right), done=is_right)
 

@@ -96,7 +96,9 @@ def transcript(case: Case, steps: Sequence[Step]) -> list[dict[str, Any]]:
     return messages[:-1]
 
 
-def _investigate(notebook: Notebook, num_interviews: int = CASE_SIZE, num_searches: int = CASE_SIZE) -> None:
+def _investigate(
+    notebook: Notebook, num_interviews: int = CASE_SIZE, num_searches: int = CASE_SIZE
+) -> None:
     """Asks the first suspects and searches the first rooms, as long as the answer is open."""
     for suspect in notebook.case.suspects[:num_interviews]:
         if notebook.culprit is None:

@@ -19,7 +19,10 @@ class Sums:
         """Every pair once, in the same order everywhere."""
         numbers = range(1, LARGEST + 1)
         rows = [
-            {"prompt": [{"role": "user", "content": f"What is {one} + {other}?"}], "answer": str(one + other)}
+            {
+                "prompt": [{"role": "user", "content": f"What is {one} + {other}?"}],
+                "answer": str(one + other),
+            }
             for one in numbers
             for other in numbers
         ]

@@ -78,7 +78,9 @@ class WhodunitMini(Environment):  # type: ignore[misc]
         return _task(split, range(NUM_TASKS[split])[index])
 
     @classmethod
-    async def get_task_range(cls, split: str, start: int | None = None, stop: int | None = None) -> list[JSONObject]:
+    async def get_task_range(
+        cls, split: str, start: int | None = None, stop: int | None = None
+    ) -> list[JSONObject]:
         return [_task(split, index) for index in range(NUM_TASKS[split])[start:stop]]
 
     def get_prompt(self) -> Sequence[TextBlock]:
@@ -103,11 +105,15 @@ class WhodunitMini(Environment):  # type: ignore[misc]
     def solve(messages: Sequence[dict[str, Any]], task: JSONObject) -> tuple[str, dict[str, str]]:
         """The next call of a detective who asks until nothing is open (sft.data=solve)."""
         case = generate_case(str(task["split"]), int(str(task["index"])))
-        step = play(case, Player.DILIGENT, random.Random(0))[sum(one["role"] == "assistant" for one in messages)]
+        step = play(case, Player.DILIGENT, random.Random(0))[
+            sum(one["role"] == "assistant" for one in messages)
+        ]
         return step.tool, step.arguments
 
     def _output(self, text: str) -> ToolOutput:
-        return ToolOutput(blocks=[TextBlock(text=text)], reward=self._game.reward, finished=self._game.is_over)
+        return ToolOutput(
+            blocks=[TextBlock(text=text)], reward=self._game.reward, finished=self._game.is_over
+        )
 
 
 def _task(split: str, index: int) -> JSONObject:

@@ -29,7 +29,9 @@ class Command:
     `module` is `module:MODULE_command`."""
 
 
-NAMES_OF_RUNS: Final = "name of a run or an evaluation, a prefix, a pattern such as 'sweep-*', or a directory"
+NAMES_OF_RUNS: Final = (
+    "name of a run or an evaluation, a prefix, a pattern such as 'sweep-*', or a directory"
+)
 
 
 def _switch(parser: argparse._ActionsContainer, *words: str) -> None:
@@ -38,7 +40,9 @@ def _switch(parser: argparse._ActionsContainer, *words: str) -> None:
     parser.add_argument(*flags, action="store_true", help=text)
 
 
-def _value(parser: argparse._ActionsContainer, name: str, metavar: str, text: str, **options: Any) -> None:
+def _value(
+    parser: argparse._ActionsContainer, name: str, metavar: str, text: str, **options: Any
+) -> None:
     """Adds a flag with a value, or a word; `options` are argparse's."""
     parser.add_argument(name, metavar=metavar, help=text, **options)
 
@@ -53,7 +57,12 @@ def _run(parser: argparse.ArgumentParser) -> None:
     _switch(parser, "--again", "with -m: also run points that are finished")
     _switch(parser, "--lines", "plain lines instead of the panel on a terminal")
     parser.add_argument("--cfg", choices=["job"], help="print the composed configuration and stop")
-    parser.add_argument("-p", "--package", metavar="SECTION", help="with --cfg: print only this section, e.g. training")
+    parser.add_argument(
+        "-p",
+        "--package",
+        metavar="SECTION",
+        help="with --cfg: print only this section, e.g. training",
+    )
     _switch(parser, "--resolve", "with --cfg: no effect; values are always resolved")
 
 
@@ -105,8 +114,21 @@ def _rescore(parser: argparse.ArgumentParser) -> None:
 
 def _replay(parser: argparse.ArgumentParser) -> None:
     _value(parser, "run", "RUN|BUNDLE", "name of a run, its directory, or a bundle (.zip)")
-    _value(parser, "--levels", "LETTERS", "only these levels; d and e train again (abcde)", default="abcde")
-    _value(parser, "--episodes", "N", "largest number of episodes that are played again (64)", type=count, default=64)
+    _value(
+        parser,
+        "--levels",
+        "LETTERS",
+        "only these levels; d and e train again (abcde)",
+        default="abcde",
+    )
+    _value(
+        parser,
+        "--episodes",
+        "N",
+        "largest number of episodes that are played again (64)",
+        type=count,
+        default=64,
+    )
     parser.description = (
         f"{parser.description} Levels: a, the jobs; b, the task set; c, the environment's answers; d, all numbers of a"
         " training on the CPU; e, the held-out reward, by a test of equivalence."
@@ -117,12 +139,12 @@ def _replay(parser: argparse.ArgumentParser) -> None:
 def _explain(parser: argparse.ArgumentParser) -> None:
     add_spec(parser)
     _switch(parser, "--json", "print JSON")
-    parser.description = f"{parser.description} Words without `=` are keys: explain training.kl_coef"
+    parser.description = (
+        f"{parser.description} Words without `=` are keys: explain training.kl_coef"
+    )
 
 
-SLOTS: Final = (
-    "sessions to open at the same time, on a remote server too (default: up to 64, on a server that xp starts)"
-)
+SLOTS: Final = "sessions to open at the same time, on a remote server too (default: up to 64, on a server that xp starts)"
 
 
 def _doctor(parser: argparse.ArgumentParser) -> None:
@@ -133,7 +155,9 @@ def _doctor(parser: argparse.ArgumentParser) -> None:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     _value(parser, "group", "GROUP", "list what each option of this group is", nargs="?")
-    _switch(parser, "--open", "with env: also splits and tools of environments without requirements")
+    _switch(
+        parser, "--open", "with env: also splits and tools of environments without requirements"
+    )
     add_config_dir(parser)
     _switch(parser, "--json", "as JSON")
 
@@ -141,7 +165,11 @@ def _options(parser: argparse.ArgumentParser) -> None:
 def _report(parser: argparse.ArgumentParser) -> None:
     _value(parser, "runs", "RUN", f"{NAMES_OF_RUNS}; several are compared", nargs="+")
     parser.add_argument(
-        "-o", "--page", type=Path, metavar="FILE", help="file of the page (default: the run's report.html)"
+        "-o",
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help="file of the page (default: the run's report.html)",
     )
     parser.add_argument(
         "--episodes",
@@ -155,9 +183,17 @@ def _report(parser: argparse.ArgumentParser) -> None:
 
 
 def _view(parser: argparse.ArgumentParser) -> None:
-    _value(parser, "runs", "RUN", f"{NAMES_OF_RUNS}; several are compared; none: a page of all runs", nargs="*")
+    _value(
+        parser,
+        "runs",
+        "RUN",
+        f"{NAMES_OF_RUNS}; several are compared; none: a page of all runs",
+        nargs="*",
+    )
     _value(parser, "--port", "N", "port on 127.0.0.1 (0: any free one)", type=int, default=0)
-    parser.epilog = "outputs=DIR: use DIR instead of ./outputs; Ctrl-C ends it\nmore: docs/report.md"
+    parser.epilog = (
+        "outputs=DIR: use DIR instead of ./outputs; Ctrl-C ends it\nmore: docs/report.md"
+    )
 
 
 def _completion(parser: argparse.ArgumentParser) -> None:
@@ -169,7 +205,9 @@ class Parser(argparse.ArgumentParser):
     """Raises XpError instead of ending the process; help names the list of the groups, that of xp itself has it."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
+        )
 
     @property
     def takes_overrides(self) -> bool:
@@ -219,12 +257,22 @@ def amount(text: str) -> float:
 
 
 def add_spec(parser: argparse.ArgumentParser) -> None:
-    _value(parser, "overrides", "group=option|key=value", "differences from the defaults", nargs="*")
+    _value(
+        parser, "overrides", "group=option|key=value", "differences from the defaults", nargs="*"
+    )
     add_config_dir(parser)
 
 
 def add_config_dir(parser: argparse.ArgumentParser) -> None:
-    _value(parser, "--config-dir", "DIR", "directory of your own options", action="append", default=[], type=directory)
+    _value(
+        parser,
+        "--config-dir",
+        "DIR",
+        "directory of your own options",
+        action="append",
+        default=[],
+        type=directory,
+    )
 
 
 def groups() -> str:
@@ -232,14 +280,19 @@ def groups() -> str:
     from xp.composition import GROUPS, options
 
     more = {"hardware": ", auto (this machine), GPUs x card (8xB200, 2x8xH100)"}
-    lines = "\n".join(folded(f"  {group:10} {', '.join(options(group))}{more.get(group, '')}", 13) for group in GROUPS)
+    lines = "\n".join(
+        folded(f"  {group:10} {', '.join(options(group))}{more.get(group, '')}", 13)
+        for group in GROUPS
+    )
     return f"groups:\n{lines}"
 
 
 def folded(text: str, indent: int = 0) -> str:
     """Text wrapped for the terminal, continuation lines indented; names are not split."""
     width = max(60, get_terminal_size().columns - 2)
-    return fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+    return fill(
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _actions(parser: argparse.ArgumentParser) -> Any:
@@ -248,7 +301,9 @@ def _actions(parser: argparse.ArgumentParser) -> Any:
 
 def add_parser(subparsers: Any, name: str, text: str) -> Parser:
     """A command or an action; `text` is its line in the list and the description in its own help."""
-    one: Parser = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    one: Parser = subparsers.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}."
+    )
     _switch(one, "--debug", "show a traceback instead of one message")
     return one
 
@@ -263,10 +318,24 @@ def add_env(parser: argparse.ArgumentParser) -> None:
     check = add_parser(actions, "check", "open, call and play an environment without a model")
     text = "env=NAME, URL, Org/Name or package.module:Class; tasks=4, tokenizer=DIR and overrides"
     _value(check, "words", "TARGET|key=value", text, nargs="+")
-    _value(check, "--labels", "FILE", "instead: agreement of env.judge with rows that a person labelled", type=Path)
-    _value(check, "--budget-usd", "X", "with --labels: cost limit (needs the judge's prices)", type=amount)
+    _value(
+        check,
+        "--labels",
+        "FILE",
+        "instead: agreement of env.judge with rows that a person labelled",
+        type=Path,
+    )
+    _value(
+        check,
+        "--budget-usd",
+        "X",
+        "with --labels: cost limit (needs the judge's prices)",
+        type=amount,
+    )
     add_config_dir(check)
-    check.epilog = 'a row of --labels: {"prompt": "...", "answers": ["...", "..."], "labels": [1, 0]}'
+    check.epilog = (
+        'a row of --labels: {"prompt": "...", "answers": ["...", "..."], "labels": [1, 0]}'
+    )
     _value(check, "--seconds", "N", "time limit of the check (120)", type=count, default=120)
     _value(check, "--slots", "N", SLOTS, type=count)
     _switch(check, "--json", "the report as JSON")
@@ -288,17 +357,33 @@ def add_tasks(parser: argparse.ArgumentParser) -> None:
     _switch(listing, "--json", "as JSON")
     show = add_parser(actions, "show", "tasks as the model will see them")
     _value(show, "key", "SET", "key of the set, or its first characters")
-    show.add_argument("-n", "--num-tasks", type=count, default=1, metavar="N", help="number of tasks (1)")
-    show.add_argument("--purpose", choices=["train", "held_out"], help="only tasks of this purpose (default: both)")
+    show.add_argument(
+        "-n", "--num-tasks", type=count, default=1, metavar="N", help="number of tasks (1)"
+    )
+    show.add_argument(
+        "--purpose",
+        choices=["train", "held_out"],
+        help="only tasks of this purpose (default: both)",
+    )
     _value(show, "--task", "ID", "this task only: member/split/index")
-    profile = add_parser(actions, "profile", "pass rate of each training task over several tries of a model")
+    profile = add_parser(
+        actions, "profile", "pass rate of each training task over several tries of a model"
+    )
     add_spec(profile)
     _value(profile, "--tries", "N", "episodes of each task (8)", type=count, default=8)
-    _switch(profile, "--logged", "play nothing: mean rewards of rollouts that OpenReward has logged")
+    _switch(
+        profile, "--logged", "play nothing: mean rewards of rollouts that OpenReward has logged"
+    )
     _value(profile, "--logged-model", "NAME", "the same, for the rollouts of this model")
     _switch(profile, "--json", "the rates as JSON")
     verify = add_parser(actions, "verify", "check every hash; exit code 6 if one is wrong")
-    _value(verify, "keys", "SET", "keys of sets, or their first characters (default: all sets)", nargs="*")
+    _value(
+        verify,
+        "keys",
+        "SET",
+        "keys of sets, or their first characters (default: all sets)",
+        nargs="*",
+    )
     _switch(verify, "--json", "the results as JSON")
     prune = add_parser(actions, "prune", "remove sets, leftovers and damaged sets")
     _value(prune, "--keep", "SET", "sets to keep", nargs="*", default=[])
@@ -314,20 +399,42 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     form = compare.add_mutually_exclusive_group()
     for name in ("CSV", "Markdown", "JSON"):
         _switch(form, f"--{name.lower()}", f"as {name}")
-    _switch(compare, "--paired", "the first RUN or evaluation against the others, task by task, with tests")
-    _value(compare, "--margin", "X", "with --paired: margin of equivalence, in units of reward", type=amount)
+    _switch(
+        compare,
+        "--paired",
+        "the first RUN or evaluation against the others, task by task, with tests",
+    )
+    _value(
+        compare,
+        "--margin",
+        "X",
+        "with --paired: margin of equivalence, in units of reward",
+        type=amount,
+    )
 
 
 def _add_episode(episode: argparse.ArgumentParser) -> None:
-    _value(episode, "run", "RUN", "name of a run or an evaluation, a prefix of it, or its directory")
+    _value(
+        episode, "run", "RUN", "name of a run or an evaluation, a prefix of it, or its directory"
+    )
     text = "train, evaluate/before, evaluate/after (default: train, if there is one)"
     _value(episode, "--phase", "NAME", text)
-    _value(episode, "--step", "N", "rollout step as metrics.jsonl counts it (the last one)", type=int)
+    _value(
+        episode, "--step", "N", "rollout step as metrics.jsonl counts it (the last one)", type=int
+    )
     _value(episode, "--index", "N", "index of the task in its split", type=int)
-    _value(episode, "--sample", "N", "index among the task's episodes in that step, from 0", type=int)
+    _value(
+        episode, "--sample", "N", "index among the task's episodes in that step, from 0", type=int
+    )
     rank = episode.add_mutually_exclusive_group()
     for name in ("best", "median", "worst", "void"):
-        rank.add_argument(f"--{name}", dest="rank", action="store_const", const=name, help=f"the {name} one of them")
+        rank.add_argument(
+            f"--{name}",
+            dest="rank",
+            action="store_const",
+            const=name,
+            help=f"the {name} one of them",
+        )
     _switch(episode, "--json", "its line of the trajectories")
 
 
@@ -341,9 +448,17 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
         return action
 
     listing = add_parser(actions, "list", "every run, oldest first (the default)")
-    _value(listing, "words", "key=value|TEXT", "only runs with these values, tags (tag=WORD) and texts", nargs="*")
+    _value(
+        listing,
+        "words",
+        "key=value|TEXT",
+        "only runs with these values, tags (tag=WORD) and texts",
+        nargs="*",
+    )
     _switch(listing, "--json", "as JSON")
-    tag = add_parser(actions, "tag", "add tags to runs or evaluations, or remove them; set the note; print both")
+    tag = add_parser(
+        actions, "tag", "add tags to runs or evaluations, or remove them; set the note; print both"
+    )
     _value(tag, "run", "RUN", NAMES_OF_RUNS)
     _value(tag, "words", "TAG", "words such as good-baseline; none: print the tags", nargs="*")
     _switch(tag, "--remove", "remove these tags instead")
@@ -356,23 +471,32 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     _switch(diagnose, "--json", "as JSON")
     logs = of_run("logs", "log of the last stage")
     _switch(logs, "-f", "--follow", "continue until the run ends")
-    fetch = of_run("fetch", "copy the model and the trajectories of a run from its launcher's storage")
+    fetch = of_run(
+        "fetch", "copy the model and the trajectories of a run from its launcher's storage"
+    )
     _switch(fetch, "--checkpoints", "the checkpoints too, which may be large")
     of_run("recipe", "print the command line that began a run, to run it again")
     bundle = of_run("bundle", "make one file of a run, with which somebody else does it again")
     _value(bundle, "--to", "FILE", "the file (RUN.zip)", type=Path)
     _switch(bundle, "--no-tasks", "without the task set, if its licence forbids it")
     _switch(bundle, "--no-episodes", "without the recorded episodes")
-    publish = of_run("publish", "publish a run's model, with a card, and its episodes: into a directory, or on the hub")
+    publish = of_run(
+        "publish",
+        "publish a run's model, with a card, and its episodes: into a directory, or on the hub",
+    )
     _value(publish, "--to", "PLACE", "a new directory, or hub:ORG/NAME", required=True)
     _switch(publish, "--no-episodes", "only the model")
     _switch(publish, "--dry-run", "print the files and the model card; publish nothing")
-    publish.description = (
-        f"{publish.description} On the hub: a model NAME and a data set NAME-episodes, private if they are new."
-    )
+    publish.description = f"{publish.description} On the hub: a model NAME and a data set NAME-episodes, private if they are new."
     of_run("cancel", "stop a run")
     trust = of_run("trust", "mark a run of another user or place, or a bundle, as your own")
-    _value(trust, "--accept", "FACT", "instead: let a resume continue with this code as it is now", nargs="+")
+    _value(
+        trust,
+        "--accept",
+        "FACT",
+        "instead: let a resume continue with this code as it is now",
+        nargs="+",
+    )
     _add_episode(add_parser(actions, "episode", "the text of one episode"))
     _add_compare(add_parser(actions, "compare", "runs by held-out reward, best first"))
     for one in actions.choices.values():
@@ -383,21 +507,35 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "run": Command("prepare tasks, train, evaluate (the default command)", _run, "commands:run"),
     "plan": Command("show everything that would run; run nothing", _plan, "commands:plan"),
     "prepare": Command("prepare the tasks only", _sweep, "commands:prepare"),
-    "sft": Command("fine-tune on episodes, without a training (sft.data=...)", _sweep, "commands:sft"),
-    "eval": Command("play any model on any environment, with statistics", _eval, "evaluation:eval_command"),
-    "search": Command(
-        "search values with Optuna: training.learning_rate='interval(1e-4,1e-3)'", _search, "commands:search"
+    "sft": Command(
+        "fine-tune on episodes, without a training (sft.data=...)", _sweep, "commands:sft"
     ),
-    "install": Command("make the Python that the trainer needs, from its lock", _install, "install"),
+    "eval": Command(
+        "play any model on any environment, with statistics", _eval, "evaluation:eval_command"
+    ),
+    "search": Command(
+        "search values with Optuna: training.learning_rate='interval(1e-4,1e-3)'",
+        _search,
+        "commands:search",
+    ),
+    "install": Command(
+        "make the Python that the trainer needs, from its lock", _install, "install"
+    ),
     "options": Command(
-        "list the groups and their options, or the options of one group with what they are", _options, "options"
+        "list the groups and their options, or the options of one group with what they are",
+        _options,
+        "options",
     ),
     "explain": Command(
-        "explain a key (value, origin, meaning, each backend's rendering) or a metric", _explain, "explain"
+        "explain a key (value, origin, meaning, each backend's rendering) or a metric",
+        _explain,
+        "explain",
     ),
     "doctor": Command("check this machine against a plan", _doctor, "commands:doctor"),
     "env": Command(
-        "environments: check one without a model, or its judge; create one", add_env, "environments:env_command"
+        "environments: check one without a model, or its judge; create one",
+        add_env,
+        "environments:env_command",
     ),
     "tasks": Command("the task store: list, show, profile, verify, prune", add_tasks, "tasks"),
     "runs": Command(
@@ -405,13 +543,25 @@ COMMANDS: Final[Mapping[str, Command]] = {
         add_runs,
         "runs",
     ),
-    "replay": Command("do a recorded run again, and name what is not the same", _replay, "reproduce:replay_command"),
-    "rescore": Command("settle the recorded episodes of a run by another rule of rewards", _rescore, "rescore"),
-    "report": Command("write one offline page of runs: curves, episodes, comparison", _report, "report"),
-    "view": Command(
-        "serve a page of all runs, or the report of some, on 127.0.0.1, also during a run", _view, "report:view_command"
+    "replay": Command(
+        "do a recorded run again, and name what is not the same",
+        _replay,
+        "reproduce:replay_command",
     ),
-    "completion": Command("print a script for completion of `xp` in a shell", _completion, "completion"),
+    "rescore": Command(
+        "settle the recorded episodes of a run by another rule of rewards", _rescore, "rescore"
+    ),
+    "report": Command(
+        "write one offline page of runs: curves, episodes, comparison", _report, "report"
+    ),
+    "view": Command(
+        "serve a page of all runs, or the report of some, on 127.0.0.1, also during a run",
+        _view,
+        "report:view_command",
+    ),
+    "completion": Command(
+        "print a script for completion of `xp` in a shell", _completion, "completion"
+    ),
 }
 """Commands, in the order of `--help`."""
 INSTEAD: Final = {
@@ -425,5 +575,7 @@ INSTEAD: Final = {
     "runs watch": "runs logs RUN --follow",
     "runs lock": "runs show RUN --lock",
     "runs resume": "resume=RUN",
-} | dict.fromkeys(("rerun", "repeat", "again", "runs rerun", "runs repeat", "runs again"), "runs recipe RUN")
+} | dict.fromkeys(
+    ("rerun", "repeat", "again", "runs rerun", "runs repeat", "runs again"), "runs recipe RUN"
+)
 """Words that are no commands -> the command for them."""

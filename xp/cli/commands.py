@@ -90,12 +90,18 @@ def plan(args: Namespace) -> int:
 
         compare_plans(args)
         return ExitCode.OK
-    plans = [_planned(args, point, build_sft) for point in points_of(args)] if args.sft else plans_of(args)
+    plans = (
+        [_planned(args, point, build_sft) for point in points_of(args)]
+        if args.sft
+        else plans_of(args)
+    )
     if args.native or args.native_diff is not None:
         from xp.cli.native import show_native
 
         if len(plans) > 1:
-            raise XpError(f"--native shows one plan, and the sweep has {len(plans)} points; give each key one value")
+            raise XpError(
+                f"--native shows one plan, and the sweep has {len(plans)} points; give each key one value"
+            )
         show_native(args, plans[0])
         return ExitCode.OK
     if args.json:
@@ -106,7 +112,9 @@ def plan(args: Namespace) -> int:
         out = console()
         for one in plans:
             out.print(f"{one.run_id}  seed {one.spec.seed}  {arithmetic(one)[1]}")
-        task_sets = {stage.job.outputs for one in plans for stage in one.stages if stage.name == "prepare"}
+        task_sets = {
+            stage.job.outputs for one in plans for stage in one.stages if stage.name == "prepare"
+        }
         out.print(f"{counted(len(plans), 'run')}, {counted(len(task_sets), 'task set')}")
         for line in time_lines([one.spec for one in plans], Path(plans[0].spec.outputs)):
             out.print(wrapped(line))

@@ -13,12 +13,32 @@ from xp.cli.table import Column, show_table, wrapped
 from xp.evaluation.ranking import sentence, settings_of
 from xp.lib.terminal import one_line
 from xp.lib.text import counted, shortened
-from xp.run_records.leaderboard import MAX_SHOWN, PLAIN, RunRow, as_csv, as_markdown, leaderboard, text
+from xp.run_records.leaderboard import (
+    MAX_SHOWN,
+    PLAIN,
+    RunRow,
+    as_csv,
+    as_markdown,
+    leaderboard,
+    text,
+)
 from xp.run_records.lock import FILE as LOCK
 from xp.run_records.lock import differences, facts_and_inputs
 
 RANKS: Final = (
-    *("run", "after", "passes", "stderr", "before", "algorithm", "seed", "model", "steps", "status", "backend"),
+    *(
+        "run",
+        "after",
+        "passes",
+        "stderr",
+        "before",
+        "algorithm",
+        "seed",
+        "model",
+        "steps",
+        "status",
+        "backend",
+    ),
     *("minutes", "tags", "note"),
 )
 """Columns in the order of their ranks (`xp.cli.table.Column`); keys that differ are always shown."""
@@ -86,10 +106,14 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
             *(Column(name, 1 + RANKS.index(name)) for name in plain if name != first),
         ]
         rows = [
-            {**asdict(line), **{titles[key]: text(value) for key, value in line.differs.items()}} for line in of_env
+            {**asdict(line), **{titles[key]: text(value) for key, value in line.differs.items()}}
+            for line in of_env
         ]
         rows = [
-            {key: shortened(one, MAX_SHOWN) if isinstance(one, str) else one for key, one in row.items()}
+            {
+                key: shortened(one, MAX_SHOWN) if isinstance(one, str) else one
+                for key, one in row.items()
+            }
             for row in rows
         ]
         show_table(columns, rows)
@@ -97,7 +121,8 @@ def show(outputs: Path, lines: Sequence[RunRow]) -> None:
         if len(settings) > 1 and any(len(one.seeds) > 1 for one in settings):
             print()
             rows_of_settings = [
-                {"setting": one.label, "mean": one.mean, "stderr": one.stderr, "n": len(one.seeds)} for one in settings
+                {"setting": one.label, "mean": one.mean, "stderr": one.stderr, "n": len(one.seeds)}
+                for one in settings
             ]
             show_table(SETTINGS, rows_of_settings)
         if (verdict := sentence(outputs, of_env)) is not None:

@@ -17,7 +17,9 @@ from xp.planning.memory.fit import MemoryVerdict, fit, works
 from xp.planning.plan import build_plan, new_run_id
 from xp.spec import RunSpec
 
-COLUMNS: Final = tuple(Column(name, 0) for name in ("variant", "fits", "GiB", "s/step", "hours", "USD"))
+COLUMNS: Final = tuple(
+    Column(name, 0) for name in ("variant", "fits", "GiB", "s/step", "hours", "USD")
+)
 FITS: Final = {MemoryVerdict.FITS: "yes", MemoryVerdict.LIKELY: "likely"}
 
 
@@ -28,7 +30,9 @@ def compare_plans(args: Namespace) -> None:
     for words in variants_of(args.compare):
         # The ends of keys, so that all columns fit 80 characters.
         pairs = (word.partition("=") for word in words)
-        row: dict[str, Any] = {"variant": " ".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in pairs)}
+        row: dict[str, Any] = {
+            "variant": " ".join(f"{key.rpartition('.')[2]}={value}" for key, _, value in pairs)
+        }
         rows.append(row)
         try:
             spec = compose([*args.overrides, *words], args.config_dir)
@@ -48,7 +52,10 @@ def _figures(spec: RunSpec) -> dict[str, str]:
     outputs, found = Path(spec.outputs), {}
     if works(spec):
         result = fit(spec, outputs)
-        peaks = [max(one.training_peak, one.generation_peak) / GIB for one in (result.expected, result.worst)]
+        peaks = [
+            max(one.training_peak, one.generation_peak) / GIB
+            for one in (result.expected, result.worst)
+        ]
         found = {
             "fits": FITS.get(result.verdict, "no"),
             "GiB": f"{interval_text(*peaks)} of {result.capacity / GIB:.0f}",

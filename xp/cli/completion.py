@@ -46,7 +46,9 @@ def _give_completers(parser: Any) -> None:
 
 def _outputs() -> Path:
     """The outputs root in the command line, else the default one."""
-    roots = [word for word in os.environ.get("COMP_LINE", "").split() if word.startswith("outputs=")]
+    roots = [
+        word for word in os.environ.get("COMP_LINE", "").split() if word.startswith("outputs=")
+    ]
     return Path(roots[-1].partition("=")[2] if roots else "outputs")
 
 
@@ -64,7 +66,11 @@ def _with_command(line: str, commands: Iterable[str]) -> dict[str, str]:
     """The line with `run` inserted if it begins with an override, since argcomplete has no default command."""
     program, _, rest = line.partition(" ")
     first, is_more, _ = rest.partition(" ")
-    if first in commands or first.startswith("-") or (not is_more and any(one.startswith(first) for one in commands)):
+    if (
+        first in commands
+        or first.startswith("-")
+        or (not is_more and any(one.startswith(first) for one in commands))
+    ):
         return {}
     return {"COMP_LINE": f"{program} run {rest}", "COMP_POINT": str(len(f"{program} run {rest}"))}
 
@@ -81,7 +87,9 @@ def words(prefix: str, **_: Any) -> Iterator[str]:
             values = _runs() if group in ("run", "resume") else _values(group)
         yield from (f"{group}={value}" for value in values)
         return
-    yield from sorted(str(file) for ending in ("yaml", "zip") for file in Path().glob(f"*.{ending}"))
+    yield from sorted(
+        str(file) for ending in ("yaml", "zip") for file in Path().glob(f"*.{ending}")
+    )
     yield from (f"{name}=" for name in GROUPS)
     yield from (f"{key}=" for key in _keys())
 
@@ -107,6 +115,13 @@ def _keys() -> dict[str, Any]:
     """Every key of the schema, as the user types it, with its type; without composing."""
     from xp.spec import RunSpec, schema_fields
 
-    keys = {path.replace("env.members.*.", "env."): field.annotation for path, field in schema_fields(RunSpec)}
+    keys = {
+        path.replace("env.members.*.", "env."): field.annotation
+        for path, field in schema_fields(RunSpec)
+    }
     sections = {"env.members", *(key.rpartition(".")[0] for key in keys)}
-    return {key: annotation for key, annotation in keys.items() if "*" not in key and key not in sections}
+    return {
+        key: annotation
+        for key, annotation in keys.items()
+        if "*" not in key and key not in sections
+    }

@@ -46,9 +46,18 @@ def console(*, stderr: bool = False) -> Console:
 
     class OfTexts(Console):
         def print(self, *objects: Any, **options: Any) -> None:
-            super().print(*(shown(one) if isinstance(one, str) else one for one in objects), **options)
+            super().print(
+                *(shown(one) if isinstance(one, str) else one for one in objects), **options
+            )
 
-    return OfTexts(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False, force_jupyter=False)
+    return OfTexts(
+        stderr=stderr,
+        highlight=False,
+        soft_wrap=True,
+        markup=False,
+        emoji=False,
+        force_jupyter=False,
+    )
 
 
 def headed(head: str, rest: str) -> Text:
@@ -76,7 +85,12 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     out = console()
     out.print(title(plan), style="bold")
     of_training = (*time_lines([plan.spec], outputs), *disk_line(plan.spec)) if plan.trains else ()
-    lines = [machine_line(plan.spec), *arithmetic(plan), *sft_time_lines(plan.spec, outputs), *of_training]
+    lines = [
+        machine_line(plan.spec),
+        *arithmetic(plan),
+        *sft_time_lines(plan.spec, outputs),
+        *of_training,
+    ]
     lines += [*memory_lines(plan.spec, outputs, trains=plan.trains), *notice_lines(plan)]
     try:
         check_model_files(plan.spec)
@@ -86,9 +100,13 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
     for line in lines:
         out.print(wrapped(f"  {line}"))
     for stage in plan.stages:
-        there = " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
+        there = (
+            " (there already)" if stage.done is not None and (outputs / stage.done).exists() else ""
+        )
         after = f", after {' and '.join(stage.needs)}" if stage.needs else ""
-        within = f", played in the {stage.made_in} stage; if that did not end" if stage.made_in else ""
+        within = (
+            f", played in the {stage.made_in} stage; if that did not end" if stage.made_in else ""
+        )
         argv = stage.job.argv
         last = max((at for at, word in enumerate(argv) if word == "-m"), default=1)
         out.print(headed(stage.name, f"{within or after}: {shlex.join(argv[: last + 2])}"))
@@ -168,7 +186,11 @@ def notice_lines(plan: Plan) -> list[str]:
     from xp.planning.refusals import sandbox_lines
 
     unused = gpu_rows("name", "index") if plan.spec.hardware.accelerator == "cpu" else []
-    hint = [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"] if unused else []
+    hint = (
+        [f"this machine has {len(unused)} x {unused[0][0]}; hardware=auto trains on GPUs"]
+        if unused
+        else []
+    )
     replaced = dict.fromkeys(one for stage in plan.stages for one in stage.job.stubs)
     stubs = [f"not the real one: {', '.join(replaced)}"] if replaced else []
     backend = backend_of(plan.spec)
@@ -180,7 +202,9 @@ def notice_lines(plan: Plan) -> list[str]:
 def _strange_tools(spec: RunSpec) -> list[str]:
     """A warning for a made model in environments that it was not warmed up on: it calls their tools never."""
     strange = [
-        name for name, member in spec.env.members.items() if member.serve != "xp.builtin.whodunit_mini:WhodunitMini"
+        name
+        for name, member in spec.env.members.items()
+        if member.serve != "xp.builtin.whodunit_mini:WhodunitMini"
     ]
     is_taught = spec.sft.data is not None or spec.training.initial_checkpoint is not None
     if spec.model.path != PLACE or is_taught or not strange:
@@ -225,20 +249,32 @@ def show_summary(plan: Plan, outputs: Path) -> None:
     size, record = _made(run, "train" if plan.trains else "sft"), read_record(run)
     out.print(headed(f"\n{'Trained' if plan.trains else 'Fine-tuned'}", f" {title(plan)}{size}"))
     lines = notice_lines(plan)
-    lines += [f"held-out reward {name:6} {_reward(results[name])}" for name in ("before", "after") if name in results]
+    lines += [
+        f"held-out reward {name:6} {_reward(results[name])}"
+        for name in ("before", "after")
+        if name in results
+    ]
     if not is_evaluated:
         lines.append("not evaluated: nothing is held out (env.held_out=null)")
     if was_tuned and not plan.trains and "after" in results:
         lines.append(f"RL can learn   {_learnable(run)}")
-    lines += [*held_out_lines(plan.spec, outputs), f"took          {time_text(record, plan.spec.hardware)}"]
+    lines += [
+        *held_out_lines(plan.spec, outputs),
+        f"took          {time_text(record, plan.spec.hardware)}",
+    ]
     lines += [*(symptom_lines(run) if plan.trains else ()), *environment_lines(run)]
     if was_tuned and (run / "sft").exists():
         lines.append(f"fine-tuned    {run / 'sft'}")
     if (run / "model").exists():
         lines.append(f"model         {run / 'model'}")
     write_report(run, lines.append)
-    lines += [*filter(None, (report_line(run), episodes_line(run))), *tracked_places(plan.spec.tracking, run)]
-    lines.append(f"everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{len(record.attempts)}/*/log.txt)")
+    lines += [
+        *filter(None, (report_line(run), episodes_line(run))),
+        *tracked_places(plan.spec.tracking, run),
+    ]
+    lines.append(
+        f"everything    {run}  (run.json, spec.yaml, metrics.jsonl, attempt_{len(record.attempts)}/*/log.txt)"
+    )
     for line in lines:
         out.print(f"  {line}")
 
@@ -247,12 +283,20 @@ def _made(run: Path, stage: str) -> str:
     """Size of a training or fine-tuning, as its trainer counted it."""
     lines = [line for line in read_metrics(run / "metrics.jsonl", stage) if line["step"]]
     made = {name: [line[name] for line in lines if line.get(name) is not None] for name in MADE}
-    sums = [counted(int(sum(made[name])), word) for name, word in MADE.items() if made[name] and word]
-    idle = f" ({made['training/updates'].count(0)} without an update)" if 0 in made["training/updates"] else ""
+    sums = [
+        counted(int(sum(made[name])), word) for name, word in MADE.items() if made[name] and word
+    ]
+    idle = (
+        f" ({made['training/updates'].count(0)} without an update)"
+        if 0 in made["training/updates"]
+        else ""
+    )
     rate = ""
     if made[RATE]:
         low, high = (f"{end(made[RATE]):.3g}" for end in (min, max))
-        rate = f" at learning rate {low}" if low == high else f" at learning rates of {low} to {high}"
+        rate = (
+            f" at learning rate {low}" if low == high else f" at learning rates of {low} to {high}"
+        )
     return f": {counted(len(lines), 'step')}{idle} = {', '.join(sums)}{rate}"
 
 
@@ -282,7 +326,9 @@ def symptom_lines(run: Path) -> list[str]:
     from xp.diagnosis.symptom import Severity
     from xp.evaluation.verdict import diagnose
 
-    observed = [one for one in diagnose(run, read_record(run)).symptoms if one.severity is not Severity.NOTE]
+    observed = [
+        one for one in diagnose(run, read_record(run)).symptoms if one.severity is not Severity.NOTE
+    ]
     lines = [f"symptom       {one.rule}: {one.found}. {one.change}" for one in observed]
     command = xp_command(f"runs diagnose {run.name}", run.parent.parent)
     return [*lines, f"              {command}"] if lines else []

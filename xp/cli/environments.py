@@ -39,10 +39,14 @@ def check_command(args: Namespace) -> int:
     short, or the judge gave no verdict."""
     named, rest = split_off(("tasks", "tokenizer"), args.words)
     if not rest:
-        raise XpError("env check: name an environment: env=NAME, a URL, Org/Name or package.module:Class")
+        raise XpError(
+            "env check: name an environment: env=NAME, a URL, Org/Name or package.module:Class"
+        )
     tasks = named.get("tasks", str(NUM_TASKS))
     if not tasks.isdigit() or int(tasks) < 1:
-        raise XpError(f"tasks={tasks}: the number of tasks to play must be a whole number from 1 on")
+        raise XpError(
+            f"tasks={tasks}: the number of tasks to play must be a whole number from 1 on"
+        )
     spec = compose(_as_overrides(rest), args.config_dir)
     if args.labels is not None:
         from xp.cli.judge import check_judge
@@ -56,20 +60,34 @@ def check_command(args: Namespace) -> int:
     else:
         for one in reports:
             show_report(one)
-    return ExitCode.ENVIRONMENT if any(one.faults or one.stopped for one in reports) else ExitCode.OK
+    return (
+        ExitCode.ENVIRONMENT if any(one.faults or one.stopped for one in reports) else ExitCode.OK
+    )
 
 
 def check(
-    spec: RunSpec, num_tasks: int, tokenizer: str | None, seconds: float, num_slots: int | None = None
+    spec: RunSpec,
+    num_tasks: int,
+    tokenizer: str | None,
+    seconds: float,
+    num_slots: int | None = None,
 ) -> list[EnvReport]:
     """A report for each member of the mixture, in its order; all together take at most about `seconds`."""
     count = token_counter(tokenizer, spec) if tokenizer else None
     ends = time.monotonic() + seconds
-    return [_check_member(spec, name, num_tasks, num_slots, count, Watch(name, ends)) for name in spec.env.members]
+    return [
+        _check_member(spec, name, num_tasks, num_slots, count, Watch(name, ends))
+        for name in spec.env.members
+    ]
 
 
 def _check_member(
-    spec: RunSpec, name: str, num_tasks: int, num_slots: int | None, count: TokenCounter | None, watch: Watch
+    spec: RunSpec,
+    name: str,
+    num_tasks: int,
+    num_slots: int | None,
+    count: TokenCounter | None,
+    watch: Watch,
 ) -> EnvReport:
     member, group_size = spec.env.members[name], spec.training.group_size
     rules = episode_config(spec).members[name]
@@ -86,7 +104,9 @@ def _check_member(
             providers.append(provider := load_provider(rules, environ := episode_environ(spec)))
             # A training split, or any split of an environment without training tasks.
             known = provider.splits()
-            split = next((split for split in (*member.train.split, *known) if split in known), "train")
+            split = next(
+                (split for split in (*member.train.split, *known) if split in known), "train"
+            )
             for measured in measure(  # noqa: B007 - the last ones are reported
                 provider,
                 rules,
@@ -107,7 +127,9 @@ def _check_member(
         fault = raised[0] if is_whole and raised else None
         result = measured
         if not is_whole or (watch.is_over and fault is None):
-            result = replace(result, stopped=f"{watch.now}, which had taken {watch.seconds_of_phase:.0f} s")
+            result = replace(
+                result, stopped=f"{watch.now}, which had taken {watch.seconds_of_phase:.0f} s"
+            )
     finally:
         for provider in providers:
             close_within(provider.close, CLOSE_S)
@@ -140,7 +162,9 @@ def show_report(one: EnvReport) -> None:
         out.print(f"  {fact:24} {value}")
     if one.stopped:
         out.print(f"  stopped: the time was over while {one.stopped}")
-        out.print("  the figures above are of what was measured until then; --seconds N gives it more")
+        out.print(
+            "  the figures above are of what was measured until then; --seconds N gives it more"
+        )
     for warning in one.warnings:
         out.print(f"  note: {warning}")
     for fault in one.faults:
@@ -189,7 +213,9 @@ def new_command(name: str, kind: str) -> int:
     words = shlex.join(new_environment(name, kind, Path.cwd()))
     print(f"wrote {name}.py and test_{name}.py")
     install = () if importlib.util.find_spec("pytest") else ("pip install pytest",)
-    has_script = kind != "harness" and "def solve(" in Path(f"{name}.py").read_text(encoding="utf-8")
+    has_script = kind != "harness" and "def solve(" in Path(f"{name}.py").read_text(
+        encoding="utf-8"
+    )
     run = f"xp {words} sft.data=solve" if has_script else f"xp {words}"
     for command in (*install, f"pytest test_{name}.py", f"xp env check {words}", run):
         print(f"  python -m {command}")
@@ -205,12 +231,16 @@ def new_environment(name: str, kind: str, folder: Path) -> list[str]:
     """
     cls = "".join(part.capitalize() for part in name.split("_"))
     if not MODULE_NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise XpError(f"env new {name}: a name is small letters, digits and _, and begins with a letter")
+        raise XpError(
+            f"env new {name}: a name is small letters, digits and _, and begins with a letter"
+        )
     texts = {folder / f"{name}.py": f"{kind}.txt", folder / f"test_{name}.py": f"{kind}_test.txt"}
     if there := [str(path) for path in texts if path.exists() or path.is_symlink()]:
         raise XpError(f"env new {name}: {' and '.join(there)}: already there, and left alone")
     if (spec := importlib.util.find_spec(name)) is not None:
-        raise XpError(f"env new {name}: there is a module of that name ({spec.origin or 'a package'}); take another")
+        raise XpError(
+            f"env new {name}: there is a module of that name ({spec.origin or 'a package'}); take another"
+        )
     written: list[Path] = []
     try:
         for path, skeleton in texts.items():

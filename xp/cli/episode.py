@@ -42,7 +42,8 @@ def show_episode(args: Namespace) -> int:
         out.print(line, style=style)
     if others:
         out.print(
-            f"\n{others} more match; --step, --index, --sample, --best, --median, --worst, --void choose", style="dim"
+            f"\n{others} more match; --step, --index, --sample, --best, --median, --worst, --void choose",
+            style="dim",
         )
     out.print(f"file: {index.file_of(number)}", style="dim")
     return ExitCode.OK
@@ -54,7 +55,9 @@ def _chosen(index: EpisodeIndex, args: Namespace) -> tuple[int, int]:
 
     rows = index.rows
     if not rows:
-        raise XpError(f"{args.run} has no trajectories: no episode of it has ended", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{args.run} has no trajectories: no episode of it has ended", ExitCode.RUN_DIR
+        )
     phases = sorted({row.phase for row in rows})
     phase = args.phase or (TRAIN if TRAIN in phases else phases[-1])
     if phase not in phases:
@@ -90,9 +93,13 @@ def _lines(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for message in shown_record["messages"]:
         yield "dim", f"\n── {message['role']} " + "─" * 20
         yield COLOURS.get(message["role"], ""), message["content"]
-        for call in (one for one in shown_record["calls"] if one["turn"] == message.get("turn", -1)):
+        for call in (
+            one for one in shown_record["calls"] if one["turn"] == message.get("turn", -1)
+        ):
             yield "dim", _call(call)
-    rewards = ", ".join("none" if one is None else f"{one:g}" for one in shown_record["step_rewards"])
+    rewards = ", ".join(
+        "none" if one is None else f"{one:g}" for one in shown_record["step_rewards"]
+    )
     yield "dim", f"\nrewards of the environment, call by call: {rewards or 'none'}"
     if shown_record["reward_steps"]:
         steps = ", ".join(f"{step} {reward:g}" for step, reward in shown_record["reward_steps"])
@@ -109,6 +116,8 @@ def _call(call: Mapping[str, Any]) -> str:
         return f"  call {call.get('name', 'answer')}: not executed"
     reward = "no reward" if result["reward"] is None else f"reward {result['reward']:g}"
     flags = "".join(
-        f", {text}" for key, text in (("is_call_error", "call error"), ("finished", "episode over")) if result.get(key)
+        f", {text}"
+        for key, text in (("is_call_error", "call error"), ("finished", "episode over"))
+        if result.get(key)
     )
     return f"  call {call.get('name', 'answer')}: {reward}{flags}"

@@ -68,7 +68,9 @@ def evaluations(
     """
     known = read(words, config_dirs)
     if allowance.budget_usd is not None and known.settings.model.price_in is None:
-        raise XpError("--budget-usd needs the prices: model.price_in=USD model.price_out=USD for a million tokens")
+        raise XpError(
+            "--budget-usd needs the prices: model.price_in=USD model.price_out=USD for a million tokens"
+        )
     runs = [EvaluationRun(entry, known.settings, allowance) for entry in entries(known)]
     for run in runs:
         run.check(again=again)
@@ -86,9 +88,13 @@ def _tell_played(runs: Sequence[EvaluationRun]) -> None:
 def show_paired(args: Namespace) -> int:
     """Prints evaluations compared task by task: difference, interval, tests, and a sentence with the result."""
     if not args.names:
-        raise XpError("compare --paired: name a RUN (before against after training), or two runs or evaluations")
+        raise XpError(
+            "compare --paired: name a RUN (before against after training), or two runs or evaluations"
+        )
     if args.csv or args.markdown:
-        raise XpError("compare --paired is shown as text or with --json; leave out --csv and --markdown")
+        raise XpError(
+            "compare --paired is shown as text or with --json; leave out --csv and --markdown"
+        )
     margin = default_margin() if args.margin is None else args.margin
     pairs = compare_all(args.outputs, args.names, margin)
     if args.json:
@@ -122,9 +128,18 @@ def paired_lines(one: PairedComparison) -> list[str]:
 def show_list(args: Namespace, outputs: Path, words: Sequence[str]) -> int:
     """Prints every evaluation below the outputs root, oldest first, as JSON or a table of those with a result."""
     if strange := [word for word in words if not word.startswith("outputs=")]:
-        raise XpError(f"{strange[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex")
-    if args.again or args.budget_usd is not None or args.max_tokens_total is not None or args.config_dir:
-        raise XpError("eval list plays nothing: it takes only outputs=DIR, --json, --markdown and --latex")
+        raise XpError(
+            f"{strange[0]}: eval list takes only outputs=DIR, --json, --markdown and --latex"
+        )
+    if (
+        args.again
+        or args.budget_usd is not None
+        or args.max_tokens_total is not None
+        or args.config_dir
+    ):
+        raise XpError(
+            "eval list plays nothing: it takes only outputs=DIR, --json, --markdown and --latex"
+        )
     out = console()
     evaluations = records.summaries(outputs)
     if args.json or args.markdown or args.latex:
@@ -147,7 +162,9 @@ def show_table(results: Sequence[dict[str, Any]]) -> None:
     out = console()
     table = Table(box=None, pad_edge=False)
     for number, column in enumerate(tables.HEAD):
-        table.add_column(column, no_wrap=True, justify="right" if number in (2, 3, 5, 6) else "left")
+        table.add_column(
+            column, no_wrap=True, justify="right" if number in (2, 3, 5, 6) else "left"
+        )
     for row in tables.rows(results):
         table.add_row(*(shown(cell) for cell in row))
     out.width = UNLIMITED
@@ -200,20 +217,34 @@ def profile_command(args: Namespace) -> int:
     """
     if args.logged or args.logged_model is not None:
         return _logged_command(args)
-    fixed = ("eval.tasks=train", f"evaluation.samples_per_task={args.tries}", f"outputs={args.outputs}")
-    if taken := [word for word in args.overrides if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))]:
+    fixed = (
+        "eval.tasks=train",
+        f"evaluation.samples_per_task={args.tries}",
+        f"outputs={args.outputs}",
+    )
+    if taken := [
+        word
+        for word in args.overrides
+        if word.startswith(("eval.tasks=", "evaluation.samples_per_task="))
+    ]:
         raise XpError(f"{taken[0]}: a profile plays the training tasks; --tries N says how often")
     words = read([*args.overrides, *fixed], args.config_dir)
     profiled = entries(words)
     if len(profiled) != 1:
-        raise XpError(f"a profile is of one model and one environment or mixture; got {len(profiled)} pairs")
+        raise XpError(
+            f"a profile is of one model and one environment or mixture; got {len(profiled)} pairs"
+        )
     with stopping(), redirect_stdout(sys.stderr):
         result = EvaluationRun(profiled[0], words.settings, Allowance(None, None)).run(again=False)
     tries, threshold = result["playing"]["samples_per_task"], result["playing"]["pass_threshold"]
     # None means that every episode of a task was void.
     rates = {task: pass_share(one["rewards"], threshold) for task, one in result["tasks"].items()}
     if args.json:
-        print(json.dumps({"id": result["id"], "model": result["model"]["name"], "rates": rates}, indent=2))
+        print(
+            json.dumps(
+                {"id": result["id"], "model": result["model"]["name"], "rates": rates}, indent=2
+            )
+        )
     else:
         head = (
             f"{len(rates)} training tasks of {result['env']}, {tries} tries each by {result['model']['name']};"

@@ -29,13 +29,21 @@ from xp.spec import BackendName, RunSpec, Section
 
 def explain_command(args: Namespace) -> int:
     """Explains keys (value, origin, meaning, rendering) and metrics: `explain KEY|METRIC ... [overrides]`."""
-    words = [word for word in args.overrides if "=" not in word and not word.startswith(("-", "~", "+"))]
+    words = [
+        word for word in args.overrides if "=" not in word and not word.startswith(("-", "~", "+"))
+    ]
     overrides = [word for word in args.overrides if word not in words]
     if not words:
-        raise XpError("explain takes a key or a metric: python -m xp explain algorithm.kl_estimator [overrides]")
+        raise XpError(
+            "explain takes a key or a metric: python -m xp explain algorithm.kl_estimator [overrides]"
+        )
     metrics = [word for word in words if is_metric(word)]
     # `learning_rate` is a metric, and a key of one section.
-    keys = [path for word in words if (path := same_key(word, every_key()) if is_metric(word) else word) is not None]
+    keys = [
+        path
+        for word in words
+        if (path := same_key(word, every_key()) if is_metric(word) else word) is not None
+    ]
     entries = [entry for metric in metrics for entry in metric_json(metric)]
     lines = [line for metric in metrics for line in explain_metric(metric)]
     if keys:
@@ -75,7 +83,9 @@ class KeyExplainer:
         self._fields = fields_of(self._spec)
         specs = specs_of(overrides, config_dirs)
         self._meanings = {name: backend_of(spec).meanings(spec) for name, spec in specs.items()}
-        self._refusals = {name: [str(one) for one in spec_refusals(spec)] for name, spec in specs.items()}
+        self._refusals = {
+            name: [str(one) for one in spec_refusals(spec)] for name, spec in specs.items()
+        }
 
     def lines(self, path: str) -> Iterator[str]:
         """Yields the explanation of a field, or one line for each field of a section; raises XpError for a key that
@@ -102,10 +112,14 @@ class KeyExplainer:
 
     def facts(self, path: str) -> list[dict[str, Any]]:
         """A key, or every key of a section, as JSON objects; raises XpError for a key that does not exist."""
-        below = [field for field in self._fields.values() if f"{field.path}.".startswith(f"{path}.")]
+        below = [
+            field for field in self._fields.values() if f"{field.path}.".startswith(f"{path}.")
+        ]
         if not below:
             hint = native_hint(path)
-            raise XpError(f"{path}: no such key{f'; {hint}' if hint else nearest_key(path, self._fields)}")
+            raise XpError(
+                f"{path}: no such key{f'; {hint}' if hint else nearest_key(path, self._fields)}"
+            )
         return [self._facts_of(field) for field in below]
 
     def _facts_of(self, field: Field) -> dict[str, Any]:
@@ -116,7 +130,9 @@ class KeyExplainer:
             name: asdict(meanings[path])
             | {
                 "refused": [
-                    text.removeprefix(f"{path}: ") for text in self._refusals[name] if text.startswith(f"{path}: ")
+                    text.removeprefix(f"{path}: ")
+                    for text in self._refusals[name]
+                    if text.startswith(f"{path}: ")
                 ]
             }
             for name, meanings in self._meanings.items()
@@ -126,7 +142,9 @@ class KeyExplainer:
         return {
             "key": path,
             "value": field.value,
-            "null_because": None if other is None else f"{other} = {as_yaml(self._fields[other].value)}",
+            "null_because": None
+            if other is None
+            else f"{other} = {as_yaml(self._fields[other].value)}",
             "from": _places(origin),
             "means": field.meaning or comment_of(origin),
             "legal": field.legal,
@@ -142,7 +160,9 @@ def specs_of(overrides: Sequence[str], config_dirs: Sequence[Path] = ()) -> dict
     """
     others = [text for text in overrides if not text.startswith("backend=")]
     chosen = [text for text in overrides if text.startswith("backend=")]
-    specs: dict[str, RunSpec] = {name: compose([*others, f"backend={name}"], config_dirs) for name in BackendName}
+    specs: dict[str, RunSpec] = {
+        name: compose([*others, f"backend={name}"], config_dirs) for name in BackendName
+    }
     for spec in (compose([*others, *chosen], config_dirs) for _ in chosen[:1]):
         specs.setdefault(spec.backend.name, spec)
     return specs
@@ -159,12 +179,19 @@ def fields_of(spec: RunSpec) -> dict[str, Field]:
 
 
 def _walk(section: Section, path: str) -> Iterator[Field]:
-    properties, meanings = type(section).model_json_schema(mode="validation"), _meanings(type(section))
+    properties, meanings = (
+        type(section).model_json_schema(mode="validation"),
+        _meanings(type(section)),
+    )
     for name in type(section).model_fields:
         value, below = getattr(section, name), f"{path}.{name}" if path else name
         if isinstance(value, Section):
             yield from _walk(value, below)
-        elif isinstance(value, dict) and value and all(isinstance(child, Section) for child in value.values()):
+        elif (
+            isinstance(value, dict)
+            and value
+            and all(isinstance(child, Section) for child in value.values())
+        ):
             for key, child in value.items():
                 yield from _walk(child, f"{below}.{key}")
         else:
@@ -175,7 +202,9 @@ def _walk(section: Section, path: str) -> Iterator[Field]:
 def _meanings(section: type[Section]) -> dict[str, str]:
     """Field -> its docstring, inherited fields too. pydantic would read them at each start of a process."""
     parents = [one for one in reversed(section.__mro__) if issubclass(one, Section)]
-    documented = [param for one in parents for param in docstring_parser.parse_from_object(one).params]
+    documented = [
+        param for one in parents for param in docstring_parser.parse_from_object(one).params
+    ]
     return {param.arg_name: " ".join((param.description or "").split()) for param in documented}
 
 
@@ -189,11 +218,21 @@ def _legal(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
         return ", ".join(map(str, schema["enum"]))
     bounds = [
         f"{sign} {schema[key]}"
-        for key, sign in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
+        for key, sign in (
+            ("minimum", ">="),
+            ("exclusiveMinimum", ">"),
+            ("maximum", "<="),
+            ("exclusiveMaximum", "<"),
+        )
         if key in schema
     ]
     pattern = f" like {schema['pattern']}" if "pattern" in schema else ""
-    names = {"integer": "a whole number", "number": "a number", "string": "text", "boolean": "true or false"}
+    names = {
+        "integer": "a whole number",
+        "number": "a number",
+        "string": "text",
+        "boolean": "true or false",
+    }
     keys = ", ".join(schema.get("properties", ()))
     names |= {"array": "a list", "object": f"a section ({keys})" if keys else "keys of your own"}
     kind = names.get(schema.get("type", ""), str(schema.get("type", "anything")))
@@ -204,7 +243,9 @@ def _places(origin: Origin) -> list[str]:
     """Origin of the value, then the origins of the values that it replaced."""
     places = [f"the command line: {origin.override}"] if origin.override else []
     for mark in reversed(origin.marks):
-        file = os.path.relpath(mark.file, ROOT) if mark.file.is_relative_to(ROOT) else str(mark.file)
+        file = (
+            os.path.relpath(mark.file, ROOT) if mark.file.is_relative_to(ROOT) else str(mark.file)
+        )
         places.append(f"{file}:{mark.line}{f': {mark.raw}' if mark.raw else ''}")
     return places or ["xp itself"]
 
@@ -248,7 +289,9 @@ def metric_json(name: str) -> list[dict[str, Any]]:
     row = find(name)
     if row is None and name != ALL:
         known = [row.name for row in METRICS]
-        raise XpError(f"{name}: no such metric{nearest(name, known)}; python -m xp explain {ALL} lists them")
+        raise XpError(
+            f"{name}: no such metric{nearest(name, known)}; python -m xp explain {ALL} lists them"
+        )
     return [
         {
             "metric": one.name,

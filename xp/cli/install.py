@@ -41,7 +41,10 @@ SKYRL_ON_A_CPU = (
     ".venv-skyrl/bin/pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu",
     *(
         f".venv-skyrl/bin/pip install --no-deps --ignore-requires-python --requirement {shlex.quote(str(file))}"
-        for file in (LOCKS.parent / "requirements/skyrl.lock", LOCKS.parent / "requirements/skyrl-wheels.lock")
+        for file in (
+            LOCKS.parent / "requirements/skyrl.lock",
+            LOCKS.parent / "requirements/skyrl-wheels.lock",
+        )
     ),
 )
 
@@ -73,11 +76,25 @@ def install_lock(lock: RuntimeLock, python: str | None = None) -> Path:
         if place is None:
             return directory() / lock.key / "bin" / "python"
         program = uv()
-        run([*program, "venv", "--quiet", "--python", python or _python(program, lock.pythons), str(place)], KEPT)
+        run(
+            [
+                *program,
+                "venv",
+                "--quiet",
+                "--python",
+                python or _python(program, lock.pythons),
+                str(place),
+            ],
+            KEPT,
+        )
         pip = [*program, "pip", "install", "--python", str(place / "bin" / "python"), "--no-deps"]
         for file in lock.files:
             hashes = ["--require-hashes"] if "--hash" in file.read_text(encoding="utf-8") else []
-            without = f"; backend.attention=sdpa does without {file.name}" if file.name == AFTER_LOCK else ""
+            without = (
+                f"; backend.attention=sdpa does without {file.name}"
+                if file.name == AFTER_LOCK
+                else ""
+            )
             run([*pip, *hashes, "--requirements", str(file)], f"{KEPT}{without}")
         return place / "bin" / "python"
 
@@ -106,14 +123,14 @@ def why_not(spec: RunSpec) -> str:
     if runtime.python is not None:
         return f"the job's Python is backend.runtime.python={runtime.python}"
     if spec.hardware.accelerator == "cpu":
-        gpus = (
-            f"for GPUs, name them: python -m xp install backend={spec.backend.name} hardware=8xH100 (or hardware=auto)"
-        )
+        gpus = f"for GPUs, name them: python -m xp install backend={spec.backend.name} hardware=8xH100 (or hardware=auto)"
         if spec.backend.name != BackendName.SKYRL:
             return f"on hardware=cpu the job runs in xp's own Python; {gpus}"
         steps = SKYRL_ON_A_CPU if not IS_CLONE else ("make .venv-skyrl/.done",)
         use_it = "then add to a command: backend.runtime.python=.venv-skyrl/bin/python"
-        return "\n  ".join((f"SkyRL on hardware=cpu has a Python of its own; {gpus}; for a CPU:", *steps, use_it))
+        return "\n  ".join(
+            (f"SkyRL on hardware=cpu has a Python of its own; {gpus}; for a CPU:", *steps, use_it)
+        )
     strategy = spec.backend.parallel.strategy
     return f"backend={spec.backend.name} with strategy={strategy} has no lock here: see its page in docs/backends"
 
@@ -127,14 +144,20 @@ def cannot_run_here(spec: RunSpec) -> str | None:
     num_gpus = 0 if spec.hardware.accelerator == "cpu" else spec.hardware.accelerators_per_node
     if spec.launcher.name is LauncherName.LOCAL and len(there := visible_gpus()) < num_gpus:
         shown = counted(len(there), "GPU")
-        return f"the run needs {num_gpus} x {spec.hardware.accelerator} and this machine shows {shown}"
+        return (
+            f"the run needs {num_gpus} x {spec.hardware.accelerator} and this machine shows {shown}"
+        )
     return None
 
 
 def _python(program: list[str], versions: Sequence[str]) -> str:
     """The first of these versions on this machine, else the first of all, which uv then downloads."""
     find = [*program, "python", "find", "--no-python-downloads"]
-    there = (one for one in versions if subprocess.run([*find, one], capture_output=True, check=False).returncode == 0)
+    there = (
+        one
+        for one in versions
+        if subprocess.run([*find, one], capture_output=True, check=False).returncode == 0
+    )
     return next(there, versions[0])
 
 
@@ -163,7 +186,9 @@ def install_sources(spec: RunSpec) -> dict[str, str]:
     """
     if (sources := runtime_checkouts(spec)) is None:
         return {}
-    checkouts = {one.variable: place for one in sources.checkouts if (place := os.environ.get(one.variable))}
+    checkouts = {
+        one.variable: place for one in sources.checkouts if (place := os.environ.get(one.variable))
+    }
     if wrong := list(differing(spec.backend.commits)):
         raise XpError("\n".join(wrong), ExitCode.RUNTIME)
     if len(checkouts) == len(sources.checkouts):
@@ -181,7 +206,10 @@ def make_checkouts(sources: Checkouts) -> dict[str, str]:
                 for file in (place / name for name in one.patches):
                     if file.is_file():
                         run(["git", "-C", str(place / one.folder), "apply", "--3way", str(file)])
-            write_atomically(place / PLACES, json.dumps({one.variable: one.folder for one in sources.checkouts}) + "\n")
+            write_atomically(
+                place / PLACES,
+                json.dumps({one.variable: one.folder for one in sources.checkouts}) + "\n",
+            )
     return installed_checkouts(sources.key)
 
 
@@ -276,7 +304,9 @@ def _clone(one: Checkout, place: Path) -> None:
     run([*git, "checkout", "--quiet", "--detach", one.commit])
     there = commit_of(checkout)
     if there is None or not there.startswith(one.commit):
-        raise XpError(f"install: {checkout} is at {there}, and {one.commit} is wanted", ExitCode.RUNTIME)
+        raise XpError(
+            f"install: {checkout} is at {there}, and {one.commit} is wanted", ExitCode.RUNTIME
+        )
 
 
 def uv() -> list[str]:

@@ -84,17 +84,19 @@ def labelled_rows(file: Path, config: JudgeSpec) -> list[tuple[LabelledRow, str]
                 raise ValueError
             rows.append((row, rubric_of(config.rubric, row.model_extra or {})))
         except (ValueError, JudgeFault) as error:
-            expected = (
-                f"{{prompt: text, answers: [{least} or more texts], labels: [a number for each, larger is better]}}"
-            )
+            expected = f"{{prompt: text, answers: [{least} or more texts], labels: [a number for each, larger is better]}}"
             reason = f" ({error})" if isinstance(error, JudgeFault) else ""
-            raise XpError(f"{file}:{number}: expected {expected}, got {line[:100]!r}{reason}") from None
+            raise XpError(
+                f"{file}:{number}: expected {expected}, got {line[:100]!r}{reason}"
+            ) from None
     if not rows:
         raise XpError(f"{file} has no rows")
     return rows
 
 
-def measured(judge: Judge, rows: Sequence[tuple[LabelledRow, str]], budget_usd: float | None) -> Agreement:
+def measured(
+    judge: Judge, rows: Sequence[tuple[LabelledRow, str]], budget_usd: float | None
+) -> Agreement:
     """Scores the rows in order, and stops when the budget is spent.
 
     Pairs are those of one row; a pointwise judge, whose scores do not depend on the row, is measured on all pairs.
@@ -118,7 +120,9 @@ def measured(judge: Judge, rows: Sequence[tuple[LabelledRow, str]], budget_usd: 
             continue
         usage = total_usage([usage, scores.judges])
         groups.append(list(zip(row.labels, scores.values, strict=True)))
-        turned += [one["judge_order_decides"] for one in scores.entries if "judge_order_decides" in one]
+        turned += [
+            one["judge_order_decides"] for one in scores.entries if "judge_order_decides" in one
+        ]
     if judge.config.scoring is JudgeScoring.POINTWISE:
         groups = [[one for group in groups for one in group]]
     verdicts = [
@@ -137,11 +141,17 @@ def _show(name: str, config: JudgeSpec, result: Agreement, group_size: int) -> N
     rows = f"{counted(result.rows, 'row')} judged, {result.failed} without a verdict"
     print(f"{name}: {config.model.name}, {config.scoring}: {rows}")
     if result.agreement is not None:
-        print(f"agreement with the labels: {result.agreement:.0%} of {counted(result.pairs, 'pair')} (0.5 is chance)")
+        print(
+            f"agreement with the labels: {result.agreement:.0%} of {counted(result.pairs, 'pair')} (0.5 is chance)"
+        )
     if result.order_decides is not None:
         print(f"the order of two answers decided {result.order_decides:.0%} of the comparisons")
     read, written = (result.usage.get(key, 0.0) for key in ("prompt_tokens", "completion_tokens"))
-    cost = f", {result.usage[COST]:.4f} US dollars" if COST in result.usage else ", price unknown" * bool(read)
+    cost = (
+        f", {result.usage[COST]:.4f} US dollars"
+        if COST in result.usage
+        else ", price unknown" * bool(read)
+    )
     print(f"tokens: {read:,.0f} read, {written:,.0f} written{cost}")
     if config.scoring is JudgeScoring.PAIRWISE:
         print(

@@ -60,7 +60,9 @@ def show_native(args: Namespace, plan: Plan) -> None:
     """Prints the native keys of the training, or of the fine-tuning if that is all; or the table of a script's keys."""
     native = PlanKeys(plan)
     if args.native_diff is not None:
-        rows = native.diff(script_keys(args.native_diff, lambda key: native.keys.answer(key) is not None))
+        rows = native.diff(
+            script_keys(args.native_diff, lambda key: native.keys.answer(key) is not None)
+        )
         show_table(COLUMNS, [asdict(row) for row in rows], as_json=args.json)
         if not args.json:
             print(counts(rows))
@@ -72,7 +74,9 @@ def show_native(args: Namespace, plan: Plan) -> None:
 
 def counts(rows: list[NativeRow]) -> str:
     """Number of rows of each result."""
-    return ", ".join(f"{sum(row.result is result for row in rows)} {result}" for result in KeyResult)
+    return ", ".join(
+        f"{sum(row.result is result for row in rows)} {result}" for result in KeyResult
+    )
 
 
 class PlanKeys:
@@ -85,10 +89,14 @@ class PlanKeys:
     def __init__(self, plan: Plan) -> None:
         self.spec, self.backend = plan.spec, plan.spec.backend.name
         if self.backend not in list(BackendName):
-            raise XpError(f"xp knows the native keys of {', '.join(BackendName)}; backend={self.backend} is a plugin's")
+            raise XpError(
+                f"xp knows the native keys of {', '.join(BackendName)}; backend={self.backend} is a plugin's"
+            )
         self._stage = "train" if plan.trains else "sft"
         job = next(stage.job for stage in plan.stages if stage.name == self._stage)
-        self._config = json.loads(next(text for file, text in job.files.items() if file.endswith("config.json")))
+        self._config = json.loads(
+            next(text for file, text in job.files.items() if file.endswith("config.json"))
+        )
         render = import_module(f"xp.backends.{self.backend}.control.render")
         self.keys: NativeKeys = (render.native_keys if plan.trains else render.sft_keys)(self.spec)
 
@@ -108,7 +116,12 @@ class PlanKeys:
             return dict(config["grpo"] if "grpo" in config else config["arguments"])
         if self.backend == BackendName.SKYRL:
             models = dict.fromkeys(config["model_keys"], self.spec.model.path)
-            return {**keys_of(config["native_keys"]), **models, **config["paths"], **config.get("arguments", {})}
+            return {
+                **keys_of(config["native_keys"]),
+                **models,
+                **config["paths"],
+                **config.get("arguments", {}),
+            }
         return keys_of(config["command"]["flags"])
 
     @cached_property
@@ -124,15 +137,26 @@ class PlanKeys:
         known = catalogs()[self.backend] if self._stage == "train" and is_native else {}
         for key, ours in self.rendered.items():
             default = known.get(key, {}).get("default")
-            is_left = key not in set_keys and bool(self.keys.owners.get(key)) and default not in (None, "None")
+            is_left = (
+                key not in set_keys
+                and bool(self.keys.owners.get(key))
+                and default not in (None, "None")
+            )
             if is_left and ours is not None and not is_same(default, ours):
-                rows.append(NativeRow(key, as_text(default), as_text(ours), KeyResult.UNSET, self._home(key, "")))
+                rows.append(
+                    NativeRow(
+                        key, as_text(default), as_text(ours), KeyResult.UNSET, self._home(key, "")
+                    )
+                )
         return rows
 
     def _row(self, typed: str, value: Any) -> NativeRow:
         key = self._known(typed)
         text = as_text(value)
-        kind, sentence = self.keys.answer(key) or (None, f"no key of {self.backend}'s, and xp knows no field for it")
+        kind, sentence = self.keys.answer(key) or (
+            None,
+            f"no key of {self.backend}'s, and xp knows no field for it",
+        )
         if key in self.keys.owners or (key in self.rendered and kind is not AnswerKind.OWNER):
             # A key that is left out has the trainer's default, which the field may state.
             ours = self.rendered.get(key, self._fields.get(self.keys.owners.get(key, "")))
@@ -140,9 +164,17 @@ class PlanKeys:
             plan = as_text(self.rendered[key]) if key in self.rendered else None
             return NativeRow(typed, text, plan, result, self._home(key, sentence))
         if key in self.rendered and key not in RENAMED and is_same(value, self.rendered[key]):
-            return NativeRow(typed, text, as_text(self.rendered[key]), KeyResult.EQUAL, self._with_value(sentence))
+            return NativeRow(
+                typed,
+                text,
+                as_text(self.rendered[key]),
+                KeyResult.EQUAL,
+                self._with_value(sentence),
+            )
         if kind is AnswerKind.OWNER:
-            return self._of_field(typed, value, RENAMED.get(key, sentence), is_same_value=key in RENAMED)
+            return self._of_field(
+                typed, value, RENAMED.get(key, sentence), is_same_value=key in RENAMED
+            )
         if typed.startswith("${"):
             sentence = "an array that neither the script nor the files beside it set"
         hint = foreign_hint(f"{typed}={text}") or foreign_hint(f"{key}={text}")
@@ -152,7 +184,9 @@ class PlanKeys:
             field = f"{word}.name" if word == "algorithm" else word
             if field in self._fields and PLAIN.fullmatch(theirs or "="):
                 is_exact = field == word and words not in SENTENCES.values()
-                return replace(self._of_field(typed, theirs, field, is_same_value=is_exact), script=text)
+                return replace(
+                    self._of_field(typed, theirs, field, is_same_value=is_exact), script=text
+                )
             return NativeRow(typed, text, None, KeyResult.TAKEN, words)
         if kind in (AnswerKind.HARMLESS, AnswerKind.WARNED, AnswerKind.OPEN):
             sentence = f"{self.keys.place}.{key.removeprefix('--')} passes it on: {sentence}"
@@ -164,10 +198,16 @@ class PlanKeys:
             return typed.removeprefix("--").replace("-", "_")
         if self.backend == BackendName.SKYRL:
             policy = f"trainer.policy.{typed}"
-            return policy if self.keys.answer(typed) is None and self.keys.answer(policy) is not None else typed
+            return (
+                policy
+                if self.keys.answer(typed) is None and self.keys.answer(policy) is not None
+                else typed
+            )
         flags = flag_catalog().flags
         same = (
-            one for one in self.rendered if typed in flags and one in flags and flags[one].dest == flags[typed].dest
+            one
+            for one in self.rendered
+            if typed in flags and one in flags and flags[one].dest == flags[typed].dest
         )
         return next(same, typed)
 
@@ -222,7 +262,11 @@ def _plain(value: Any) -> Any:
         return value
     text = str(value)  # of an enumeration too
     try:
-        read = float(text) if re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", text, re.I) else yaml.load(text, LOADER)
+        read = (
+            float(text)
+            if re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", text, re.I)
+            else yaml.load(text, LOADER)
+        )
     except (ValueError, yaml.YAMLError):
         return text
     return None if read == "None" else _plain(read) if isinstance(read, list) else read

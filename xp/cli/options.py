@@ -30,7 +30,9 @@ def options_command(args: Namespace) -> int:
     if args.open and group != "env":
         raise XpError("--open belongs to options env")
     if group is not None and group not in GROUPS:
-        raise XpError(f"{group}: no such group{nearest(group, GROUPS)}; groups are {', '.join(GROUPS)}")
+        raise XpError(
+            f"{group}: no such group{nearest(group, GROUPS)}; groups are {', '.join(GROUPS)}"
+        )
     if group is None:
         names = {name: list(options(name, args.config_dir)) for name in GROUPS}
         print(json.dumps(names, indent=2) if args.json else groups())
@@ -42,14 +44,22 @@ def options_command(args: Namespace) -> int:
         else:
             show_options({one.name: _line(one) for one in environments})
         return ExitCode.OK
-    sentences = {name: first_sentence(file) for name, file in options(group, args.config_dir).items()}
+    sentences = {
+        name: first_sentence(file) for name, file in options(group, args.config_dir).items()
+    }
     if group == "hardware":
         from xp.hardware import cards
 
         sentences["auto"] = "This machine"
-        sentences["8xB200"] = f"GPUs x card, or nodes x GPUs x card (2x8xH100); cards: {', '.join(cards())}"
+        sentences["8xB200"] = (
+            f"GPUs x card, or nodes x GPUs x card (2x8xH100); cards: {', '.join(cards())}"
+        )
     if args.json:
-        print(json.dumps([{"name": name, "about": about} for name, about in sentences.items()], indent=2))
+        print(
+            json.dumps(
+                [{"name": name, "about": about} for name, about in sentences.items()], indent=2
+            )
+        )
     else:
         show_options(sentences)
     return ExitCode.OK
@@ -57,8 +67,14 @@ def options_command(args: Namespace) -> int:
 
 def first_sentence(file: Path) -> str:
     """Description of an option: the first sentence of the comment that its file begins with."""
-    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("# @package")]
-    comment = " ".join(line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines))
+    lines = [
+        line
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if not line.startswith("# @package")
+    ]
+    comment = " ".join(
+        line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines)
+    )
     return re.split(r"(?<=[^ .]{3})\. ", comment)[0].rstrip(".")  # not after "Dr."
 
 
@@ -133,7 +149,9 @@ def _what_is_missing(error: str) -> str:
 def _needs(member: EnvMember) -> Iterator[str]:
     if needs_catalog_key(member):
         yield CATALOG_KEY
-    yield from (source.from_env if source else name.upper() for name, source in member.secrets.items())
+    yield from (
+        source.from_env if source else name.upper() for name, source in member.secrets.items()
+    )
     if member.image is not None or member.sandbox is SandboxKind.DOCKER:
         yield "Docker"
     if member.provider in HOSTED and member.python is None:

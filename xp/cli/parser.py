@@ -14,7 +14,15 @@ from xp.errors import XpError, nearest
 
 _WORK: Final = (
     *("run", "prepare", "sft", "eval", "search", "install", "replay", "report", "view", "env new"),
-    *("tasks profile", "tasks prune", "runs fetch", "runs cancel", "runs publish", "runs tag", "runs trust"),
+    *(
+        "tasks profile",
+        "tasks prune",
+        "runs fetch",
+        "runs cancel",
+        "runs publish",
+        "runs tag",
+        "runs trust",
+    ),
 )
 """Commands and actions that do more than print."""
 _LISTS: Final = ("words", "names", "keys", "runs", "overrides")
@@ -29,7 +37,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
     words = list(arguments)
     if bare := next((word for word in words if word.startswith("=")), None):
-        raise XpError(f"{bare}: no key before `=`; an override is written key=value, without spaces")
+        raise XpError(
+            f"{bare}: no key before `=`; an override is written key=value, without spaces"
+        )
     names_none = not words or words[0] not in (*COMMANDS, "-h", "--help", "--version")
     if names_none:
         if words and not words[0].startswith(("-", "~", "+")) and "=" not in words[0]:
@@ -89,7 +99,9 @@ def build() -> tuple[Parser, Mapping[str, Parser]]:
         epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"xp {__version__}")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", prog="python -m xp")
+    commands = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", prog="python -m xp"
+    )
     parsers: dict[str, Parser] = {}
     for name, command in COMMANDS.items():
         parsers[name] = one = add_parser(commands, name, command.help)
@@ -126,13 +138,17 @@ def _with_action(words: list[str], parsers: Mapping[str, Parser]) -> list[str]:
     if rest[place] not in actions:
         instead = INSTEAD.get(f"{command} {rest[place]}")
         guess = f"; use `python -m xp {instead}`" if instead else nearest(rest[place], actions)
-        raise XpError(f"{rest[place]}: no such action of {command}{guess}; actions are {', '.join(actions)}")
+        raise XpError(
+            f"{rest[place]}: no such action of {command}{guess}; actions are {', '.join(actions)}"
+        )
     return [command, rest.pop(place), *rest]
 
 
 def _with_rest(args: argparse.Namespace, unknown: Sequence[str]) -> list[str]:
     """Adds words after an option to the list that the action takes, which argparse ends there; returns the others."""
-    rest = next((value for name in _LISTS if isinstance(value := getattr(args, name, None), list)), None)
+    rest = next(
+        (value for name in _LISTS if isinstance(value := getattr(args, name, None), list)), None
+    )
     if rest is None:
         return list(unknown)
     rest += [word for word in unknown if not word.startswith("-")]
@@ -168,7 +184,9 @@ def _not_taken(word: str, called: str) -> str:
     flag = word.partition("=")[0]
     if not flag.startswith("-"):
         return f"{word}: {called} takes no further argument; {see}"
-    legal = sorted(name for name in build()[1][called].flags if name.startswith("--") and name != "--help")
+    legal = sorted(
+        name for name in build()[1][called].flags if name.startswith("--") and name != "--help"
+    )
     takes = f"{called} takes {', '.join(legal)}; {see}"
     if owners := _owners(word, called):
         return f"{flag} is a flag of {' and '.join(owners)}, not of {called}; {takes}"
@@ -192,7 +210,9 @@ def _with_values(words: Sequence[str], flags: Collection[str]) -> list[str]:
     rest, found = list(words), list[str]()
     while rest:
         word = rest.pop(0)
-        is_foreign = word.startswith("--") and word != "--" and "=" not in word and word not in flags
+        is_foreign = (
+            word.startswith("--") and word != "--" and "=" not in word and word not in flags
+        )
         if is_foreign and rest and not rest[0].startswith("-") and "=" not in rest[0]:
             word = f"{word}={rest.pop(0)}"
         found.append(word)

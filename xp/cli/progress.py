@@ -37,7 +37,9 @@ LAST_BYTES: Final = 4096
 def clock(seconds: float) -> str:
     """Minutes and seconds, with hours if there are any."""
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+    return (
+        f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"
+    )
 
 
 def curves(progress: RunProgress) -> list[str]:
@@ -79,8 +81,18 @@ def _last_words(run: Path, stage: StageRecord) -> str:
         return "no log"
     words = [" ".join(line.split()) for line in lines if line.strip()]
     # A progress bar is drawn once more after the error.
-    heads = [line for line in words if line.startswith(("xp: ", "Traceback")) and not line.startswith("xp: symptom")]
-    last = heads[-1] if heads and heads[-1].startswith("xp: ") else words[-1] if words else "an empty log"
+    heads = [
+        line
+        for line in words
+        if line.startswith(("xp: ", "Traceback")) and not line.startswith("xp: symptom")
+    ]
+    last = (
+        heads[-1]
+        if heads and heads[-1].startswith("xp: ")
+        else words[-1]
+        if words
+        else "an empty log"
+    )
     return shown(last[:300])
 
 
@@ -97,7 +109,9 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(means, default=0.0), max(means, default=0.0)
     marks = _marks(MARKS_OF_CURVES, PLAIN_MARKS)
     steps = len(marks) - 1
-    return "".join(marks[0 if high == low else round((one - low) / (high - low) * steps)] for one in means)
+    return "".join(
+        marks[0 if high == low else round((one - low) / (high - low) * steps)] for one in means
+    )
 
 
 def bar(share: float) -> str:
@@ -198,7 +212,9 @@ class Panel:
         parts = [] if known is None else [_stages(known[0]), *map(Text, _training(known[1]))]
         with self._lock:
             lines = [] if self._is_over else [*self._lines, plain(self._rest).strip()]
-        body = [Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines if line]
+        body = [
+            Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines if line
+        ]
         title = Text(f"{self._run.name}  {clock(monotonic() - self._began)}")
         return Box(Group(*parts, *body), title=title, title_align="left", border_style="dim")
 
@@ -234,7 +250,9 @@ def _stages(record: RunRecord) -> Any:
     line = Text()
     for stage in record.attempts[-1].stages if record.attempts else ():
         line.append(f"{stage.name} ", style=MARKS[stage.status])
-        line.append("done  " if stage.status is RunStatus.CACHED else f"{stage.status.value}  ", style="dim")
+        line.append(
+            "done  " if stage.status is RunStatus.CACHED else f"{stage.status.value}  ", style="dim"
+        )
     return line
 
 
@@ -246,4 +264,7 @@ def _training(progress: RunProgress | None) -> list[str]:
     done = "" if progress.share is None else f"  {bar(progress.share)}"
     about = "" if progress.step else "about "
     left = "" if not progress.seconds_left else f"  {about}{clock(progress.seconds_left)} left"
-    return [f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{done}{left}", *curves(progress)]
+    return [
+        f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{done}{left}",
+        *curves(progress),
+    ]

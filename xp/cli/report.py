@@ -41,7 +41,9 @@ def _named(args: Namespace) -> list[Path]:
     return named_runs(args.outputs, args.runs, rooms=(RUNS, EVALUATIONS))
 
 
-def write_page(runs: Sequence[Path], target: Path, episodes: str | None = None, *, tokens: bool = False) -> int:
+def write_page(
+    runs: Sequence[Path], target: Path, episodes: str | None = None, *, tokens: bool = False
+) -> int:
     """Writes the page of some runs; returns its size in characters.
 
     Args:

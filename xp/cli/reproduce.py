@@ -28,7 +28,11 @@ def write_bundle(run: Path, target: Path | None, *, has_tasks: bool, has_episode
     target = target or Path(f"{run.name}.zip")
     for line in make_bundle(run, target, has_tasks=has_tasks, has_episodes=has_episodes):
         print(shown(f"left out: {line}"))
-    print(shown(f"{target}  {target.stat().st_size / 1e6:.1f} MB; run it elsewhere: python -m xp run {target}"))
+    print(
+        shown(
+            f"{target}  {target.stat().st_size / 1e6:.1f} MB; run it elsewhere: python -m xp run {target}"
+        )
+    )
 
 
 def run_recorded(file: Path, args: Namespace) -> int:
@@ -59,7 +63,9 @@ def replay_command(args: Namespace) -> int:
     from xp.run_records.named import run_directory
 
     if unknown := set(args.levels) - LEVELS.keys():
-        raise XpError(f"--levels {args.levels}: no level {min(unknown)}; levels are {', '.join(LEVELS)}")
+        raise XpError(
+            f"--levels {args.levels}: no level {min(unknown)}; levels are {', '.join(LEVELS)}"
+        )
     is_bundle = args.run.endswith(".zip")
     source = Path(args.run) if is_bundle else run_directory(args.outputs, args.run)
     outputs = args.outputs if is_bundle else source.parent.parent

@@ -36,7 +36,9 @@ def rescore_command(args: Namespace) -> int:
     rule = parse_assignments([word for word in words if "=" in word])
     runs = named_runs(Path(named.get("outputs", "outputs")), names)
     if not 1 <= len(runs) <= 2 or not rule:
-        raise XpError("rescore needs one run or two, and a rule: rescore RUN [RUN] env.reward_fn=MODULE:FUNCTION")
+        raise XpError(
+            "rescore needs one run or two, and a rule: rescore RUN [RUN] env.reward_fn=MODULE:FUNCTION"
+        )
     episodes = [rescore(run, rule) for run in runs]
     specs = [validated(recorded_spec(run / "spec.yaml"), run.name) for run in runs]
     lines = [list(steps(one, spec)) for one, spec in zip(episodes, specs, strict=True)]
@@ -51,17 +53,32 @@ def rescore_command(args: Namespace) -> int:
     void = [one.outcome.void_reason for one in scored if one.outcome.reward is None]
     if void:
         print(
-            f"xp: the rule scores {len(void)} of {len(scored)} episodes as void; the first: {void[0]}", file=sys.stderr
+            f"xp: the rule scores {len(void)} of {len(scored)} episodes as void; the first: {void[0]}",
+            file=sys.stderr,
         )
-    code = ExitCode.UNHEALTHY if len(void) > specs[0].training.max_void_fraction * len(scored) else ExitCode.OK
+    code = (
+        ExitCode.UNHEALTHY
+        if len(void) > specs[0].training.max_void_fraction * len(scored)
+        else ExitCode.OK
+    )
     if args.json:
-        by_run = {run.name: [asdict(line) for line in each] for run, each in zip(runs, lines, strict=True)}
-        print(json.dumps({"steps": by_run, "comparison": None if pair is None else asdict(pair)}, indent=2))
+        by_run = {
+            run.name: [asdict(line) for line in each] for run, each in zip(runs, lines, strict=True)
+        }
+        print(
+            json.dumps(
+                {"steps": by_run, "comparison": None if pair is None else asdict(pair)}, indent=2
+            )
+        )
         return code
     for run, each in zip(runs, lines, strict=True):
         print(f"{run.name}  {' '.join(word for word in words if '=' in word)}")
         trained = [line for line in each if line.phase == TRAIN]
-        chosen = {id(trained[at * (len(trained) - 1) // (MOST_ROWS - 1)]) for at in range(MOST_ROWS) if trained}
+        chosen = {
+            id(trained[at * (len(trained) - 1) // (MOST_ROWS - 1)])
+            for at in range(MOST_ROWS)
+            if trained
+        }
         rows = [
             {
                 **asdict(line),

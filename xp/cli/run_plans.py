@@ -27,7 +27,11 @@ from xp.tracking.base import tracked_places
 
 
 def run_plans(
-    plans: Sequence[Plan], names: Sequence[str] = (), *, has_panel: bool = True, resume: str | None = None
+    plans: Sequence[Plan],
+    names: Sequence[str] = (),
+    *,
+    has_panel: bool = True,
+    resume: str | None = None,
 ) -> int:
     """Runs the plans in order. A sweep continues after a failure and returns the first failure's exit code.
 
@@ -44,7 +48,9 @@ def run_plans(
     try:
         for launcher, sweep in sweeps:
             launcher.begin(sweep)
-        for number, (one, point) in enumerate(zip(plans, names or [""] * len(plans), strict=True), start=1):
+        for number, (one, point) in enumerate(
+            zip(plans, names or [""] * len(plans), strict=True), start=1
+        ):
             if len(plans) > 1:
                 console().rule(shown(f"{number}/{len(plans)}  {one.run_id}  {point}".rstrip()))
             try:
@@ -78,7 +84,13 @@ def _grouped(plans: Sequence[Plan]) -> list[tuple[SweepLauncher, dict[str, Seque
     return list(sweeps.values())
 
 
-def run_plan(one: Plan, *, has_panel: bool = True, launcher: Launcher | None = None, resume: str | None = None) -> None:
+def run_plan(
+    one: Plan,
+    *,
+    has_panel: bool = True,
+    launcher: Launcher | None = None,
+    resume: str | None = None,
+) -> None:
     """Runs one plan, unless its run is finished.
 
     Args:
@@ -108,8 +120,12 @@ def run_plan(one: Plan, *, has_panel: bool = True, launcher: Launcher | None = N
     for line in (*notice_lines(one), *row_lines(one.spec)):
         console().print(line)
     try:
-        with screen(outputs / "runs" / one.run_id, has_panel=has_panel and not one.spec.launcher.detach) as echo:
-            record = dispatch(one, launcher, outputs, echo=echo, modules=user_modules(one.spec), resume=resume)
+        with screen(
+            outputs / "runs" / one.run_id, has_panel=has_panel and not one.spec.launcher.detach
+        ) as echo:
+            record = dispatch(
+                one, launcher, outputs, echo=echo, modules=user_modules(one.spec), resume=resume
+            )
     except XpError as error:
         _tell_places(one, outputs / "runs" / one.run_id, error.code)
         raise
@@ -146,12 +162,22 @@ def plans_of(args: Namespace) -> Sequence[Plan]:
     if "resume" in named and not args.multirun:
         one = spec_to_resume(named["resume"], overrides)
         plan = build_again(one.spec, one.run_id, one.attempt, one.stages)
-        return [replace(plan, command=tuple(word for word in overrides if not word.startswith("outputs=")))]
+        return [
+            replace(
+                plan, command=tuple(word for word in overrides if not word.startswith("outputs="))
+            )
+        ]
     if args.multirun:
         return plans_of_sweep(args)[0]
     file = recorded_file(args.overrides)
-    spec = compose(overrides, args.config_dir) if file is None else RecordedRun.open(file, overrides[1:]).spec
-    return [build_plan(spec, new_run_id(spec), command=command_of(args, Point(tuple(overrides), spec)))]
+    spec = (
+        compose(overrides, args.config_dir)
+        if file is None
+        else RecordedRun.open(file, overrides[1:]).spec
+    )
+    return [
+        build_plan(spec, new_run_id(spec), command=command_of(args, Point(tuple(overrides), spec)))
+    ]
 
 
 def command_of(args: Namespace, point: Point) -> tuple[str, ...]:
@@ -197,12 +223,16 @@ def open_plans(points: Sequence[Point], args: Namespace) -> tuple[SweepPlans, li
 
     todo, left = open_points([point.spec for point in points], again=args.again)
     for entry in left:
-        console().print(f"{entry.run_id}  is {entry.standing.value}, skipped (--again runs it again)")
+        console().print(
+            f"{entry.run_id}  is {entry.standing.value}, skipped (--again runs it again)"
+        )
     planned: list[tuple[RunSpec, str, int, tuple[str, ...]]] = []
     faults: dict[str, list[str]] = {}
     codes: list[ExitCode] = []
     for one in todo:
-        command = ("run", *points[one.number].overrides, *config_words(args)) if one.attempt == 1 else ()
+        command = (
+            ("run", *points[one.number].overrides, *config_words(args)) if one.attempt == 1 else ()
+        )
         planned.append((one.spec, one.run_id or new_run_id(one.spec), one.attempt, command))
         try:
             build_plan(*planned[-1])
@@ -212,4 +242,6 @@ def open_plans(points: Sequence[Point], args: Namespace) -> tuple[SweepPlans, li
                 faults.setdefault(line, []).append(points[one.number].name)
     if faults:
         raise XpError("\n".join(faults_of_points(faults, len(todo))), codes[0])
-    return SweepPlans(planned, [points[one.number].name for one in todo]), [entry.run_id for entry in left]
+    return SweepPlans(planned, [points[one.number].name for one in todo]), [
+        entry.run_id for entry in left
+    ]

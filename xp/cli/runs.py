@@ -79,8 +79,16 @@ def runs_command(args: Namespace) -> int:
     elif args.action == "tag":
         for place in named_runs(args.outputs, [args.run], rooms=(ROOM, EVALUATIONS)):
             notes = change_notes(place, args.words, removes=args.remove, note=args.note)
-            print(shown(f"{place.name}  {' '.join(notes.tags) or 'no tags'}{f'  {notes.note}' if notes.note else ''}"))
-    elif args.action == "trust" and args.run.endswith(".zip") and (file := recorded_file([args.run])) is not None:
+            print(
+                shown(
+                    f"{place.name}  {' '.join(notes.tags) or 'no tags'}{f'  {notes.note}' if notes.note else ''}"
+                )
+            )
+    elif (
+        args.action == "trust"
+        and args.run.endswith(".zip")
+        and (file := recorded_file([args.run])) is not None
+    ):
         RecordedRun.open(file, [f"outputs={args.outputs}"]).trust()
         print(shown(f"{file} is trusted now; run it: python -m xp run {file}"))
     else:
@@ -112,7 +120,9 @@ def runs_command(args: Namespace) -> int:
             case "bundle":
                 from xp.cli.reproduce import write_bundle
 
-                write_bundle(run, args.to, has_tasks=not args.no_tasks, has_episodes=not args.no_episodes)
+                write_bundle(
+                    run, args.to, has_tasks=not args.no_tasks, has_episodes=not args.no_episodes
+                )
     return ExitCode.OK
 
 
@@ -125,7 +135,10 @@ def show_all(outputs: Path, words: Sequence[str] = (), *, as_json: bool = False)
         return
     rows = [_row(file.parent) for file in files]
     if not as_json and sys.stdout.isatty():
-        rows = [row | {"progress": bar(row["progress"])} if row.get("progress") is not None else row for row in rows]
+        rows = [
+            row | {"progress": bar(row["progress"])} if row.get("progress") is not None else row
+            for row in rows
+        ]
     show_table(RUNS, rows, as_json=as_json)
     if not as_json:
         found = summaries(outputs)
@@ -174,7 +187,11 @@ def _row(run: Path) -> dict[str, Any]:
             row |= {"steps": f"{progress.step}{total}", "progress": progress.share}
     except XpError as error:
         notes.append(str(error))
-    return {**row, "tags": " ".join(own.tags) or None, "note": "; ".join(filter(None, notes)) or None}
+    return {
+        **row,
+        "tags": " ".join(own.tags) or None,
+        "note": "; ".join(filter(None, notes)) or None,
+    }
 
 
 def show(run: Path, *, as_json: bool = False) -> None:
@@ -231,7 +248,11 @@ def _show_progress(run: Path, record: RunRecord) -> None:
     from xp.cli.progress import curves, last_problem
     from xp.cli.report import episodes_line, report_line
 
-    found, problem, episodes = progress_of(run, record), last_problem(run, record), episodes_line(run)
+    found, problem, episodes = (
+        progress_of(run, record),
+        last_problem(run, record),
+        episodes_line(run),
+    )
     places = [episodes, report_line(run)] if episodes else []
     for line in [*(curves(found) if found else ()), *([problem] if problem else ()), *places]:
         console().print(line)
@@ -281,10 +302,15 @@ def cancel(run: Path) -> str:
     """
     record = detached.current(run)
     # A run without a supervisor is also held for a moment by each command that asks for its jobs.
-    is_supervised = is_held(run) and (not record.attempts or record.attempts[-1].supervisor is not None)
+    is_supervised = is_held(run) and (
+        not record.attempts or record.attempts[-1].supervisor is not None
+    )
     if is_supervised or not (jobs := detached.stop(run, record)):
         if is_held(run) and not is_supervised:
-            raise XpError(f"{run.name}: another command submits it or asks about it; try again", ExitCode.RUN_DIR)
+            raise XpError(
+                f"{run.name}: another command submits it or asks about it; try again",
+                ExitCode.RUN_DIR,
+            )
         return f"asked process {stop_supervisor(run)} to stop the run"
     end = time.monotonic() + DEADLINE_S
     while detached.current(run).status is RunStatus.RUNNING and time.monotonic() < end:
@@ -320,8 +346,12 @@ def trust(run: Path) -> str:
     record = read_record(run)
     spec = validated(recorded_spec(run / "spec.yaml"), run.name)
     write_record(run, replace(record, user="", directory=""))
-    lines = [shown(line) for line in named_code(spec)] or ["would import and start nothing beside xp and the trainer"]
-    return "\n".join([f"{record.run_id} is trusted now; a resume of it", *(f"  {line}" for line in lines)])
+    lines = [shown(line) for line in named_code(spec)] or [
+        "would import and start nothing beside xp and the trainer"
+    ]
+    return "\n".join(
+        [f"{record.run_id} is trusted now; a resume of it", *(f"  {line}" for line in lines)]
+    )
 
 
 def status(run: Path, record: RunRecord) -> str:
@@ -331,7 +361,12 @@ def status(run: Path, record: RunRecord) -> str:
 
 def _logs(outputs: Path, record: RunRecord) -> list[Path]:
     """Logs of all started stages, in order; raises XpError(RUN_DIR) for a link that leads out of the run."""
-    named = [inside(outputs, stage.log) for attempt in record.attempts for stage in attempt.stages if stage.log]
+    named = [
+        inside(outputs, stage.log)
+        for attempt in record.attempts
+        for stage in attempt.stages
+        if stage.log
+    ]
     for file in named:
         check_below(file, outputs / "runs" / record.run_id, ExitCode.RUN_DIR)
     return [file for file in named if file.exists()]

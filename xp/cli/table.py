@@ -31,7 +31,9 @@ class Column:
     """Digits after the decimal point."""
 
 
-def show_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, as_json: bool = False) -> None:
+def show_table(
+    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, as_json: bool = False
+) -> None:
     """Prints rows as text, or as JSON with every value.
 
     Args:
@@ -40,7 +42,12 @@ def show_table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, 
         as_json: whether a list of JSON objects is printed.
     """
     if as_json:
-        print(json.dumps([{column.name: row.get(column.name) for column in columns} for row in rows], indent=2))
+        print(
+            json.dumps(
+                [{column.name: row.get(column.name) for column in columns} for row in rows],
+                indent=2,
+            )
+        )
     elif sys.stdout.isatty():
         print(fitted(columns, rows, shutil.get_terminal_size().columns), end="")
     else:
@@ -55,7 +62,9 @@ def wrapped(line: str) -> str:
     labels = re.match(r"\s*(?:\S+ {2,}){0,2}", line)
     indent = len(labels[0]) if labels and labels[0].strip() else len(line) - len(line.lstrip()) + 4
     hanging = " " * min(indent, width // 2)
-    return textwrap.fill(line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def labelled(label: str, lines: Sequence[str]) -> list[str]:
@@ -65,7 +74,10 @@ def labelled(label: str, lines: Sequence[str]) -> list[str]:
 
 def plain(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
     """A header and one line for each row, cells separated by tabs."""
-    lines = [[column.name for column in columns], *([_cell(column, row) for column in columns] for row in rows)]
+    lines = [
+        [column.name for column in columns],
+        *([_cell(column, row) for column in columns] for row in rows),
+    ]
     return "".join("\t".join(map(one_line, line)) + "\n" for line in lines)
 
 
@@ -74,10 +86,16 @@ def fitted(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], width: 
     if not rows:
         return ""
     cells = {one: [one_line(one.name), *(_cell(one, row) for row in rows)] for one in columns}
-    cells |= {one: [shortened(text, MAX_CELL) for text in cells[one]] for one in columns if one.rank}
+    cells |= {
+        one: [shortened(text, MAX_CELL) for text in cells[one]] for one in columns if one.rank
+    }
     widths = {one: max(map(len, texts)) for one, texts in cells.items()}
     chosen = sorted(columns, key=lambda column: column.rank)
-    while len(chosen) > 1 and chosen[-1].rank and sum(widths[one] + len(GAP) for one in chosen) - len(GAP) > width:
+    while (
+        len(chosen) > 1
+        and chosen[-1].rank
+        and sum(widths[one] + len(GAP) for one in chosen) - len(GAP) > width
+    ):
         chosen.pop()
     aligned = ([text.ljust(widths[one]) for text in cells[one]] for one in columns if one in chosen)
     text = "".join(f"{GAP.join(line).rstrip()}\n" for line in zip(*aligned, strict=True))

@@ -20,7 +20,13 @@ from xp.tasks.row import TaskRow
 STORE = "tasks"
 COLUMNS: Final = (
     *(Column("set", 0), Column("state", 1), Column("environments", 4)),
-    *(Column("train", 2), Column("held out", 3), Column("failed", 5), Column("MB", 7, digits=1), Column("changed", 6)),
+    *(
+        Column("train", 2),
+        Column("held out", 3),
+        Column("failed", 5),
+        Column("MB", 7, digits=1),
+        Column("changed", 6),
+    ),
 )
 
 
@@ -42,7 +48,9 @@ def tasks_command(args: Namespace) -> int:
             if not is_read():
                 break
     elif args.action == "verify":
-        keys = args.keys or [item.path.name for item in list_sets(store) if item.state in ("whole", "damaged")]
+        keys = args.keys or [
+            item.path.name for item in list_sets(store) if item.state in ("whole", "damaged")
+        ]
         return _verify(store, keys, as_json=args.json)
     else:
         others = [item.path.name for item in list_sets(store) if item.state == OTHER]
@@ -64,7 +72,9 @@ def _verify(store: Path, keys: list[str], *, as_json: bool) -> int:
         try:
             verified = verify_set(find_set(store, key))
             num_tasks = sum(verified.num_tasks(purpose) for purpose in Purpose)
-            results.append({"set": verified.key, "is_whole": True, "tasks": num_tasks, "fault": None})
+            results.append(
+                {"set": verified.key, "is_whole": True, "tasks": num_tasks, "fault": None}
+            )
             line = f"{verified.key}: whole, {counted(num_tasks, 'task')}"
         except XpError as error:
             results.append({"set": key, "is_whole": False, "tasks": None, "fault": str(error)})
@@ -77,7 +87,12 @@ def _verify(store: Path, keys: list[str], *, as_json: bool) -> int:
 
 
 def _row(item: StoreEntry) -> dict[str, Any]:
-    numbers: dict[str, Any] = {"environments": None, "train": None, "held out": None, "failed": None}
+    numbers: dict[str, Any] = {
+        "environments": None,
+        "train": None,
+        "held out": None,
+        "failed": None,
+    }
     if item.manifest is not None:
         counts = [(p, c) for purposes in item.manifest.counts.values() for p, c in purposes.items()]
         train, held_out = (sum(c.tasks for p, c in counts if p == purpose) for purpose in Purpose)
@@ -88,7 +103,11 @@ def _row(item: StoreEntry) -> dict[str, Any]:
             "failed": len(item.manifest.failures),
         }
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.modified))
-    return {"set": item.path.name, "state": item.state} | numbers | {"MB": item.num_bytes / 1e6, "changed": changed}
+    return (
+        {"set": item.path.name, "state": item.state}
+        | numbers
+        | {"MB": item.num_bytes / 1e6, "changed": changed}
+    )
 
 
 def _print_task(row: TaskRow) -> None:

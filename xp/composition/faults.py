@@ -26,7 +26,12 @@ class Fault:
 
 
 def explain_unknown_key(
-    path: str, parent: str, node: Any, hint: str | None, more: Iterable[str] = (), everything: Iterable[str] = ()
+    path: str,
+    parent: str,
+    node: Any,
+    hint: str | None,
+    more: Iterable[str] = (),
+    everything: Iterable[str] = (),
 ) -> str:
     """One line for a key that does not exist.
 
@@ -49,7 +54,9 @@ def explain_unknown_key(
     legal = {f"{parent}.{key}" if parent else key: None for key in node}
     if not parent:
         legal |= dict.fromkeys(more)
-    guess = nearest_key(path, everything, legal) or nearest(path, _without_twins(all_paths(node, parent)))
+    guess = nearest_key(path, everything, legal) or nearest(
+        path, _without_twins(all_paths(node, parent))
+    )
     names = sorted(name.rpartition(".")[2] for name in legal)
     return f"{path}: unknown key{guess}; {parent or 'the top level'} has: {', '.join(names)}"
 
@@ -79,7 +86,9 @@ def same_key(path: str, everything: Iterable[str]) -> str | None:
     none, or that there are several."""
     parent, _, word = path.rpartition(".")
     # First letters of a key's words: `lr` of `training.learning_rate`.
-    initials = {one: "".join(part[:1] for part in one.rpartition(".")[2].split("_")) for one in everything}
+    initials = {
+        one: "".join(part[:1] for part in one.rpartition(".")[2].split("_")) for one in everything
+    }
     abbreviated = [one for one, letters in initials.items() if letters == word and len(word) > 1]
     for matches in (
         [one for one in everything if one.rpartition(".")[2] == word],

@@ -116,8 +116,12 @@ def _is_well_formed(file: Path, text: str, user_file: UserFile) -> bool:
             if isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    user_file.fault(place, "a second document begins here (`---`); a file has only one")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+                    user_file.fault(
+                        place, "a second document begins here (`---`); a file has only one"
+                    )
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+                event, yaml.CollectionEndEvent
+            )
             if depth > MAX_DEPTH:
                 user_file.fault(place, f"is nested more than {MAX_DEPTH} deep")
                 return False
@@ -126,7 +130,9 @@ def _is_well_formed(file: Path, text: str, user_file: UserFile) -> bool:
     except yaml.reader.ReaderError as error:
         # libyaml counts bytes.
         line = text.encode()[: error.position].count(b"\n") + 1
-        user_file.fault(f"{file}:{line}", f"contains the control character 0x{error.character:02x}; remove it")
+        user_file.fault(
+            f"{file}:{line}", f"contains the control character 0x{error.character:02x}; remove it"
+        )
     return not user_file.faults
 
 
@@ -139,7 +145,11 @@ def _syntax_fault(file: Path, text: str, error: yaml.MarkedYAMLError) -> tuple[s
     if "mapping values are not allowed" in problem:
         hint = "; quote a text that holds `: `, and indent keys of one section alike"
     is_far = begin is not None and mark is not None and begin.line != mark.line
-    since = f" ({error.context} that begins in line {begin.line + 1})" if begin is not None and is_far else ""
+    since = (
+        f" ({error.context} that begins in line {begin.line + 1})"
+        if begin is not None and is_far
+        else ""
+    )
     return _place(file, mark), f"YAML syntax: {problem}{since}{hint}"
 
 
@@ -189,7 +199,9 @@ class _Walk:
 
     def _value(self, node: yaml.Node, path: str) -> None:
         mark = node.start_mark
-        raw, is_plain = (node.value, not node.style) if isinstance(node, yaml.ScalarNode) else ("", False)
+        raw, is_plain = (
+            (node.value, not node.style) if isinstance(node, yaml.ScalarNode) else ("", False)
+        )
         self.user_file.marks[path] = Mark(self.file, mark.line + 1, mark.column + 1, raw, is_plain)
         if path.count(".") > MAX_DEPTH:  # an alias within its own anchor
             self._fault(node, f"{shortened(path)}: is nested more than {MAX_DEPTH} deep")
@@ -214,7 +226,10 @@ class _Walk:
         """A file's list of other files must not reach Hydra's own groups: its plugins would be imported."""
         for text in _scalars(node):
             if re.search(r"(^|[\s/])hydra(/|$)", text.value):
-                self._fault(text, f"defaults: {text.value}: Hydra's own settings are not supported; remove them")
+                self._fault(
+                    text,
+                    f"defaults: {text.value}: Hydra's own settings are not supported; remove them",
+                )
 
     def _fault(self, node: yaml.Node, text: str, *, is_fatal: bool = True) -> None:
         self.user_file.fault(_place(self.file, node.start_mark), text, is_fatal=is_fatal)

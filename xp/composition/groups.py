@@ -66,7 +66,9 @@ def options(group: str, config_dirs: Sequence[Path] = ()) -> dict[str, Path]:
     ):
         for file in sorted(directory.glob("*.yaml")):
             if file.stem in files:
-                twice.append(f"{group}={file.stem} is defined twice: {files[file.stem]} and {file}; rename yours")
+                twice.append(
+                    f"{group}={file.stem} is defined twice: {files[file.stem]} and {file}; rename yours"
+                )
             files[file.stem] = file
     if twice:
         raise XpError("\n".join(twice))
@@ -74,20 +76,28 @@ def options(group: str, config_dirs: Sequence[Path] = ()) -> dict[str, Path]:
 
 
 @cache
-def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> ComposedOptions:
+def compose_groups(
+    groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
+) -> ComposedOptions:
     """Composes the options; cached, since a sweep's points mostly share them. Faults are in the result."""
     chosen, faults = _resolve(groups, config_dirs)
     dropped = {group for group, _ in groups} - set(chosen)
     while True:
         has_users = any(_is_users(group, option, config_dirs) for group, option in chosen.items())
-        in_order = tuple(sorted(chosen.items()))  # one composition, in whatever order its options were typed
+        in_order = tuple(
+            sorted(chosen.items())
+        )  # one composition, in whatever order its options were typed
         more, container, env_name = _merge(in_order, config_dirs if has_users else ())
         faults += [fault for fault in more if fault not in faults]
         if container is not None:
             undecided = {section for group in dropped for section in SECTIONS[group]}
-            return ComposedOptions(container, env_name, in_order, tuple(faults), frozenset(undecided))
+            return ComposedOptions(
+                container, env_name, in_order, tuple(faults), frozenset(undecided)
+            )
         # Go on without the faulty option, so that the rest of the command line is checked too.
-        foreign = {group for group, option in chosen.items() if _is_users(group, option, config_dirs)} or set(chosen)
+        foreign = {
+            group for group, option in chosen.items() if _is_users(group, option, config_dirs)
+        } or set(chosen)
         if not foreign:
             raise XpError("\n".join(faults))
         dropped |= foreign
@@ -95,7 +105,9 @@ def compose_groups(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path,
 
 
 @cache
-def merge_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> list[tuple[str, str]]:
+def merge_order(
+    chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
+) -> list[tuple[str, str]]:
     """Config path and package of every file of a composition; a later one wins over an earlier one."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
@@ -106,11 +118,19 @@ def merge_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ..
     hide_foreign_plugins()
     with initialize_config_dir(config_dir=str(ROOT / "conf"), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
-        defaults = loader.compute_defaults_list("config", _lines(dict(chosen), config_dirs, []), RunMode.RUN)
-    return [(one.config_path, one.package or "") for one in defaults.defaults if one.config_path is not None]
+        defaults = loader.compute_defaults_list(
+            "config", _lines(dict(chosen), config_dirs, []), RunMode.RUN
+        )
+    return [
+        (one.config_path, one.package or "")
+        for one in defaults.defaults
+        if one.config_path is not None
+    ]
 
 
-def _resolve(groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> tuple[dict[str, str], list[str]]:
+def _resolve(
+    groups: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
+) -> tuple[dict[str, str], list[str]]:
     chosen: dict[str, str] = {}
     faults: list[str] = []
     for group, requested in groups:
@@ -146,7 +166,9 @@ def machine_option(word: str, legal: Sequence[str]) -> str | None:
     if word.lower() == AUTO:
         return "cpu" if this_machine() is None else AUTO
     machine = machine_of(word)
-    return None if machine is None else option_alias("hardware", machine.name, legal) or machine.name
+    return (
+        None if machine is None else option_alias("hardware", machine.name, legal) or machine.name
+    )
 
 
 def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[Path, ...]) -> str:
@@ -155,7 +177,11 @@ def _no_option(group: str, name: str, legal: Sequence[str], config_dirs: tuple[P
     if group == "env" and (words := _words_of_env(name)) is not None:
         return f"env={name}: no option; set {words}"
     stray = "".join(_stray(group, name, config_dirs))
-    words = f"; {AUTO} (this machine); GPUs x card, as 8xB200 or 2x8xH100" if group == "hardware" else ""
+    words = (
+        f"; {AUTO} (this machine); GPUs x card, as 8xB200 or 2x8xH100"
+        if group == "hardware"
+        else ""
+    )
     return f"{group}={name}: no such option{nearest(name, legal)}; there are: {', '.join(legal)}{words}{stray}"
 
 
@@ -185,7 +211,11 @@ def _stray(group: str, name: str, config_dirs: tuple[Path, ...]) -> Iterator[str
 
 def _is_users(group: str, option: str, config_dirs: tuple[Path, ...]) -> bool:
     names = [option, *members_of(option)] if group == MIXED else [option]
-    return any(os.path.lexists(directory / group / f"{name}.yaml") for directory in config_dirs for name in names)
+    return any(
+        os.path.lexists(directory / group / f"{name}.yaml")
+        for directory in config_dirs
+        for name in names
+    )
 
 
 @cache
@@ -204,14 +234,29 @@ def _merge(
         env_name = str(config.hydra.runtime.choices["env"])
         OmegaConf.set_struct(config, False)
         del config["hydra"]
-        container = cast("dict[str, Any]", with_texts(OmegaConf.to_container(config, resolve=False), unescaped))
+        container = cast(
+            "dict[str, Any]", with_texts(OmegaConf.to_container(config, resolve=False), unescaped)
+        )
         if (nested := mix_in_mix(env_name, container["env"])) is not None:
             return [nested], None, ""
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError, TypeError, AttributeError) as error:
-        faults = [str(fault) for fault in reads] or [f"the options do not compose: {_first_lines(error)}"]
+    except (
+        HydraException,
+        OmegaConfBaseException,
+        YAMLError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        faults = [str(fault) for fault in reads] or [
+            f"the options do not compose: {_first_lines(error)}"
+        ]
         return faults, None, ""
     except RecursionError:
-        return ["the options do not compose: their defaults lists refer to each other in a circle"], None, ""
+        return (
+            ["the options do not compose: their defaults lists refer to each other in a circle"],
+            None,
+            "",
+        )
     is_usable = not any(fault.is_fatal for fault in reads)
     return [str(fault) for fault in reads], container if is_usable else None, env_name
 
@@ -226,19 +271,32 @@ def _hydra(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[Fi
         return compose("config", _lines(chosen, config_dirs, reads), return_hydra_config=True)
 
 
-def _lines(chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]) -> list[str]:
+def _lines(
+    chosen: dict[str, str], config_dirs: tuple[Path, ...], reads: list[FileFault]
+) -> list[str]:
     from xp.composition.sources import MACHINES, USER_FILES, XP_FILES, register_sources
 
     register_sources(reads)
-    searchpath = [f"{XP_FILES}://{ROOT}", *(f"{USER_FILES}://{directory.resolve()}" for directory in config_dirs)]
+    searchpath = [
+        f"{XP_FILES}://{ROOT}",
+        *(f"{USER_FILES}://{directory.resolve()}" for directory in config_dirs),
+    ]
     searchpath.append(f"{MACHINES}://{ROOT / 'conf'}")
     quoted = ",".join(f"'{place}'" for place in searchpath)
     left_out = [f"~hydra/{group}" for group in HYDRAS_OWN]
-    return [f"hydra.searchpath=[{quoted}]", *left_out, *(f"{group}='{option}'" for group, option in chosen.items())]
+    return [
+        f"hydra.searchpath=[{quoted}]",
+        *left_out,
+        *(f"{group}='{option}'" for group, option in chosen.items()),
+    ]
 
 
 def _first_lines(error: BaseException) -> str:
     """Hydra's message, without its search path and its advice to use `+`."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    rest = [line for line in lines if not line.startswith(("Search path", "Config search path", "provider=", "To "))]
+    rest = [
+        line
+        for line in lines
+        if not line.startswith(("Search path", "Config search path", "provider=", "To "))
+    ]
     return " ".join(rest[:2]) or type(error).__name__

@@ -36,19 +36,36 @@ def explain_invalid(errors: Sequence[Any], schema: Any, *, is_mix: bool) -> list
         same = list(group)
         if any(key[: len(loc)] == loc and key != loc for key in keys):
             continue  # Another branch of the union has the fault within the value.
-        faults.append(_one(same[0], user_path(loc, is_mix=is_mix), loc, schema, [error["type"] for error in same]))
+        faults.append(
+            _one(
+                same[0],
+                user_path(loc, is_mix=is_mix),
+                loc,
+                schema,
+                [error["type"] for error in same],
+            )
+        )
     return faults
 
 
-def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Sequence[str]) -> Fault:
+def _one(
+    error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Sequence[str]
+) -> Fault:
     value = error.get("input")
     if error["type"] == "extra_forbidden":
         legal = _fields(schema, loc[:-1])
         guess = nearest(str(loc[-1]), legal)
-        return Fault(path, f"{path}: unknown key{guess}{_native(path, value)}; legal here: {', '.join(legal)}")
+        return Fault(
+            path,
+            f"{path}: unknown key{guess}{_native(path, value)}; legal here: {', '.join(legal)}",
+        )
     if error["loc"][-1:] == ("[key]",) and "expected" in error.get("ctx", {}):
-        legal = [part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")]
-        return Fault(path, f"{path}: unknown key{nearest(str(value), legal)}; legal here: {', '.join(legal)}")
+        legal = [
+            part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")
+        ]
+        return Fault(
+            path, f"{path}: unknown key{nearest(str(value), legal)}; legal here: {', '.join(legal)}"
+        )
     if error["type"] == "missing":
         return Fault(path, f"{path}: has no value{SET_IT}")
     if error["type"] == "value_error":
@@ -58,11 +75,17 @@ def _one(error: Any, path: str, loc: Sequence[int | str], schema: Any, types: Se
         message = f"should be one of: {kinds}"
     else:
         word = foreign_hint(f"{path}={value}") if error["type"] == "enum" else None
-        form = FORMS.get(error["ctx"]["pattern"]) if error["type"] == "string_pattern_mismatch" else None
+        form = (
+            FORMS.get(error["ctx"]["pattern"])
+            if error["type"] == "string_pattern_mismatch"
+            else None
+        )
         message = f"{form or error['msg'].removeprefix('Input ')}{f'; {word}' if word else _fix(error, value)}"
         if path == "training.num_steps" and value == 0:
             message += "; `python -m xp eval` plays a model untrained (model=NAME, or run=RUN@0)"
-    return Fault(path, f"{path}={_shown(value)}: {message}", value, wants_text=types[0] == "string_type")
+    return Fault(
+        path, f"{path}={_shown(value)}: {message}", value, wants_text=types[0] == "string_type"
+    )
 
 
 def _native(path: str, value: Any) -> str:
@@ -75,12 +98,29 @@ def _fix(error: Any, value: Any) -> str:
     """The most likely correction."""
     kind = error["type"]
     if kind == "enum" and isinstance(value, str):
-        return nearest(value, [part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")])
-    if kind.startswith("int") and isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return nearest(
+            value,
+            [part.strip(" '") for part in error["ctx"]["expected"].replace(" or ", ",").split(",")],
+        )
+    if (
+        kind.startswith("int")
+        and isinstance(value, float)
+        and value.is_integer()
+        and abs(value) < 1e15
+    ):
         return f"; write {int(value)}"
     if kind.startswith(("int", "float")) and isinstance(value, str) and _is_number(value):
         return f"; it is text here: write {value} without quotes"
-    if kind == "bool_type" and str(value).lower() in ("yes", "no", "on", "off", "0", "1", "true", "false"):
+    if kind == "bool_type" and str(value).lower() in (
+        "yes",
+        "no",
+        "on",
+        "off",
+        "0",
+        "1",
+        "true",
+        "false",
+    ):
         return "; write true or false"
     return ""
 
@@ -96,7 +136,13 @@ def _is_number(text: str) -> bool:
 def _shown(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return f"<{type(value).__name__} of {len(value)}>"
-    text = "null" if value is None else repr(value) if isinstance(value, str) and _is_number(value) else str(value)
+    text = (
+        "null"
+        if value is None
+        else repr(value)
+        if isinstance(value, str) and _is_number(value)
+        else str(value)
+    )
     return shortened(text)
 
 
@@ -112,7 +158,11 @@ def _key(loc: Sequence[int | str], schema: Any) -> tuple[int | str, ...]:
     """The key that an error is about: without the names that pydantic gives the branches of a union."""
     names = {"bool", "int", "float", "str", "[key]"}
     loc = tuple(part for part in loc if not BRANCH.fullmatch(str(part)))
-    return loc[:-1] if len(loc) > 1 and loc[-1] in names and loc[-1] not in _fields(schema, loc[:-1]) else loc
+    return (
+        loc[:-1]
+        if len(loc) > 1 and loc[-1] in names and loc[-1] not in _fields(schema, loc[:-1])
+        else loc
+    )
 
 
 def _fields(schema: Any, loc: Sequence[int | str]) -> list[str]:

@@ -36,7 +36,11 @@ PLAIN = re.compile(r"[\w./:+-]+")
 def foreign_hint(text: str) -> str | None:
     """xp's word for a key of somebody else's script, or None. `text` may carry `=value`, or a value after a space."""
     key, _, value = text.replace(" ", "=", 1).lstrip("+~").partition("=")
-    spellings = (key, SECTIONS.sub("", key, 1), key.replace("_", "-") if key.startswith("--") else key)
+    spellings = (
+        key,
+        SECTIONS.sub("", key, 1),
+        key.replace("_", "-") if key.startswith("--") else key,
+    )
     words = (_word(one, value.strip("'\"")) for one in spellings)
     word = next((one for one in words if one is not None), None)
     if word is None and key.partition(".")[0] in NESTED:
@@ -56,7 +60,11 @@ def _word(key: str, value: str) -> str | None:
 
 def unread_variables(environ: Mapping[str, str]) -> list[str]:
     """One line for each variable of the public scripts that is exported here: xp reads none of them."""
-    hints = ((name, foreign_hint(f"{name}={environ[name]}")) for name in SCRIPT_VARIABLES if environ.get(name))
+    hints = (
+        (name, foreign_hint(f"{name}={environ[name]}"))
+        for name in SCRIPT_VARIABLES
+        if environ.get(name)
+    )
     return [f"{name} is exported, but xp does not read it; {hint}" for name, hint in hints]
 
 

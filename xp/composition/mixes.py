@@ -42,12 +42,23 @@ def env_name(option: str, env: Mapping[str, Any], default: Mapping[str, Any]) ->
         default: the section before these. Another grader of its tasks leaves an option's name.
     """
     is_general = option == general_option(env)
-    named = {**env, **{key: None for key in ("provider", "grader") if ":" not in str(env.get(key))}}  # xp's own
-    values = [named.get(key) for key in NAMING if is_general or (key != "grader" and env.get(key) != default.get(key))]
-    values = [next(iter(value.values()), None) if isinstance(value, dict) else value for value in values]
+    named = {
+        **env,
+        **{key: None for key in ("provider", "grader") if ":" not in str(env.get(key))},
+    }  # xp's own
+    values = [
+        named.get(key)
+        for key in NAMING
+        if is_general or (key != "grader" and env.get(key) != default.get(key))
+    ]
+    values = [
+        next(iter(value.values()), None) if isinstance(value, dict) else value for value in values
+    ]
     names = (_short(value) for value in values if isinstance(value, str))
     name = next((name for name in names if is_name(name)), option)
-    return option if name.replace("_", "") == option.replace("_", "") else name  # WhoDunit is `whodunit`
+    return (
+        option if name.replace("_", "") == option.replace("_", "") else name
+    )  # WhoDunit is `whodunit`
 
 
 def general_option(env: Mapping[str, Any]) -> str:
@@ -65,7 +76,9 @@ def _short(value: str) -> str:
     stem = re.sub(r"\.(jsonl?|csv|parquet|py)$", "", path.name)
     short = path.parent.name if stem in SPLITS else stem.partition(":")[0]
     if module and stem == path.name:
-        packages = [name for name in module.split(".") if name not in GENERIC] or [_folder_of(module) or word]
+        packages = [name for name in module.split(".") if name not in GENERIC] or [
+            _folder_of(module) or word
+        ]
         short = word if word[:1].isupper() else packages[-1]
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", short).lower()
 
@@ -90,7 +103,11 @@ def mix_in_mix(name: str, env: Any) -> str | None:
     members = env.get("members") if isinstance(env, dict) else None
     if not isinstance(members, dict) or SIGN not in name:
         return None
-    flat = [one for member, section in members.items() for one in (section.get("members") or {member: None})]
+    flat = [
+        one
+        for member, section in members.items()
+        for one in (section.get("members") or {member: None})
+    ]
     nested = [member for member, section in members.items() if section.get("members")]
     if not nested:
         return None

@@ -40,7 +40,9 @@ def _fault(key: str, value: Any, text: str) -> Fault:
 def _faults_of_parts(key: str, value: str, place: Path) -> Iterator[Fault]:
     """A fault for each file that a Hugging Face directory lacks."""
     for what in missing_parts(place):
-        yield _fault(key, value, f"the directory has no {what}; give a whole Hugging Face directory")
+        yield _fault(
+            key, value, f"the directory has no {what}; give a whole Hugging Face directory"
+        )
 
 
 def _outputs(container: Mapping[str, Any]) -> Path:
@@ -57,15 +59,27 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
     model, option, outputs = _below(container, "model"), options["model"], _outputs(container)
     path = model.get("path")
     if path is None and option.get("name") is None:
-        yield Fault(_KEY, f"model={GENERAL} needs {_KEY}=ORG/NAME, or the directory of a Hugging Face model")
+        yield Fault(
+            _KEY, f"model={GENERAL} needs {_KEY}=ORG/NAME, or the directory of a Hugging Face model"
+        )
     place = Path(path).expanduser() if isinstance(path, str) else Path()
     # No other machine could have the path.
-    if place.is_absolute() and _is_local(container) and not any((place / file).is_file() for file in _FILES):
-        reason = f"no such directory with a config.json on this machine, where launcher={LOCAL} runs"
+    if (
+        place.is_absolute()
+        and _is_local(container)
+        and not any((place / file).is_file() for file in _FILES)
+    ):
+        reason = (
+            f"no such directory with a config.json on this machine, where launcher={LOCAL} runs"
+        )
         yield _fault(_KEY, path, f"{reason}; correct the path, or write ORG/NAME for a hub's model")
         return
     yield from _pin(model, _KEY, outputs)
-    is_whole = path == option.get("path") and option.get("name") is not None and option.get("architecture") is not None
+    is_whole = (
+        path == option.get("path")
+        and option.get("name") is not None
+        and option.get("architecture") is not None
+    )
     # An option with all fields needs no config.json; a URL is a fault that the schema reports.
     if not isinstance(path, str) or ADDRESS.match(path) or is_whole:
         return
@@ -82,7 +96,10 @@ def complete_model(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         yield from _same_network(model, option, config)
     elif isinstance(written := model.get("architecture"), dict) and config is not None:
         for line in mismatches(written, config):
-            yield Fault("model.architecture", f"{line} in {path}; correct it, or leave model.architecture out")
+            yield Fault(
+                "model.architecture",
+                f"{line} in {path}; correct it, or leave model.architecture out",
+            )
     _fill(model, option, container, config)
     if option.get("name") is None and isinstance(training := container.get("training"), dict):
         _fit_lengths(training, options["training"], path, model["max_context_tokens"])
@@ -99,7 +116,9 @@ def _pin(section: dict[str, Any], key: str, outputs: Path) -> Iterator[Fault]:
         section["revision"] = commit_of(path, revision or "main")
         if revision is not None and section["revision"] is None:
             reason = f"neither the hub nor the cache of this machine has it for {path}"
-            yield _fault(pin, revision, f"{reason}; correct it, or give the commit, 40 hexadecimal digits")
+            yield _fault(
+                pin, revision, f"{reason}; correct it, or give the commit, 40 hexadecimal digits"
+            )
 
 
 def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Iterator[Fault]:
@@ -110,14 +129,21 @@ def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
         return
     day = arguments.get(CLOCK)
     if day is None:
-        is_new = options["model"].get("architecture") is None and model.get("architecture") is not None
+        is_new = (
+            options["model"].get("architecture") is None and model.get("architecture") is not None
+        )
         names = [(model.get("path"), model.get("revision"), is_new)]
         names += [(section.get("serve"), None, True) for _, section in _judges(container)]
-        asking = (isinstance(one, str) and asks_clock(one, outputs, at, asks_hub=is_new) for one, at, is_new in names)
+        asking = (
+            isinstance(one, str) and asks_clock(one, outputs, at, asks_hub=is_new)
+            for one, at, is_new in names
+        )
         day = TODAY if any(asking) else None
     if day == TODAY:
         arguments[CLOCK] = day = date.today().isoformat()
-        _note(f"the chat template is told the date {day} on every day; model.chat_template.{CLOCK} sets another")
+        _note(
+            f"the chat template is told the date {day} on every day; model.chat_template.{CLOCK} sets another"
+        )
     try:
         if day is not None:
             date.fromisoformat(day)
@@ -128,16 +154,29 @@ def complete_clock(container: dict[str, Any], options: Mapping[str, Any]) -> Ite
 def _is_of_hub(path: str, outputs: Path) -> bool:
     places = (Path(path).expanduser(), outputs / path)
     is_here = any((place / "config.json").is_file() for place in places)
-    return not is_here and not path.startswith(("runs/", "models/")) and HUB_ID.fullmatch(path) is not None
+    return (
+        not is_here
+        and not path.startswith(("runs/", "models/"))
+        and HUB_ID.fullmatch(path) is not None
+    )
 
 
-def _fit_lengths(training: dict[str, Any], default: Mapping[str, Any], path: str, context: Any) -> None:
+def _fit_lengths(
+    training: dict[str, Any], default: Mapping[str, Any], path: str, context: Any
+) -> None:
     """Shortens the lengths that nobody set to the model's context, with a note on standard error."""
-    prompt, response, turn = keys = ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_turn")
+    prompt, response, turn = keys = (
+        "max_prompt_tokens",
+        "max_response_tokens",
+        "max_tokens_per_turn",
+    )
     if not all(isinstance(value, int) for value in (context, *map(training.get, keys))):
         return  # the schema reports it
     unset = [key for key in keys if training[key] == default.get(key)]
-    if not {prompt, response}.intersection(unset) or training[prompt] + training[response] <= context:
+    if (
+        not {prompt, response}.intersection(unset)
+        or training[prompt] + training[response] <= context
+    ):
         return
     if prompt in unset:
         limit = context // 4 if response in unset else context - training[response]
@@ -170,7 +209,9 @@ def _resolved(path: str, outputs: Path) -> str | None:
     return path if path.startswith(("runs/", "models/")) else None
 
 
-def _same_network(model: Mapping[str, Any], option: Mapping[str, Any], config: Any) -> Iterator[Fault]:
+def _same_network(
+    model: Mapping[str, Any], option: Mapping[str, Any], config: Any
+) -> Iterator[Fault]:
     """An option's name is in every record, its network in every plan: another model is another option."""
     path, name = model["path"], option["name"]
     fix = f"set model={GENERAL} {_KEY}={path}"
@@ -185,11 +226,18 @@ def _other_network(key: str, path: str, name: Any, lines: Sequence[str], fix: st
 
 
 def _fill(
-    model: dict[str, Any], option: Mapping[str, Any], container: Mapping[str, Any], config: Mapping[str, Any] | None
+    model: dict[str, Any],
+    option: Mapping[str, Any],
+    container: Mapping[str, Any],
+    config: Mapping[str, Any] | None,
 ) -> None:
     if model.get("name") is None:
         model["name"] = name_of(model["path"])
-    if model.get("architecture") is None and option.get("architecture") is None and config is not None:
+    if (
+        model.get("architecture") is None
+        and option.get("architecture") is None
+        and config is not None
+    ):
         model["architecture"] = network_of(config)
     if model.get("max_context_tokens") is None:
         training = _below(container, "training")
@@ -203,7 +251,9 @@ def name_of(path: str) -> str:
     parts = [part for part in Path(path).parts if part not in ("/", ".", "..")]
     if len(parts) > 2 and parts[-2] == "snapshots":
         parts = parts[-3].split("--")
-    if len(parts) > 1 and (parts[-1] in ("model", "latest") or parts[-1].startswith(("checkpoint", "global_step"))):
+    if len(parts) > 1 and (
+        parts[-1] in ("model", "latest") or parts[-1].startswith(("checkpoint", "global_step"))
+    ):
         parts = [*parts[:-2], f"{parts[-2]}-{parts[-1]}"]
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "model").strip("-._").lower()
     return name[:80] or "model"
@@ -220,16 +270,16 @@ def complete_checkpoint(container: dict[str, Any]) -> Iterator[Fault]:
         return  # None, or a fault that the schema reports
     place = next((one for one in (Path(start).expanduser(), outputs / start) if one.is_dir()), None)
     if place is None:
-        yield _fault(_START, start, "no such directory; give a Hugging Face directory, as runs/ID/model")
+        yield _fault(
+            _START, start, "no such directory; give a Hugging Face directory, as runs/ID/model"
+        )
         return
     training["initial_checkpoint"] = str(place.absolute())
     config = config_of(str(place), outputs) if (place / "config.json").is_file() else None
     if config is None:
         reason = "the directory has no readable config.json; a Megatron checkpoint must be exported first"
         if (place / "adapter_config.json").is_file():
-            reason = (
-                "the directory has adapters; merge them into their model first, in float32 (peft's merge_and_unload)"
-            )
+            reason = "the directory has adapters; merge them into their model first, in float32 (peft's merge_and_unload)"
         yield _fault(_START, start, reason)
         return
     yield from _faults_of_parts(_START, start, place)
@@ -259,7 +309,9 @@ def complete_teacher(container: dict[str, Any]) -> Iterator[Fault]:
 def complete_served_models(container: dict[str, Any]) -> Iterator[Fault]:
     """Makes the paths of an engine's draft and of served judges absolute in place; yields a Fault for one that is not
     there."""
-    models = [("backend.engine.speculative.model", _below(container, "backend", "engine", "speculative"))]
+    models = [
+        ("backend.engine.speculative.model", _below(container, "backend", "engine", "speculative"))
+    ]
     for path, section in (*models, *_judges(container)):
         key, value = path.rpartition(".")[2], section.get(path.rpartition(".")[2])
         if not isinstance(value, str) or ADDRESS.match(value):
@@ -319,7 +371,9 @@ def _network_of_start(
     network = model.get("architecture")
     if not isinstance(network, dict):
         known = isinstance(path := model.get("path"), str) and local_directory(path, outputs)
-        why = "cannot be read by xp" if known else "is not on this machine: download the model first"
+        why = (
+            "cannot be read by xp" if known else "is not on this machine: download the model first"
+        )
         yield _fault(_START, start, f"cannot be compared with the model, whose config.json {why}")
     elif lines := mismatches(network, config):
         fix = f"to train it alone, set model=hf model.path={start}"
@@ -347,6 +401,12 @@ def _absolute(name: str, key: str) -> Generator[Fault, None, str]:
     if not os.path.exists(place):
         folder = place.parent
         files = sorted(os.listdir(folder)) if os.access(folder, os.R_OK) and folder.is_dir() else []
-        hub = f"; a data set of the hub is {HUB}{name}" if "." not in name and name.count("/") == 1 else ""
-        yield _fault(key, name, f"there is no file {place.name} in {folder}{nearest(place.name, files)}{hub}")
+        hub = (
+            f"; a data set of the hub is {HUB}{name}"
+            if "." not in name and name.count("/") == 1
+            else ""
+        )
+        yield _fault(
+            key, name, f"there is no file {place.name} in {folder}{nearest(place.name, files)}{hub}"
+        )
     return name.replace(path, str(place), 1)

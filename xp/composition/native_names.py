@@ -23,7 +23,10 @@ _LORA = {"model.lora": {"rank": 8, "alpha": 16.0, "dropout": 0.0, "target_module
 _VARIANTS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "trl": ({"algorithm.importance_correction": "token_truncate"}, {"algorithm": "cispo"}),
     "skyrl": (_LORA, {"algorithm": "cispo"}, _CRITIC, {"backend.parallel.strategy": "megatron"}),
-    "slime": ({"evaluation.every": 5, "backend.parallel.tensor": 2}, {**_CRITIC, "backend.convert_model": True}),
+    "slime": (
+        {"evaluation.every": 5, "backend.parallel.tensor": 2},
+        {**_CRITIC, "backend.convert_model": True},
+    ),
 }
 """Compositions whose renderings are searched, in this order: together they use all of xp's fields."""
 
@@ -34,7 +37,9 @@ def hint(text: str) -> str | None:
         return known
     typed = text.partition("=")[0].lstrip("+~")
     spellings = (typed, f"--{typed}", SECTIONS.sub("", typed, 1))
-    key = next((one for one in spellings if any(one in keys for keys in catalogs().values())), typed)
+    key = next(
+        (one for one in spellings if any(one in keys for keys in catalogs().values())), typed
+    )
     backends = [name for name, keys in catalogs().items() if key in keys]
     for name in backends:
         if field := _fields(name).get(key):
@@ -42,8 +47,12 @@ def hint(text: str) -> str | None:
     keys = {name: _keys(name, {}) for name in backends}
     faults = {name: keys[name].fault(key, _spec(name, {})) for name in backends}
     if taken_by := [name for name, fault in faults.items() if fault is None]:
-        passed = " or ".join(f"backend={name} 'backend.overrides.{key.lstrip('-')}=...'" for name in taken_by)
-        loses = dict.fromkeys(line.partition(": ")[2] for name in taken_by for line in keys[name].warnings([key]))
+        passed = " or ".join(
+            f"backend={name} 'backend.overrides.{key.lstrip('-')}=...'" for name in taken_by
+        )
+        loses = dict.fromkeys(
+            line.partition(": ")[2] for name in taken_by for line in keys[name].warnings([key])
+        )
         return f"a key of {' and '.join(backends)} that xp passes through: {'; '.join((passed, *loses))}"
     first = next(iter(faults.values()), None)
     return first and first.replace("xp has a field for this; set ", "in xp: ")
@@ -55,7 +64,9 @@ def catalogs() -> dict[str, Mapping[str, Mapping[str, Any]]]:
     catalogs: dict[str, dict[str, Mapping[str, Any]]] = {}
     for file in sorted((Path(__file__).parents[1] / "backends").glob("*/control/catalog*.json")):
         content = json.loads(file.read_text())
-        catalogs.setdefault(file.parents[1].name, {}).update(content.get("fields") or content.get("flags") or {})
+        catalogs.setdefault(file.parents[1].name, {}).update(
+            content.get("fields") or content.get("flags") or {}
+        )
     return {name: dict(keys) for name, keys in catalogs.items()}
 
 
@@ -65,14 +76,18 @@ def _fields(backend: str) -> dict[str, str]:
     fields: dict[str, str] = {}
     for variant in _VARIANTS[backend]:
         for key, field in _keys(backend, variant).owners.items():
-            if key not in fields or field.startswith(f"{fields[key]}."):  # a later variant may name the field itself
+            if key not in fields or field.startswith(
+                f"{fields[key]}."
+            ):  # a later variant may name the field itself
                 fields[key] = field
     return {key: field for key, field in fields.items() if field}
 
 
 def _keys(backend: str, variant: Mapping[str, Any]) -> NativeKeys:
     """Native keys of a backend's training in a variant of the reference spec."""
-    keys: NativeKeys = import_module(f"xp.backends.{backend}.control.render").native_keys(_spec(backend, variant))
+    keys: NativeKeys = import_module(f"xp.backends.{backend}.control.render").native_keys(
+        _spec(backend, variant)
+    )
     return keys
 
 

@@ -27,7 +27,9 @@ class Origin:
 
 
 @cache
-def file_history(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> dict[str, tuple[Mark, ...]]:
+def file_history(
+    chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
+) -> dict[str, tuple[Mark, ...]]:
     """Key path of the configuration -> the places that say its value, in merge order."""
     history: dict[str, tuple[Mark, ...]] = {}
     for marks in _marks_in_order(chosen, config_dirs):
@@ -36,10 +38,14 @@ def file_history(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, .
     return history
 
 
-def _marks_in_order(chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> Iterator[Mapping[str, Mark]]:
+def _marks_in_order(
+    chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
+) -> Iterator[Mapping[str, Mark]]:
     """Positions of values in each file of a composition, by key path of the configuration."""
     for config_path, package in merge_order(chosen, config_dirs):
-        files = (directory / f"{config_path}.yaml" for directory in (ROOT / "conf", ROOT, *config_dirs))
+        files = (
+            directory / f"{config_path}.yaml" for directory in (ROOT / "conf", ROOT, *config_dirs)
+        )
         if (file := next((file for file in files if file.is_file()), None)) is not None:
             yield marks_under(read_file(file).marks, package)
 
@@ -53,21 +59,33 @@ def origin_of(path: str, overrides: Sequence[str], config_dirs: Sequence[Path] =
     history = file_history(composed.chosen, directories)
     # The key itself, or the nearest section above it that is one value (`chat_template: {...}`).
     above = list(upwards(path))
-    setters = [text for text, (key, _, _) in zip(overrides, pairs, strict=True) if key in above and key not in GROUPS]
-    return Origin(setters[-1] if setters else None, next((history[one] for one in above if one in history), ()))
+    setters = [
+        text
+        for text, (key, _, _) in zip(overrides, pairs, strict=True)
+        if key in above and key not in GROUPS
+    ]
+    return Origin(
+        setters[-1] if setters else None,
+        next((history[one] for one in above if one in history), ()),
+    )
 
 
 ALTERNATIVES = (("training.num_steps", "training.epochs"), ("sft.num_updates", "sft.epochs"))
 """Pairs of keys of which one is null. The schema refuses a spec in which one file, or the command line, sets both."""
 
 
-def settle_files(container: dict[str, Any], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]) -> None:
+def settle_files(
+    container: dict[str, Any], chosen: tuple[tuple[str, str], ...], config_dirs: tuple[Path, ...]
+) -> None:
     """Keeps of each pair the value that the last file in merge order sets."""
     for pair in ALTERNATIVES:
         if all(value_at(container, path) is not None for path in pair):
             last: tuple[str, ...] = ()
             for marks in _marks_in_order(chosen, config_dirs):
-                last = tuple(path for path in pair if path in marks and marks[path].raw not in NULLS) or last
+                last = (
+                    tuple(path for path in pair if path in marks and marks[path].raw not in NULLS)
+                    or last
+                )
             give_way(container, last)
 
 
@@ -84,6 +102,10 @@ def with_value(values: Sequence[tuple[str, Any]]) -> set[str]:
     """Keys of assignments that give a value, a section's (`training={epochs: 3}`) spelled out."""
     by_path: dict[str, bool] = {}
     for key, value in values:
-        spelled = {f"{key}.{name}": one for name, one in value.items()} if isinstance(value, dict) else {key: value}
+        spelled = (
+            {f"{key}.{name}": one for name, one in value.items()}
+            if isinstance(value, dict)
+            else {key: value}
+        )
         by_path |= {path: one is not None for path, one in spelled.items()}
     return {path for path, has_value in by_path.items() if has_value}

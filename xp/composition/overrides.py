@@ -49,13 +49,17 @@ def parse(overrides: Sequence[str]) -> tuple[list[Override], list[str]]:
     faults = []
     for typed in overrides:
         # `+recipes=x`, as Hydra's users add an option: every group has a place in the defaults here.
-        text = typed[1:] if typed.startswith("+") and typed[1:].partition("=")[0] in GROUPS else typed
+        text = (
+            typed[1:] if typed.startswith("+") and typed[1:].partition("=")[0] in GROUPS else typed
+        )
         try:
             override = _read(parser, text)
         except HydraException as error:
             # A call of one of Hydra's functions (choice, range, ...) has a cause; its grammar's own words say nothing.
             is_call = isinstance(error.__cause__, (TypeError, ValueError))
-            faults.append(f"{text.partition('=')[0]}: {error.__cause__}" if is_call else _unread(text))
+            faults.append(
+                f"{text.partition('=')[0]}: {error.__cause__}" if is_call else _unread(text)
+            )
             continue
         fault = _shape_fault(override)
         if fault is None:
@@ -74,7 +78,11 @@ def _read(parser: OverridesParser, text: str) -> Override:
 
     key, _, value = text.partition("=")
     argument = ARGUMENT.fullmatch(key)
-    is_text = argument is not None and argument["name"] in TEXTS and not value.startswith(("'", '"', "null"))
+    is_text = (
+        argument is not None
+        and argument["name"] in TEXTS
+        and not value.startswith(("'", '"', "null"))
+    )
     if not is_text:
         try:
             return parser.parse_override(text)
@@ -113,7 +121,9 @@ def _elsewhere(text: str) -> str | None:
 def _shape_fault(override: Override) -> str | None:
     """Returns a fault that does not depend on the override's key and value; None if there is none."""
     key = override.key_or_group
-    if (override.is_delete() or override.is_add()) and (known := _elsewhere(override.input_line or key)):
+    if (override.is_delete() or override.is_add()) and (
+        known := _elsewhere(override.input_line or key)
+    ):
         return known
     if override.is_delete() or override.is_add() or key.startswith("hydra"):
         return "write it as key=value; keys are neither added (+) nor deleted (~), set one to null"
@@ -125,7 +135,11 @@ def _shape_fault(override: Override) -> str | None:
             return None
         if isinstance(value, list):
             is_mix = key == MIXED and all(isinstance(one, str) for one in value)
-            return None if is_mix else f"only one option can be chosen; -m {key}=a,b sweeps over several"
+            return (
+                None
+                if is_mix
+                else f"only one option can be chosen; -m {key}=a,b sweeps over several"
+            )
         if not isinstance(value, (int, float)):
             return f"{key}=NAME chooses an option; set a single value as {key}.KEY=VALUE"
     return None
@@ -146,7 +160,9 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
         line, key = override.input_line or "", override.key_or_group
         if key == TRACKING and is_sweep:
             values = line.partition("=")[2]
-            faults.append(f"{line}: cannot be swept; for all of them in each run, write {key}=[{values}]")
+            faults.append(
+                f"{line}: cannot be swept; for all of them in each run, write {key}=[{values}]"
+            )
             continue
         if not is_sweep and LISTS.match(key) and override.is_choice_sweep():
             choices.append([parser.parse_override(f"{key}=[{line.partition('=')[2]}]")])
@@ -158,15 +174,21 @@ def choices_of(parsed: list[Override], *, is_sweep: bool) -> tuple[list[list[Ove
             texts = list(itertools.islice(_texts(override), MAX_POINTS + 1))
         except (HydraException, ValueError) as error:
             reason = str(error).splitlines()[0]
-            faults.append(f"{line}: a sweep lists its values, as a,b,c or range(1,4) or choice(a,b) ({reason})")
+            faults.append(
+                f"{line}: a sweep lists its values, as a,b,c or range(1,4) or choice(a,b) ({reason})"
+            )
             continue
         twice = sorted(text for text, count in Counter(texts).items() if count > 1)
         if len(texts) > MAX_POINTS:
             faults.append(f"{line}: {TOO_MANY}")
         elif twice or not texts:
-            faults.append(f"{line}: {f'{twice[0]} is given twice' if twice else _no_value(override)}")
+            faults.append(
+                f"{line}: {f'{twice[0]} is given twice' if twice else _no_value(override)}"
+            )
         else:
-            choices.append([parser.parse_override(f"{override.key_or_group}={text}") for text in texts])
+            choices.append(
+                [parser.parse_override(f"{override.key_or_group}={text}") for text in texts]
+            )
     if math.prod(map(len, choices)) > MAX_POINTS:
         faults.append(TOO_MANY)
         choices = [one[:1] for one in choices]
@@ -201,7 +223,10 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
     path = override.key_or_group
     value = override.value()
     if "${" in str(value):
-        yield Fault(path, f"{path}: {value!r}: interpolation is not supported on the command line; write the value")
+        yield Fault(
+            path,
+            f"{path}: {value!r}: interpolation is not supported on the command line; write the value",
+        )
         return
     node: Any = container
     parts, typed = path.split("."), override.input_line or path
@@ -215,11 +240,17 @@ def apply(container: dict[str, Any], override: Override) -> Iterator[Fault]:
     last = parts[-1]
     if not isinstance(node, dict) or (last not in node and not FREE_FORM.match(path)):
         yield _unknown(container, path, ".".join(parts[:-1]), node, typed)
-    elif isinstance(value, dict) and isinstance(node.get(last), dict) and (value or not FREE_FORM.match(path)):
+    elif (
+        isinstance(value, dict)
+        and isinstance(node.get(last), dict)
+        and (value or not FREE_FORM.match(path))
+    ):
         node[last] = {**node[last], **value}
     else:
         node[last] = value
 
 
 def _unknown(container: dict[str, Any], path: str, parent: str, node: Any, typed: str) -> Fault:
-    return Fault(path, explain_unknown_key(path, parent, node, hint(typed), GROUPS, all_paths(container)))
+    return Fault(
+        path, explain_unknown_key(path, parent, node, hint(typed), GROUPS, all_paths(container))
+    )

@@ -74,7 +74,9 @@ def parse_assignments(overrides: Sequence[str]) -> dict[str, Any]:
     return {override.key_or_group: override.value() for override in _assignments(overrides)}
 
 
-def compose_recorded(container: Mapping[str, Any], overrides: Sequence[str], source: str) -> RunSpec:
+def compose_recorded(
+    container: Mapping[str, Any], overrides: Sequence[str], source: str
+) -> RunSpec:
     """A recorded spec with values of the command line, for a new run.
 
     Args:
@@ -104,7 +106,9 @@ def _assignments(overrides: Sequence[str]) -> list[Override]:
     for override in parsed:
         key, _, text = (override.input_line or "").partition("=")
         if override.is_sweep_override():
-            faults.append(f"{key}={text}: only one value is allowed; a list is written '{key}=[{text}]'")
+            faults.append(
+                f"{key}={text}: only one value is allowed; a list is written '{key}=[{text}]'"
+            )
         elif is_group(override):
             faults.append(
                 f"{key}={text}: the run keeps its recorded options; single values may be set ({key}.KEY=VALUE)"
@@ -134,7 +138,9 @@ def from_container(container: dict[str, Any], name: str = "env") -> RunSpec:
 
 
 def with_assignments(
-    container: dict[str, Any], values: Mapping[str, Any], change: Callable[[dict[str, Any], str, Any], str | None]
+    container: dict[str, Any],
+    values: Mapping[str, Any],
+    change: Callable[[dict[str, Any], str, Any], str | None],
 ) -> RunSpec:
     """Sets values of a recorded spec in place; raises XpError that names every fault.
 
@@ -177,11 +183,15 @@ def _validate(container: dict[str, Any], name: str) -> RunSpec | list[Fault]:
         return explain_invalid(error.errors(include_url=False), RunSpec, is_mix=is_mix)
 
 
-def _points(overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: bool) -> list[Point]:
+def _points(
+    overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: bool
+) -> list[Point]:
     parsed, faults = parse(overrides)
     choices, more = choices_of(parsed, is_sweep=is_sweep)
     faults += more
-    swept = {override.key_or_group for override in parsed if is_sweep and override.is_sweep_override()}
+    swept = {
+        override.key_or_group for override in parsed if is_sweep and override.is_sweep_override()
+    }
     points: list[Point] = []
     illegal: dict[str, list[str]] = {}
     for chosen in itertools.product(*choices):
@@ -193,7 +203,14 @@ def _points(overrides: Sequence[str], config_dirs: Sequence[Path], *, is_sweep: 
             for fault in dict.fromkeys(result):
                 illegal.setdefault(fault, []).append(name)
     _raise(
-        [*faults, *(fault for fault in faults_of_points(illegal, math.prod(map(len, choices))) if fault not in faults)]
+        [
+            *faults,
+            *(
+                fault
+                for fault in faults_of_points(illegal, math.prod(map(len, choices)))
+                if fault not in faults
+            ),
+        ]
     )
     return points
 
@@ -219,7 +236,11 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
     composed = compose_groups(groups, config_dirs)
     container = copy.deepcopy(composed.container)
     settle_files(container, composed.chosen, config_dirs)
-    values = [o for o in chosen if not is_group(o) and o.key_or_group.partition(".")[0] not in composed.undecided]
+    values = [
+        o
+        for o in chosen
+        if not is_group(o) and o.key_or_group.partition(".")[0] not in composed.undecided
+    ]
     faults = [fault for o in values for fault in apply(container, o)]
     give_way(container, with_value([(o.key_or_group, o.value()) for o in values]))
     faults += resolve_values(container)
@@ -233,26 +254,45 @@ def _point(chosen: Sequence[Override], config_dirs: tuple[Path, ...]) -> Point |
         faults += complete_served_models(container)
     if "model" not in composed.undecided:
         faults += complete_clock(container, composed.container)
-    env, default = (one if isinstance(one, dict) else {} for one in (container.get("env"), composed.container["env"]))
+    env, default = (
+        one if isinstance(one, dict) else {}
+        for one in (container.get("env"), composed.container["env"])
+    )
     spec = _validate(container, env_name(composed.env_name, env, default))
     if isinstance(spec, list):
         known = {fault.path for fault in faults}
         if "model.path" in known:  # these would be read from the model
-            spec = [fault for fault in spec if not (fault.path.startswith("model.") and fault.value is None)]
-        faults += [fault for fault in spec if not any(_are_related(fault.path, path) for path in known)]
+            spec = [
+                fault
+                for fault in spec
+                if not (fault.path.startswith("model.") and fault.value is None)
+            ]
+        faults += [
+            fault for fault in spec if not any(_are_related(fault.path, path) for path in known)
+        ]
     elif not faults and not composed.faults:
         return Point(tuple(o.input_line or "" for o in chosen), spec)
-    return [*composed.faults, *_placed(faults, composed, config_dirs, {o.key_or_group for o in values})]
+    return [
+        *composed.faults,
+        *_placed(faults, composed, config_dirs, {o.key_or_group for o in values}),
+    ]
 
 
 def _placed(
-    faults: Iterable[Fault], composed: ComposedOptions, config_dirs: tuple[Path, ...], overridden: set[str]
+    faults: Iterable[Fault],
+    composed: ComposedOptions,
+    config_dirs: tuple[Path, ...],
+    overridden: set[str],
 ) -> Iterator[str]:
     """The faults as lines, with file, line and column of those that come from a file."""
     already = {fault.partition(": ")[0] for fault in composed.faults}
     for fault in faults:
         is_typed = any(_are_related(fault.path, path) for path in overridden)
-        mark = None if is_typed else file_history(composed.chosen, config_dirs).get(fault.path, (None,))[-1]
+        mark = (
+            None
+            if is_typed
+            else file_history(composed.chosen, config_dirs).get(fault.path, (None,))[-1]
+        )
         if mark is None:
             yield str(fault)
         elif mark.place not in already:
@@ -273,4 +313,6 @@ def _are_related(one: str, other: str) -> bool:
 def _raise(faults: Sequence[str]) -> None:
     if faults:
         rest = len(faults) - MAX_FAULTS
-        raise XpError("\n".join([*faults[:MAX_FAULTS], *([f"and {rest} more"] if rest > 0 else [])]))
+        raise XpError(
+            "\n".join([*faults[:MAX_FAULTS], *([f"and {rest} more"] if rest > 0 else [])])
+        )

@@ -25,7 +25,9 @@ _COMMAND: Final = r"\$\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)"
 _BRACED: Final = r"\$\{(?:[^{}]|\{[^{}]*+\})*+\}"
 _DOUBLE: Final = rf'"(?:\\.|{_COMMAND}|{_BRACED}|[^"\\])*+"'
 _PART: Final = rf"\\.|{_COMMAND}|{_BRACED}|'[^']*+'|{_DOUBLE}|\$\w+|[^\s'\"\\;&|()<>#]|(?<=\S)#"
-_TOKEN: Final = re.compile(rf"(?:[ \t]|\\\n|(?<!\S)#[^\n]*+)++|(?P<word>(?:{_PART})++)|(?P<other>.|\n)", re.S)
+_TOKEN: Final = re.compile(
+    rf"(?:[ \t]|\\\n|(?<!\S)#[^\n]*+)++|(?P<word>(?:{_PART})++)|(?P<other>.|\n)", re.S
+)
 _PARTS: Final = re.compile(_PART, re.S)
 _VARIABLE: Final = re.compile(
     rf"\$\(\((?P<sum>(?:[^()]|\([^()]*+\))++)\)\)|{_COMMAND}|\$(?P<plain>\w+)"
@@ -84,7 +86,9 @@ def _of_python(path: Path, tree: ast.Module) -> dict[str, Any]:
             is_literal = isinstance(word.value, ast.Constant | ast.List | ast.Dict)
             if word.arg is not None and (is_literal or (kind and kind[1] == "Config")):
                 is_text = isinstance(word.value, ast.Constant) and isinstance(word.value.value, str)
-                found[word.arg] = ast.literal_eval(word.value) if is_text else ast.unparse(word.value)
+                found[word.arg] = (
+                    ast.literal_eval(word.value) if is_text else ast.unparse(word.value)
+                )
     return found | _Shell(path, {}).keys(ast.get_docstring(tree) or "", path.name)
 
 
@@ -106,13 +110,19 @@ class _Shell:
             program: file name of the only program whose arguments are read. Empty: any.
         """
         commands = [*self._commands(text)]
-        found = [keys_of(words[first:]) for words in commands if (first := _first_argument(words, program))]
+        found = [
+            keys_of(words[first:])
+            for words in commands
+            if (first := _first_argument(words, program))
+        ]
         all_words = [word for words in (*commands, *self.variables.values()) for word in words]
         return max(found, key=len, default={}) if found or program else keys_of(all_words)
 
     def _commands(self, text: str) -> Iterator[Sequence[str]]:
         """Commands with expanded words, without those that only set variables or are not reached."""
-        branches: list[tuple[bool, bool]] = []  # Whether a branch is reached, and whether an earlier one was.
+        branches: list[
+            tuple[bool, bool]
+        ] = []  # Whether a branch is reached, and whether an earlier one was.
         for words in _statements(text):
             while words[:1] and words[0] in ("then", "do", "export"):
                 words = words[1:]
@@ -125,32 +135,55 @@ class _Shell:
                 words = words[1:]
             elif first == "fi" and branches:
                 branches.pop()
-            if words and first not in ("if", "elif", "fi") and all(is_reached for is_reached, _ in branches):
+            if (
+                words
+                and first not in ("if", "elif", "fi")
+                and all(is_reached for is_reached, _ in branches)
+            ):
                 yield from self._command(words)
 
     def _command(self, words: Sequence[str]) -> Iterator[Sequence[str]]:
         while words and (assigned := _ASSIGNED.fullmatch(words[0])) is not None:
             name, more, value = assigned.groups()
             is_array = not value and words[1:2] == ["("]
-            new = [one for word in words[2:-1] for one in self._words(word)] if is_array else [self._text(value)]
+            new = (
+                [one for word in words[2:-1] for one in self._words(word)]
+                if is_array
+                else [self._text(value)]
+            )
             self.variables[name] = [*self.variables.get(name, ()), *new] if more else new
             words = () if is_array else words[1:]
         expanded = [one for word in words for one in self._words(word)]
         if expanded[1:] and expanded[0] in ("source", ".", "bash", "sh"):
-            variables = self.variables if expanded[0] in ("source", ".") else {**self.variables, "@": expanded[2:]}
+            variables = (
+                self.variables
+                if expanded[0] in ("source", ".")
+                else {**self.variables, "@": expanded[2:]}
+            )
             # The directory of the script is often a variable or a command's output.
-            place = re.sub(rf"^(?:\$\w+|{_BRACED}|{_COMMAND})", "", expanded[1]).lstrip("/").split("/")
+            place = (
+                re.sub(rf"^(?:\$\w+|{_BRACED}|{_COMMAND})", "", expanded[1]).lstrip("/").split("/")
+            )
             ends = ("/".join(place[first:]) for first in range(len(place)))
             files = (up / end for end in ends for up in self.path.resolve().parents)
-            file, callers = next((one for one in files if one.is_file()), None), (*self.callers, self.path.resolve())
+            file, callers = (
+                next((one for one in files if one.is_file()), None),
+                (*self.callers, self.path.resolve()),
+            )
             if file is not None and file.resolve() not in callers:
-                yield from _Shell(file, variables, callers)._commands(file.read_text(encoding="utf-8"))
+                yield from _Shell(file, variables, callers)._commands(
+                    file.read_text(encoding="utf-8")
+                )
         elif expanded:
             yield expanded
 
     def _holds(self, condition: Sequence[str]) -> bool:
         """Returns whether one of the tests between `||` is true: `[ A = B ]`, `[ -z A ]`; all others are false."""
-        words = [_VARIABLE.sub("", self._text(word)) for word in condition if word not in ("[", "]", "[[", "]]")]
+        words = [
+            _VARIABLE.sub("", self._text(word))
+            for word in condition
+            if word not in ("[", "]", "[[", "]]")
+        ]
         tests = [text.split("\t") for text in "\t".join(words).split("\tor\t")]
         return any(_is_true(test) for test in tests)
 
@@ -164,14 +197,20 @@ class _Shell:
     def _text(self, word: str) -> str:
         """A word without its quotes, and with the values of its variables."""
         parts = _PARTS.findall(word)
-        return "".join(part[1:-1] if part[0] == "'" else self._expanded(part.strip('"')) for part in parts)
+        return "".join(
+            part[1:-1] if part[0] == "'" else self._expanded(part.strip('"')) for part in parts
+        )
 
     def _expanded(self, text: str) -> str:
         return re.sub(r"\\(.)", r"\1", _VARIABLE.sub(self._value, text), flags=re.S)
 
     def _value(self, match: re.Match[str]) -> str:
         if (formula := match["sum"]) is not None:
-            names = re.sub(r"\$?\{?\b([A-Za-z_]\w*)\b\}?", lambda one: self._variable(one[1]) or one[0], formula)
+            names = re.sub(
+                r"\$?\{?\b([A-Za-z_]\w*)\b\}?",
+                lambda one: self._variable(one[1]) or one[0],
+                formula,
+            )
             try:
                 return str(_number(ast.parse(names.strip(), mode="eval").body))
             except (ValueError, SyntaxError, ZeroDivisionError):
@@ -198,7 +237,9 @@ def _is_true(test: Sequence[str]) -> bool:
             return left == right
         case [left, "!=" | "-ne", right]:
             return left != right
-        case [left, "-le" | "-lt" | "-ge" | "-gt" as sign, right] if left.isdigit() and right.isdigit():
+        case [left, "-le" | "-lt" | "-ge" | "-gt" as sign, right] if (
+            left.isdigit() and right.isdigit()
+        ):
             return bool(_ORDERS[sign](int(left), int(right)))
     return False
 

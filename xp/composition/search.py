@@ -31,7 +31,11 @@ MAX_CHECKED = 200
 
 
 def search(
-    overrides: Sequence[str], config_dirs: Sequence[Path], directory: Path, num_trials: int, reward: Reward
+    overrides: Sequence[str],
+    config_dirs: Sequence[Path],
+    directory: Path,
+    num_trials: int,
+    reward: Reward,
 ) -> None:
     """Runs trials; what Optuna learned is kept in the directory, and a repeated search continues from it.
 
@@ -62,7 +66,10 @@ def search(
         raise XpError(text, ExitCode.RESOURCE) from None
     try:
         study = optuna.create_study(
-            storage=f"sqlite:///{database}", study_name="search", direction="maximize", load_if_exists=True
+            storage=f"sqlite:///{database}",
+            study_name="search",
+            direction="maximize",
+            load_if_exists=True,
         )
         for _ in range(num_trials):
             trial = study.ask(ranges)
@@ -70,7 +77,9 @@ def search(
             try:
                 value = reward(Point(tuple(words), compose(words, config_dirs)))
                 if not isfinite(value):
-                    raise XpError(f"the trial {' '.join(words)} has the reward {value}", ExitCode.UNHEALTHY)
+                    raise XpError(
+                        f"the trial {' '.join(words)} has the reward {value}", ExitCode.UNHEALTHY
+                    )
             except XpError:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
                 raise
@@ -99,10 +108,15 @@ def _checked_ranges(
     fixed = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
     if not ranges:
         compose(fixed, config_dirs)
-        raise XpError("nothing to search: give a range, such as training.learning_rate='interval(1e-4,1e-3)'")
+        raise XpError(
+            "nothing to search: give a range, such as training.learning_rate='interval(1e-4,1e-3)'"
+        )
     values = {key: _values(one) for key, one in ranges.items()}
     firsts = {key: some[0] for key, some in values.items()}
-    for trial in (firsts, *({**firsts, key: value} for key, some in values.items() for value in some[1:])):
+    for trial in (
+        firsts,
+        *({**firsts, key: value} for key, some in values.items() for value in some[1:]),
+    ):
         try:
             compose([*fixed, *(f"{key}={value}" for key, value in trial.items())], config_dirs)
         except XpError as error:
@@ -114,16 +128,30 @@ def _checked_ranges(
 
 def _range(override: Override) -> BaseDistribution:
     """A range as Optuna has it; raises ValueError for one that has no values, or values that Optuna cannot draw."""
-    from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, QuotedString, RangeSweep
+    from hydra.core.override_parser.types import (
+        ChoiceSweep,
+        Glob,
+        IntervalSweep,
+        QuotedString,
+        RangeSweep,
+    )
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     value = override.value()
     if isinstance(value, Glob):
-        raise ValueError(f"a search does not support globs; name the options, {override.key_or_group}=choice(A,B)")
+        raise ValueError(
+            f"a search does not support globs; name the options, {override.key_or_group}=choice(A,B)"
+        )
     if isinstance(value, ChoiceSweep) or (isinstance(value, RangeSweep) and value.shuffle):
         listed = value.list if isinstance(value, ChoiceSweep) else ()
-        if odd := [one for one in listed if not isinstance(one, (str, int, float, QuotedString, type(None)))]:
-            raise ValueError(f"a searched value is a text, a number, true, false or null; got {odd[0]}")
+        if odd := [
+            one
+            for one in listed
+            if not isinstance(one, (str, int, float, QuotedString, type(None)))
+        ]:
+            raise ValueError(
+                f"a searched value is a text, a number, true, false or null; got {odd[0]}"
+            )
         return CategoricalDistribution(sorted(override.sweep_string_iterator()))
     assert isinstance(value, (IntervalSweep, RangeSweep))  # Hydra has no other kind
     low: Any = value.start
@@ -134,8 +162,12 @@ def _range(override: Override) -> BaseDistribution:
     if isinstance(value, IntervalSweep) and "log" in value.tags and low <= 0:
         raise ValueError(f"the logarithm needs a lower bound above 0; got {low}")
     if isinstance(value, RangeSweep) and (low == high or value.step <= 0):
-        raise ValueError("the range has no value; write range(LOW,HIGH), or range(LOW,HIGH,STEP) with a step above 0")
-    how: dict[str, Any] = {"step": value.step} if isinstance(value, RangeSweep) else {"log": "log" in value.tags}
+        raise ValueError(
+            "the range has no value; write range(LOW,HIGH), or range(LOW,HIGH,STEP) with a step above 0"
+        )
+    how: dict[str, Any] = (
+        {"step": value.step} if isinstance(value, RangeSweep) else {"log": "log" in value.tags}
+    )
     is_whole = all(isinstance(one, int) for one in (low, high, how.get("step", 1)))
     return (IntDistribution if is_whole else FloatDistribution)(low, high, **how)
 
@@ -150,4 +182,7 @@ def _values(some: BaseDistribution) -> list[Any]:
     if not some.step:
         return list(dict.fromkeys((some.low, some.high)))
     last = round((some.high - some.low) / some.step)
-    return [some.low + index * some.step for index in dict.fromkeys((*range(min(last, MAX_CHECKED)), last))]
+    return [
+        some.low + index * some.step
+        for index in dict.fromkeys((*range(min(last, MAX_CHECKED)), last))
+    ]

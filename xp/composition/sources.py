@@ -45,7 +45,9 @@ class Files(FileConfigSource):
         return self._result(content or {}, dict(header))
 
     def _result(self, content: Any, header: dict[str, str | None]) -> ConfigResult:
-        return ConfigResult(self.provider, f"{self.scheme()}://{self.path}", OmegaConf.create(content), header)
+        return ConfigResult(
+            self.provider, f"{self.scheme()}://{self.path}", OmegaConf.create(content), header
+        )
 
 
 class XpFiles(Files):
@@ -82,10 +84,15 @@ class UserFiles(Files):
         user_file = read_file(Path(self.path) / self._normalize_file_name(config_path))
         self.into.extend(fault for fault in user_file.faults if fault not in self.into)
         if any(fault.is_fatal for fault in user_file.faults):
-            return self._result({}, {"package": None})  # an empty file instead, so that the other files are read too
+            return self._result(
+                {}, {"package": None}
+            )  # an empty file instead, so that the other files are read too
         loaded = super().load_config(config_path)
         plain: Any = OmegaConf.to_container(loaded.config)
-        values = {key: one if key == "defaults" else with_texts(one, escaped) for key, one in plain.items()}
+        values = {
+            key: one if key == "defaults" else with_texts(one, escaped)
+            for key, one in plain.items()
+        }
         loaded.config = OmegaConf.create(values)
         return _with_named_mixes(loaded)
 
@@ -119,7 +126,9 @@ def read_once(file: Path, changed_ns: int) -> tuple[dict[str, str | None], Any]:
     """
     del changed_ns
     text = file.read_text(encoding="utf-8")
-    return ConfigSource._get_header_dict(text[:512]), yaml.load(text, Loader=over_libyaml(get_yaml_loader()))
+    return ConfigSource._get_header_dict(text[:512]), yaml.load(
+        text, Loader=over_libyaml(get_yaml_loader())
+    )
 
 
 def _is_mix(config_path: str) -> bool:

@@ -64,8 +64,17 @@ def malformed(history: History) -> Finding | None:
     Source: xp.episode.dialects; a model writes calls in the format of its chat template, another format is malformed.
     """
     tools = history.tools
-    example = "" if tools is None or tools.malformed is None else f", such as {tools.malformed[:MAX_SHOWN]!r}"
-    if tools is not None and example and not tools.num_calls and tools.num_episodes >= FEWEST_EPISODES:
+    example = (
+        ""
+        if tools is None or tools.malformed is None
+        else f", such as {tools.malformed[:MAX_SHOWN]!r}"
+    )
+    if (
+        tools is not None
+        and example
+        and not tools.num_calls
+        and tools.num_episodes >= FEWEST_EPISODES
+    ):
         text = f"no tool call of {tools.num_episodes} episodes can be read{example}"
         return Severity.BROKEN, history.last_step, text
     shares = change(history.series("episodes/malformed"))
@@ -86,7 +95,13 @@ def no_tool_call(history: History) -> Finding | None:
     Source: a chat template that does not support tools omits them without a warning (docs/configuration.md, "Tools").
     """
     tools = history.tools
-    if tools is None or tools.num_episodes < FEWEST_EPISODES or not tools.offered or tools.num_calls or tools.malformed:
+    if (
+        tools is None
+        or tools.num_episodes < FEWEST_EPISODES
+        or not tools.offered
+        or tools.num_calls
+        or tools.malformed
+    ):
         return None
     text = f"no tool was called in {tools.num_episodes} episodes, of {len(tools.offered)} that are offered"
     return Severity.BROKEN, history.last_step, text
@@ -141,6 +156,15 @@ def waiting(history: History) -> Finding | None:
     Source: `env_s` of the trajectories, the environment's seconds in each turn.
     """
     tools = history.tools
-    if tools is None or tools.waiting_share is None or tools.waiting_share < 0.5 or len(history.lines) < FEWEST:
+    if (
+        tools is None
+        or tools.waiting_share is None
+        or tools.waiting_share < 0.5
+        or len(history.lines) < FEWEST
+    ):
         return None
-    return Severity.NOTE, history.last_step, f"{tools.waiting_share:.0%} of the episodes' time is the environment's"
+    return (
+        Severity.NOTE,
+        history.last_step,
+        f"{tools.waiting_share:.0%} of the episodes' time is the environment's",
+    )

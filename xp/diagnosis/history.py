@@ -88,7 +88,9 @@ class History:
 
     def passes(self) -> Points:
         """Steps and shares of tasks with a passed episode, for any size of a group."""
-        names = {name for line in self.lines for name in line if name.startswith("reward/avg_pass_at_")}
+        names = {
+            name for line in self.lines for name in line if name.startswith("reward/avg_pass_at_")
+        }
         return self.series(min(names)) if names else []
 
 

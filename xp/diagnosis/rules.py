@@ -9,7 +9,14 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
 
-from xp.diagnosis.episode_rules import malformed, no_tool_call, truncation, unused_tool, void, waiting
+from xp.diagnosis.episode_rules import (
+    malformed,
+    no_tool_call,
+    truncation,
+    unused_tool,
+    void,
+    waiting,
+)
 from xp.diagnosis.history import EARLY, FEWEST, History, change, latest
 from xp.diagnosis.symptom import Finding, Rule, Severity, Symptom, rule
 
@@ -63,9 +70,13 @@ def collapse(history: History) -> Finding | None:
     if len(points) < 2 * COLLAPSE_STEPS:
         return None
     rewards = [reward for _, reward in points]
-    means = [fmean(rewards[at : at + COLLAPSE_STEPS]) for at in range(len(rewards) - COLLAPSE_STEPS + 1)]
+    means = [
+        fmean(rewards[at : at + COLLAPSE_STEPS]) for at in range(len(rewards) - COLLAPSE_STEPS + 1)
+    ]
     best, last = max(range(len(means)), key=means.__getitem__), means[-1]
-    usual_difference = median(abs(after - before) for before, after in pairwise(rewards[: best + COLLAPSE_STEPS]))
+    usual_difference = median(
+        abs(after - before) for before, after in pairwise(rewards[: best + COLLAPSE_STEPS])
+    )
     if last >= means[0] - 3 * usual_difference or last >= means[best] - 0.5 * abs(means[best]):
         return None
     best_step = points[best + COLLAPSE_STEPS - 1][0]
@@ -88,10 +99,19 @@ def equal_groups(history: History) -> Finding | None:
     shares, rewards = history.series(EQUAL_REWARDS), history.series(REWARD)
     share = latest(shares, STEPS)
     # A teacher (algorithm.distill) teaches by its log-probabilities, which differ within such groups too.
-    if share is None or share < 0.9 or is_saturated(history) or history.series("training/distill_kl"):
+    if (
+        share is None
+        or share < 0.9
+        or is_saturated(history)
+        or history.series("training/distill_kl")
+    ):
         return None
     is_ever = all(value == 1 for _, value in shares)
-    never = " and no reward has varied so far" if is_ever and len({reward for _, reward in rewards}) == 1 else ""
+    never = (
+        " and no reward has varied so far"
+        if is_ever and len({reward for _, reward in rewards}) == 1
+        else ""
+    )
     mean = f"(mean reward {latest(rewards, 1) or 0:.3f})"
     text = f"{share:.0%} of the tasks have the same reward in all their episodes {mean}{never}"
     return Severity.BROKEN if is_ever else Severity.ALARM, shares[-1][0], text
@@ -103,7 +123,11 @@ def is_saturated(history: History) -> bool:
     return passes is not None and equal is not None and passes >= 0.95 and equal >= 0.8
 
 
-@rule("saturated", "The tasks are too easy for this policy.", "Stop here, or add harder tasks (env.train).")
+@rule(
+    "saturated",
+    "The tasks are too easy for this policy.",
+    "Stop here, or add harder tasks (env.train).",
+)
 def saturated(history: History) -> Finding | None:
     """Nearly every episode has the full reward.
 
@@ -151,7 +175,9 @@ def memorised(history: History) -> Finding | None:
     if trained is None or trained.by < RISE or len(held_out) < 4:
         return None
     half = len(held_out) // 2
-    early, late = (fmean(value for _, value in part) for part in (held_out[:half], held_out[-half:]))
+    early, late = (
+        fmean(value for _, value in part) for part in (held_out[:half], held_out[-half:])
+    )
     if late - early > max(0.02, LEAST_HELD_OUT * trained.by):
         return None
     text = f"the training reward rose by {trained.by:.3f}, the held-out reward from {early:.3f} to {late:.3f}"
@@ -227,7 +253,9 @@ def gradient(history: History) -> Finding | None:
 
 
 @rule(
-    "warm_up", "Their learning rate is below training.learning_rate.", "Lower training.warmup_updates, or train longer."
+    "warm_up",
+    "Their learning rate is below training.learning_rate.",
+    "Lower training.warmup_updates, or train longer.",
 )
 def warm_up(history: History) -> Finding | None:
     """Nearly the whole run is within the warm-up of its learning rate.
@@ -243,7 +271,17 @@ def warm_up(history: History) -> Finding | None:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    *(void, engine_gap, malformed, no_tool_call, collapse, equal_groups, saturated, hacked, memorised),
+    *(
+        void,
+        engine_gap,
+        malformed,
+        no_tool_call,
+        collapse,
+        equal_groups,
+        saturated,
+        hacked,
+        memorised,
+    ),
     *(entropy, kl, gradient, truncation, warm_up, unused_tool, waiting),
 )
 """The rules, in the order of their report: causes come before their consequences."""

@@ -46,7 +46,9 @@ Finding = tuple[Severity, int, str]
 Rule = Callable[[History], Symptom | None]
 
 
-def rule(name: str, cause: str, change: str) -> Callable[[Callable[[History], Finding | None]], Rule]:
+def rule(
+    name: str, cause: str, change: str
+) -> Callable[[Callable[[History], Finding | None]], Rule]:
     """Decorator: makes a rule of a function that returns a finding, or None if the run is good."""
 
     def decorated(find: Callable[[History], Finding | None]) -> Rule:

@@ -36,17 +36,26 @@ print(json.dumps(faults))
 
 def functions(spec: RunSpec) -> Iterator[Finding]:
     """Checks that each function of rewards and advantages loads, in the way a stage loads it."""
-    references = [("reward_fn", one.fn) for member in spec.env.members.values() for one in member.reward_fn or ()]
+    references = [
+        ("reward_fn", one.fn)
+        for member in spec.env.members.values()
+        for one in member.reward_fn or ()
+    ]
     groups = [member.group_reward_fn for member in spec.env.members.values()]
     references += [("group_reward_fn", name) for name in groups if name is not None]
-    references += [("advantage_fn", name) for name in (spec.algorithm.advantage_fn,) if name is not None]
+    references += [
+        ("advantage_fn", name) for name in (spec.algorithm.advantage_fn,) if name is not None
+    ]
     if not references:
         return
     names = ", ".join(dict.fromkeys(name for _, name in references))
     try:
         python = interpreter(trainer_runtime(spec, ()))
     except XpError:
-        yield unknown("functions", f"a run imports {names}; there is no Python of the trainer's to try it with")
+        yield unknown(
+            "functions",
+            f"a run imports {names}; there is no Python of the trainer's to try it with",
+        )
         return
     # The directories of the user's modules, which a run copies; another Python has its own standard library.
     prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix)

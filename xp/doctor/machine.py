@@ -36,7 +36,9 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
     install = next((stage.job.runtime.install for stage in stages if stage.name == "train"), None)
     # A local label (`2.13.0+cpu`) is no difference.
     plain = {package: (there or "").partition("+")[0] for package, there in installed.items()}
-    differing = {package: pin for package, pin in spec.backend.pins.items() if plain[package] != pin}
+    differing = {
+        package: pin for package, pin in spec.backend.pins.items() if plain[package] != pin
+    }
     if differing and python == sys.executable and install:
         # Do not advise the user to install the trainer into xp's own Python.
         pins = ", ".join(f"{package} {pin}" for package, pin in differing.items())
@@ -46,7 +48,9 @@ def versions(spec: RunSpec, stages: Sequence[Stage]) -> Iterator[Finding]:
         if package in differing:
             there = f"is {installed[package]}" if installed[package] else "is not installed"
             fix = f"{python} -m pip install '{package}=={pin}'"
-            yield fault("version", f"{package} {there}, and xp's rendering was proven with {pin}; {fix}")
+            yield fault(
+                "version", f"{package} {there}, and xp's rendering was proven with {pin}; {fix}"
+            )
         else:
             yield ok("version", f"{package} {installed[package]}, as pinned")
 
@@ -59,15 +63,19 @@ def _checkouts(spec: RunSpec) -> Iterator[Finding]:
         place = environ.get(variable)
         if not place:
             yield unknown(
-                "checkout", f"{variable} is not set: in the backend's image nothing is missing, else export it"
+                "checkout",
+                f"{variable} is not set: in the backend's image nothing is missing, else export it",
             )
         elif not Path(place).is_dir():
-            yield fault("checkout", f"{variable}={place} is not a directory; clone it there, at {pin[:9]}")
+            yield fault(
+                "checkout", f"{variable}={place} is not a directory; clone it there, at {pin[:9]}"
+            )
         elif variable in wrong:
             yield fault("checkout", wrong[variable])
         elif commit_of(Path(place)) is None:
             yield unknown(
-                "checkout", f"{variable}: {place} is not a git checkout: it cannot be compared with {pin[:9]}"
+                "checkout",
+                f"{variable}: {place} is not a git checkout: it cannot be compared with {pin[:9]}",
             )
         else:
             yield ok("checkout", f"{variable}: {place} is at {pin[:9]}, as pinned")
@@ -79,15 +87,21 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
     if hardware.accelerator == "cpu":
         return
     if spec.launcher.name is not LauncherName.LOCAL:
-        yield unknown("accelerators", f"launcher={spec.launcher.name} finds {hardware.accelerator} elsewhere")
+        yield unknown(
+            "accelerators", f"launcher={spec.launcher.name} finds {hardware.accelerator} elsewhere"
+        )
         return
     rows = gpu_rows("name", "memory.total")
     there = [(name, float(memory) / 1024) for name, memory in rows if memory.isdigit()]
     expected = f"{hardware.accelerators_per_node} x {hardware.accelerator}"
     if len(there) < hardware.accelerators_per_node:
         shown = counted(len(there), "GPU") if there else "no GPU"
-        fix = "start it where they are, choose a smaller hardware option, or a launcher that has them"
-        yield fault("accelerators", f"the plan needs {expected} and nvidia-smi shows {shown}; {fix}")
+        fix = (
+            "start it where they are, choose a smaller hardware option, or a launcher that has them"
+        )
+        yield fault(
+            "accelerators", f"the plan needs {expected} and nvidia-smi shows {shown}; {fix}"
+        )
         return
     for name, memory_gb in there[: hardware.accelerators_per_node]:
         family, card = hardware.accelerator.partition("-")[0], None
@@ -98,7 +112,10 @@ def accelerators(spec: RunSpec) -> Iterator[Finding]:
             yield fault("accelerators", text)
         elif memory_gb < 0.9 * hardware.accelerator_memory_gb:
             text = f"{name} has {memory_gb:.0f} GB and hardware.accelerator_memory_gb is"
-            yield fault("accelerators", f"{text} {hardware.accelerator_memory_gb:g}; set it to what there is")
+            yield fault(
+                "accelerators",
+                f"{text} {hardware.accelerator_memory_gb:g}; set it to what there is",
+            )
         else:
             yield ok("accelerators", f"{name}, {memory_gb:.0f} GB")
 
@@ -124,7 +141,9 @@ def host(spec: RunSpec) -> Iterator[Finding]:
     expected = f"hardware={spec.hardware.name} says {spec.hardware.num_cpus} cores and {spec.hardware.memory_gb:g} GB"
     text = f"{cores} cores, {memory_gb:.0f} GB of memory"
     if memory_gb < spec.hardware.memory_gb or cores < spec.hardware.num_cpus:
-        yield fault("host", f"{text}, and {expected}; choose another hardware option, or set what there is")
+        yield fault(
+            "host", f"{text}, and {expected}; choose another hardware option, or set what there is"
+        )
     else:
         yield ok("host", f"{text} ({expected})")
 
@@ -138,7 +157,8 @@ def disk(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     need = disk_bytes(spec)
     if need is None:
         yield unknown(
-            "disk", f"{free / GB:.0f} GB free at {place}; model.architecture says not what a checkpoint takes"
+            "disk",
+            f"{free / GB:.0f} GB free at {place}; model.architecture says not what a checkpoint takes",
         )
         return
     text = f"{free / GB:.0f} GB free at {place}, and the run writes up to {need / GB:.0f} GB"

@@ -55,11 +55,15 @@ def launcher(spec: RunSpec, stages: Sequence[Stage], outputs: Path) -> Iterator[
     """The launcher's own check of the stages: programs, modules, nodes, accelerators, and a cluster's answer."""
     if not stages:
         return
-    context = Context(run_id="doctor", attempt=1, outputs=outputs.absolute(), directory="runs/doctor/attempt_1")
+    context = Context(
+        run_id="doctor", attempt=1, outputs=outputs.absolute(), directory="runs/doctor/attempt_1"
+    )
     try:
         place = make_launcher(spec.launcher, outputs.absolute())
         job_trackers = [
-            str(name) for name in spec.tracking if isinstance(place, TrackingLauncher) and name in place.tells
+            str(name)
+            for name in spec.tracking
+            if isinstance(place, TrackingLauncher) and name in place.tells
         ]
         tracking = node_tracking(job_trackers, spec.project, {}) if job_trackers else None
         place.check(stages, replace(context, tracking=tracking))
@@ -73,7 +77,9 @@ def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Findin
     for name, member in spec.env.members.items():
         config = episode_config(spec).members[name]
         num_tried = num_slots_of(config, num_slots)
-        limits = slot_limits(config.limits, num_tried or 1).model_copy(update={"call_timeout_s": DEADLINE_S})
+        limits = slot_limits(config.limits, num_tried or 1).model_copy(
+            update={"call_timeout_s": DEADLINE_S}
+        )
         try:
             provider = load_provider(config.model_copy(update={"limits": limits}), os.environ)
         except XpError as error:
@@ -81,7 +87,9 @@ def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Findin
             continue
         try:
             splits = provider.splits()
-            run_splits = [split for split in _splits_of_run(member, splits) or splits if split in splits]
+            run_splits = [
+                split for split in _splits_of_run(member, splits) or splits if split in splits
+            ]
             sizes = {split: provider.num_tasks(split) for split in run_splits}
             yield _verdict(name, member, splits, sizes)
             split = next((split for split, size in sizes.items() if size), None)
@@ -92,7 +100,9 @@ def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Findin
             yield fault_of("environment", error)
         except EnvFault as error:
             fix = "is the server up, the address right, the network open?"
-            yield fault("environment", f"{name} does not answer: {error}; {fix}", ExitCode.ENVIRONMENT)
+            yield fault(
+                "environment", f"{name} does not answer: {error}; {fix}", ExitCode.ENVIRONMENT
+            )
         finally:
             provider.close()
 
@@ -100,11 +110,17 @@ def environments(spec: RunSpec, num_slots: int | None = None) -> Iterator[Findin
 def _splits_of_run(member: EnvMember, splits: Sequence[str]) -> list[str]:
     """Names of the splits that a run needs; an environment with splits for evaluation only needs no training split."""
     held_out = member.held_out.split if member.held_out is not None else None
-    train = () if member.train.split == ("train",) and {*splits} <= {*HELD_OUT_SPLITS} else member.train.split
+    train = (
+        ()
+        if member.train.split == ("train",) and {*splits} <= {*HELD_OUT_SPLITS}
+        else member.train.split
+    )
     return list(dict.fromkeys([*train, *([] if held_out is None else [held_out])]))
 
 
-def _verdict(name: str, member: EnvMember, splits: Sequence[str], counts: dict[str, int]) -> Finding:
+def _verdict(
+    name: str, member: EnvMember, splits: Sequence[str], counts: dict[str, int]
+) -> Finding:
     missing = [split for split in _splits_of_run(member, splits) if split not in splits]
     if missing:
         fix = "set env.train.split and env.held_out.split (null: chosen by xp)"

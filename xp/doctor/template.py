@@ -28,7 +28,10 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
     directory = local_directory(start_place(spec), outputs, file="tokenizer_config.json")
     if directory is None:
         where = start_place(spec)
-        yield unknown("template", f"the tokenizer of {where} is not on this machine; it is looked at once it is")
+        yield unknown(
+            "template",
+            f"the tokenizer of {where} is not on this machine; it is looked at once it is",
+        )
         return
     place = str(directory)
     try:
@@ -37,17 +40,26 @@ def chat_template(spec: RunSpec, outputs: Path) -> Iterator[Finding]:
         yield unknown("template", "there is no Python with transformers to ask")
         return
     try:
-        words = ("-m", PROGRAM, place, spec_in_job(spec).model.model_dump_json(), *_prepared(spec, outputs))
+        words = (
+            "-m",
+            PROGRAM,
+            place,
+            spec_in_job(spec).model.model_dump_json(),
+            *_prepared(spec, outputs),
+        )
         done = answer_of(python, words, {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"})
     except subprocess.TimeoutExpired as late:
-        message = (
-            f"{place}: the chat template renders a short dialogue for more than {late.timeout:g} s, so it may never end"
-        )
+        message = f"{place}: the chat template renders a short dialogue for more than {late.timeout:g} s, so it may never end"
         fix = "read it (tokenizer_config.json, chat_template.jinja), and mend it or choose another model"
-        yield fault("template", f"{message}; {fix}; if only this machine is slow, try again", ExitCode.PLAN)
+        yield fault(
+            "template", f"{message}; {fix}; if only this machine is slow, try again", ExitCode.PLAN
+        )
         return
     if done.returncode:
-        yield unknown("template", f"{python} could not read {place}: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+        yield unknown(
+            "template",
+            f"{python} could not read {place}: {(done.stderr.strip().splitlines() or ['?'])[-1]}",
+        )
         return
     answer = json.loads(done.stdout.splitlines()[-1])
     if answer["faults"]:
@@ -60,7 +72,9 @@ def check_template_on_tasks(specs: Sequence[RunSpec]) -> None:
     """Prints how each model's template renders its prepared tasks; raises XpError(PLAN) if it leaves out tools."""
     findings = {str(one): one for spec in specs for one in chat_template(spec, Path(spec.outputs))}
     if faults := [one for one in findings.values() if one.verdict is Verdict.FAULT]:
-        raise XpError("\n".join(f"the task set is complete, and {one.text}" for one in faults), faults[0].code)
+        raise XpError(
+            "\n".join(f"the task set is complete, and {one.text}" for one in faults), faults[0].code
+        )
     for line in findings:
         print(line, flush=True)
 

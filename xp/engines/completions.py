@@ -37,7 +37,13 @@ class CompletionClient:
     path: ClassVar[str] = "/v1/completions"
 
     def __init__(
-        self, url: str, sampling: Sampling, end_ids: Sequence[int], log: str, *, key: str | None = None
+        self,
+        url: str,
+        sampling: Sampling,
+        end_ids: Sequence[int],
+        log: str,
+        *,
+        key: str | None = None,
     ) -> None:
         self._url, self.sampling, self._log = url, sampling, log
         self.end_ids = list(end_ids)
@@ -57,7 +63,9 @@ class CompletionClient:
             raise self._fault(fault, ExitCode.STAGE_FAILED) from None
         if len(turn.ids) != len(turn.logprobs) or not 0 < len(turn.ids) <= request.max_tokens:
             lengths = f"{len(turn.ids)} token ids with {len(turn.logprobs)} log-probabilities"
-            raise self._fault(f"{lengths}, for at most {request.max_tokens} tokens", ExitCode.STAGE_FAILED)
+            raise self._fault(
+                f"{lengths}, for at most {request.max_tokens} tokens", ExitCode.STAGE_FAILED
+            )
         return turn
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
@@ -76,7 +84,9 @@ class CompletionClient:
                 return json.load(response)
         except urllib.error.HTTPError as error:
             code = ExitCode.ENGINE if error.code >= 500 else ExitCode.STAGE_FAILED
-            raise self._fault(f"{error.code}: {error.read(500).decode(errors='replace')}", code) from None
+            raise self._fault(
+                f"{error.code}: {error.read(500).decode(errors='replace')}", code
+            ) from None
         except TimeoutError as error:
             raise self._fault(f"{error} after {TIMEOUT_S:g} s") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
@@ -98,7 +108,11 @@ def sampling_parameters(sampling: Sampling, request: GenerationRequest) -> dict[
         "min_p": sampling.min_p,
         "repetition_penalty": sampling.repetition_penalty,
         "logprobs": 0,
-        **({"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}),
+        **(
+            {"stop": list(sampling.stop), "include_stop_str_in_output": True}
+            if sampling.stop
+            else {}
+        ),
     }
 
 
@@ -111,7 +125,11 @@ class ServerEngine(RequestEngine):
     """
 
     def __init__(
-        self, client: CompletionClient, opening: Opening, seed: str, is_stop: Callable[[Sequence[int]], bool]
+        self,
+        client: CompletionClient,
+        opening: Opening,
+        seed: str,
+        is_stop: Callable[[Sequence[int]], bool],
     ) -> None:
         super().__init__(opening, client.end_ids, client.sampling, seed, is_stop)
         self._client = client

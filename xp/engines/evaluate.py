@@ -64,11 +64,18 @@ def _play(config: EvaluateConfig, name: str, model: str, stage: Path) -> list[Ep
     numbered = list(zip(episodes, sample_numbers([row.task_id for row in episodes]), strict=True))
     with (
         EnvironmentMixture.from_file(stage / "episode.json", os.environ) as mix,
-        Recorder(stage / "trajectories" / f"{name}.jsonl", mix, config.upload_as, os.environ) as recorder,
-        local_engine(spec.backend.engine.name, config.server, model, chat, spec, stage) as open_engine,
+        Recorder(
+            stage / "trajectories" / f"{name}.jsonl", mix, config.upload_as, os.environ
+        ) as recorder,
+        local_engine(
+            spec.backend.engine.name, config.server, model, chat, spec, stage
+        ) as open_engine,
     ):
         rollouts = EpisodePlay(open_engine, chat, numbered, mix, places=spec.evaluation.batch_size)
-        ended = (one.record for one in tqdm(rollouts, total=len(numbered), desc=f"evaluate {name}", unit="episode"))
+        ended = (
+            one.record
+            for one in tqdm(rollouts, total=len(numbered), desc=f"evaluate {name}", unit="episode")
+        )
         settled = with_group_rewards(mix, ended, spec.evaluation.samples_per_task)
         return record(settled, recorder, config.places.run, f"evaluate/{name}", 0)
 
@@ -90,7 +97,9 @@ class RunEvaluation:
         self._metrics, self._tasks = root / config.places.metrics, root / config.places.tasks
         self._scored_by = scoring(EpisodeConfig.from_json(episodes.read_text(encoding="utf-8")))
         # Before the episodes, which a damaged table must not lose.
-        self._hashes = {row.task_id: row.task_hash for row in read_rows(self._tasks / TABLE, Purpose.HELD_OUT)}
+        self._hashes = {
+            row.task_id: row.task_hash for row in read_rows(self._tasks / TABLE, Purpose.HELD_OUT)
+        }
         self._copy_earlier()
 
     def is_due(self, name: str) -> bool:
@@ -112,14 +121,20 @@ class RunEvaluation:
         check_health(played, spec.training.max_void_fraction)
         if all(one.outcome.reward is None for one in played):
             reasons = void_reasons(one.outcome.void_reason for one in played)
-            raise XpError(f"every held-out episode is void: the environment is failing ({reasons})", ExitCode.UNHEALTHY)
+            raise XpError(
+                f"every held-out episode is void: the environment is failing ({reasons})",
+                ExitCode.UNHEALTHY,
+            )
         if not writes:
             return
         model = self._config.models[name]
         # A checkpoint's step is not known here; what the run trained has that of the last update.
         trained = last_step(self._metrics) if model == places.model else None
         metrics = MetricsFile(self._metrics, "evaluate", places.attempt)
-        metrics.write(trained or 0, evaluation_metrics(name, played, spec.evaluation.pass_threshold, self._tasks))
+        metrics.write(
+            trained or 0,
+            evaluation_metrics(name, played, spec.evaluation.pass_threshold, self._tasks),
+        )
         run, rules = Path(places.run).name, read_manifest(self._tasks).held_out
         about = {
             "id": f"{run}/{name}",
@@ -140,7 +155,9 @@ class RunEvaluation:
         for attempt in range(self._config.places.attempt - 1, 0, -1):
             earlier = run / f"attempt_{attempt}" / self._stage.name
             if self.is_due(BEFORE) and self._is_recorded(BEFORE, earlier):
-                write_atomically(self._stage / BEFORE / RECORD, (earlier / BEFORE / RECORD).read_text())
+                write_atomically(
+                    self._stage / BEFORE / RECORD, (earlier / BEFORE / RECORD).read_text()
+                )
 
     def _is_recorded(self, name: str, stage: Path) -> bool:
         file = stage / name / RECORD
@@ -150,7 +167,9 @@ class RunEvaluation:
         """Digest of all that decides a model's result, independent of the attempt and of the training."""
         config = self._config
         rules = [playing(config.spec), config.spec.model.dtype.value, self._scored_by]
-        return digest_of([config.models[name], config.places.tasks, rules, sorted(self._hashes.items())])
+        return digest_of(
+            [config.models[name], config.places.tasks, rules, sorted(self._hashes.items())]
+        )
 
 
 def playing(spec: RunSpec) -> dict[str, Any]:
@@ -166,7 +185,12 @@ def playing(spec: RunSpec) -> dict[str, Any]:
 
 
 def evaluated_while_training(
-    config: StageConfig, played: Sequence[EpisodeFacts], step: int, root: Path = Path(), *, writes: bool = True
+    config: StageConfig,
+    played: Sequence[EpisodeFacts],
+    step: int,
+    root: Path = Path(),
+    *,
+    writes: bool = True,
 ) -> float:
     """Writes the metrics of an evaluation during training; returns its reward.
 
@@ -182,7 +206,9 @@ def evaluated_while_training(
     """
     spec, places = config.spec, config.places
     check_health(played, spec.training.max_void_fraction)
-    metrics = evaluation_metrics("during", played, spec.evaluation.pass_threshold, root / places.tasks)
+    metrics = evaluation_metrics(
+        "during", played, spec.evaluation.pass_threshold, root / places.tasks
+    )
     if writes:
         MetricsFile(root / places.metrics, STAGE, places.attempt).write(step, metrics)
     return metrics[METRIC]

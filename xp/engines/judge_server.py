@@ -37,15 +37,23 @@ def serving_judge(config: JudgeServer, python: str = sys.executable) -> Iterator
             hung during use.
     """
     settings, log = config.server, Path(config.log)
-    devices, judge_devices = server.split_devices(config.trainer_accelerators, settings.num_accelerators)
+    devices, judge_devices = server.split_devices(
+        config.trainer_accelerators, settings.num_accelerators
+    )
     settings = replace(settings, arguments=(*settings.arguments, *_dated_template(config)))
     running = (
         sglang.running(settings.arguments, str(config.judge.serve), judge_devices, log, python)
         if config.is_sglang
-        else server.running(settings, str(config.judge.serve), judge_devices, log, python, config.judge.name)
+        else server.running(
+            settings, str(config.judge.serve), judge_devices, log, python, config.judge.name
+        )
     )
     with running as served:
-        yield {SERVER_URL: f"{served.url}/v1", SERVER_KEY: served.key, "CUDA_VISIBLE_DEVICES": devices}
+        yield {
+            SERVER_URL: f"{served.url}/v1",
+            SERVER_KEY: served.key,
+            "CUDA_VISIBLE_DEVICES": devices,
+        }
 
 
 def _dated_template(config: JudgeServer) -> tuple[str, ...]:
@@ -66,7 +74,9 @@ def main(argv: Sequence[str]) -> None:
     """Runs a program beside the judge of a config file; raises SystemExit with the program's own code."""
     config = config_of(Path(argv[0]), JudgeServer.from_json)
     with serving_judge(config) as variables:
-        program = processes.start([sys.executable, *argv[1:]], config.launcher.grace_s, env={**os.environ, **variables})
+        program = processes.start(
+            [sys.executable, *argv[1:]], config.launcher.grace_s, env={**os.environ, **variables}
+        )
         try:
             code = program.wait()
         finally:

@@ -35,7 +35,9 @@ def engine_key() -> str:
     """Key of the run's engines; raises RuntimeError in a process that has none."""
     key = os.environ.get(KEY) or private_ray.engine_key()
     if key is None:
-        raise RuntimeError("this process has no key of engines: they would be open to other users of the machine")
+        raise RuntimeError(
+            "this process has no key of engines: they would be open to other users of the machine"
+        )
     return key
 
 

@@ -34,7 +34,9 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         # Zeros, since masked values are multiplied by 0, which needs finite numbers.
         self.keys, self.values = (
-            states.new_zeros(self._slots.count, states.shape[1], self._slots.capacity, states.shape[3])
+            states.new_zeros(
+                self._slots.count, states.shape[1], self._slots.capacity, states.shape[3]
+            )
             for states in (key_states, value_states)
         )
         self.is_initialized = True
@@ -47,7 +49,10 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
             self.lazy_initialization(key_states, value_states)
         slots = self._slots
         if more := slots.capacity - self.keys.shape[2]:
-            self.keys, self.values = pad(self.keys, (0, 0, 0, more)), pad(self.values, (0, 0, 0, more))
+            self.keys, self.values = (
+                pad(self.keys, (0, 0, 0, more)),
+                pad(self.values, (0, 0, 0, more)),
+            )
         rows = torch.arange(slots.num_rows) if slots.rows is None else slots.rows
         self.keys[rows[:, None], :, slots.columns] = key_states.transpose(1, 2)
         self.values[rows[:, None], :, slots.columns] = value_states.transpose(1, 2)
@@ -57,7 +62,9 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
     def prefix(self, slot: int, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self.keys[slot, :, :length].clone(), self.values[slot, :, :length].clone()
 
-    def fill(self, slots: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor], length: int) -> None:
+    def fill(
+        self, slots: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor], length: int
+    ) -> None:
         self.keys[slots, :, :length], self.values[slots, :, :length] = pair
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
@@ -151,7 +158,9 @@ def masks(rule: Any, model: Any, positions: torch.Tensor, width: int) -> Any:
     is_seen = rule(row, row, positions[:, None, :, None], torch.arange(width))
     if model.config._attn_implementation != "eager":
         return is_seen
-    return torch.zeros(is_seen.shape, dtype=model.dtype).masked_fill(~is_seen, torch.finfo(model.dtype).min)
+    return torch.zeros(is_seen.shape, dtype=model.dtype).masked_fill(
+        ~is_seen, torch.finfo(model.dtype).min
+    )
 
 
 @contextmanager
@@ -167,7 +176,9 @@ def without_padding_mask(model: Any, config: Any, attention_mask: torch.Tensor) 
         config: configuration of the model.
         attention_mask: 0 for padding, else 1, [rows, tokens].
     """
-    is_needed = config._attn_implementation != "sdpa" or getattr(config, "output_router_logits", False)
+    is_needed = config._attn_implementation != "sdpa" or getattr(
+        config, "output_router_logits", False
+    )
     if is_needed or not bool(attention_mask[:, 0].all()):
         yield
         return

@@ -60,14 +60,22 @@ def local_engine(
     kind: type[CompletionClient]
     if name is EngineName.VLLM:
         settings, base, served_as = server.with_adapters(settings, model)
-        running, kind = server.running(settings, base, devices, log, python, served_as), CompletionClient
+        running, kind = (
+            server.running(settings, base, devices, log, python, served_as),
+            CompletionClient,
+        )
     else:
         arguments, adapters = settings.arguments, adapters_of(model)
         kind = sglang.SGLangClient
         if adapters is not None and not devices:  # it would pin their memory
-            raise XpError("SGLang takes a model's adapters on accelerators alone; set vllm", ExitCode.PLAN)
+            raise XpError(
+                "SGLang takes a model's adapters on accelerators alone; set vllm", ExitCode.PLAN
+            )
         if adapters is not None:
-            arguments, model = (*arguments, "--lora-paths", f"{MODEL}={adapters}"), base_of(adapters)
+            arguments, model = (
+                (*arguments, "--lora-paths", f"{MODEL}={adapters}"),
+                base_of(adapters),
+            )
             kind = sglang.AdapterClient
         running = sglang.running(arguments, model, devices, log, python)
     with running as served:
@@ -91,4 +99,6 @@ def loading(model: str, part: str) -> Iterator[None]:
         fix = "check the name, set HF_TOKEN for a gated model, or give a directory"
         if Path(model).is_dir():
             fault, fix = reason, "give a whole Hugging Face directory"
-        raise XpError(f"model={model}: its {part} cannot be loaded: {fault}; {fix}", ExitCode.RUNTIME) from error
+        raise XpError(
+            f"model={model}: its {part} cannot be loaded: {fault}; {fix}", ExitCode.RUNTIME
+        ) from error

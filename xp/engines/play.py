@@ -50,7 +50,9 @@ class Rollout:
     @property
     def record(self) -> PlayedEpisode:
         """The episode, for metrics and trajectories."""
-        return PlayedEpisode(self.row, self.sample, self.episode, tokens_of(self.conversations), self.prompt)
+        return PlayedEpisode(
+            self.row, self.sample, self.episode, tokens_of(self.conversations), self.prompt
+        )
 
 
 def sample_numbers(task_ids: Sequence[str]) -> list[int]:
@@ -96,7 +98,11 @@ class EpisodePlay:
     ) -> None:
         self._open_engine, self._chat, self._numbered, self._mix = open_engine, chat, numbered, mix
         most = mix.max_sessions() if places is None else min(places, mix.max_sessions())
-        self._num_places, self._group_size, self._in_order = min(most, len(numbered)), group_size, in_order
+        self._num_places, self._group_size, self._in_order = (
+            min(most, len(numbered)),
+            group_size,
+            in_order,
+        )
         self._inbox: queue.SimpleQueue[Event | BaseException] = queue.SimpleQueue()
         self._episodes = {number: mix.episode(row) for number, (row, _) in enumerate(numbered)}
         for number, episode in self._episodes.items():
@@ -121,7 +127,9 @@ class EpisodePlay:
         if not self._numbered:
             return
         rows = {row.task_id: row for row, _ in self._numbered}
-        prompts = {task_id: self._chat.prompt(row.messages, row.tools) for task_id, row in rows.items()}
+        prompts = {
+            task_id: self._chat.prompt(row.messages, row.tools) for task_id, row in rows.items()
+        }
         names = [f"{row.task_id}/{sample}" for row, sample in self._numbered]
         ids = [prompts[row.task_id] for row, _ in self._numbered]
         with ThreadPoolExecutor(self._num_places) as self._pool:
@@ -141,7 +149,9 @@ class EpisodePlay:
                 self.engine.step(self._is_live)
             self._take_all()
             while num_ended < len(self._outcomes):
-                number = num_ended if self._in_order else next(islice(self._outcomes, num_ended, None))
+                number = (
+                    num_ended if self._in_order else next(islice(self._outcomes, num_ended, None))
+                )
                 if number not in self._outcomes:
                     break
                 yield self._ended(number)
@@ -187,7 +197,9 @@ class EpisodePlay:
 
     def _deliver(self, turn: RolloutTurn | BaseException) -> None:
         """Receives a turn, or a fault, from any thread of the engine."""
-        self._inbox.put(turn if isinstance(turn, BaseException) else partial(self._turn_ended, turn))
+        self._inbox.put(
+            turn if isinstance(turn, BaseException) else partial(self._turn_ended, turn)
+        )
 
     def _turn_ended(self, turn: RolloutTurn) -> None:
         start = self._starts[turn.number]
@@ -214,7 +226,9 @@ class EpisodePlay:
         if len(numbers) == self._group_size:
             numbers.sort()
             scoring = self._mix.score_group([self._episodes[one] for one in numbers])
-            scoring.add_done_callback(partial(self._report, event=partial(self._group_scored, numbers)))
+            scoring.add_done_callback(
+                partial(self._report, event=partial(self._group_scored, numbers))
+            )
 
     def _group_scored(self, numbers: Sequence[int]) -> None:
         self._outcomes |= {number: self._episodes[number].settle() for number in numbers}
@@ -250,7 +264,10 @@ class EpisodePlay:
             if ids is not None:
                 self.engine.continue_with(turn.number, ids)
                 return
-        elif not reply.is_done and (row := rows.next(self._chat, episode, reply, self.engine.sampling)) is not None:
+        elif (
+            not reply.is_done
+            and (row := rows.next(self._chat, episode, reply, self.engine.sampling)) is not None
+        ):
             self.engine.end(turn.number)
             self.engine.begin(turn.number, row)
             return

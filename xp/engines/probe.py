@@ -22,7 +22,9 @@ DEADLINE_S: Final = 600.0
 
 def is_answering(url: str, key: str | None, timeout_s: float = PROBE_S) -> bool:
     """Returns whether a server answers this URL, or says that it has no such path."""
-    request = urllib.request.Request(url, headers={} if key is None else {"Authorization": f"Bearer {key}"})
+    request = urllib.request.Request(
+        url, headers={} if key is None else {"Authorization": f"Bearer {key}"}
+    )
     try:
         with direct_opener().open(request, timeout=timeout_s) as response:
             return bool(response.status == 200)

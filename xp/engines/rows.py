@@ -39,7 +39,9 @@ class Rows:
         end = len(self.current.completion_ids)
         self._turns.append((self.current, end - num_tokens, end))
 
-    def next(self, chat: ChatTokens, episode: Episode, reply: Reply, sampling: Sampling) -> Conversation | None:
+    def next(
+        self, chat: ChatTokens, episode: Episode, reply: Reply, sampling: Sampling
+    ) -> Conversation | None:
         """The row of the turn after a reply; None ends the episode."""
         if reply.follows == NEW_PROMPT:
             row = _new_prompt(chat, reply, sampling)
@@ -93,7 +95,12 @@ class Rows:
 
 
 async def play_rows(
-    rows: Rows, episode: Episode, chat: ChatTokens, sampling: Sampling, write: WriteTurn, run: RunBlocking
+    rows: Rows,
+    episode: Episode,
+    chat: ChatTokens,
+    sampling: Sampling,
+    write: WriteTurn,
+    run: RunBlocking,
 ) -> None:
     """Plays an episode to its end in a trainer's event loop.
 

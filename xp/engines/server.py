@@ -62,7 +62,12 @@ class Program(NamedTuple):
 
 
 def running(
-    server: VLLMServer, model: str, devices: str, log: Path, python: str = sys.executable, name: str = MODEL
+    server: VLLMServer,
+    model: str,
+    devices: str,
+    log: Path,
+    python: str = sys.executable,
+    name: str = MODEL,
 ) -> AbstractContextManager[RunningServer]:
     """Context manager: serves a model with vLLM to clients with the key.
 
@@ -100,7 +105,13 @@ def with_adapters(server: VLLMServer, model: str) -> tuple[VLLMServer, str, str]
     adapters = adapters_of(model)
     if adapters is None:
         return server, model, MODEL
-    lora = "--enable-lora", "--max-lora-rank", str(rank_in_engine(adapters)), "--lora-modules", f"{MODEL}={adapters}"
+    lora = (
+        "--enable-lora",
+        "--max-lora-rank",
+        str(rank_in_engine(adapters)),
+        "--lora-modules",
+        f"{MODEL}={adapters}",
+    )
     return replace(server, arguments=(*server.arguments, *lora)), base_of(adapters), "base"
 
 
@@ -124,7 +135,8 @@ def serving(
     served = RunningServer(f"http://{HOST}:{port}", secrets.token_hex(32))
     devices = program.environ["CUDA_VISIBLE_DEVICES"]
     print(
-        f"{program.name} serves {program.model} on {served.url} (accelerators {devices}); its log is {log}", flush=True
+        f"{program.name} serves {program.model} on {served.url} (accelerators {devices}); its log is {log}",
+        flush=True,
     )
     with _process(program, served.key, log) as process:
         _wait_up(process, program.name, served, start_timeout_s, log)
@@ -146,9 +158,19 @@ class _Watch:
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], program: Program, served: RunningServer, deadline_s: float, log: Path
+        self,
+        process: subprocess.Popen[bytes],
+        program: Program,
+        served: RunningServer,
+        deadline_s: float,
+        log: Path,
     ) -> None:
-        self._process, self._name, self._log, self._patience_s = process, program.name, log, deadline_s
+        self._process, self._name, self._log, self._patience_s = (
+            process,
+            program.name,
+            log,
+            deadline_s,
+        )
         self._url, self._key = served.url + program.probe, served.key
         self._hang = ""
         self._is_over = threading.Event()
@@ -207,16 +229,22 @@ def _process(program: Program, key: str, log: Path) -> Iterator[subprocess.Popen
         processes.end(process)
 
 
-def _wait_up(process: subprocess.Popen[bytes], name: str, served: RunningServer, timeout_s: float, log: Path) -> None:
+def _wait_up(
+    process: subprocess.Popen[bytes], name: str, served: RunningServer, timeout_s: float, log: Path
+) -> None:
     """Waits for a server's first answer; raises XpError(RUNTIME) if there is none in time."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if process.poll() is not None:
-            raise XpError(f"the {name} server ended with {process.returncode}; {tail(log)}", ExitCode.RUNTIME)
+            raise XpError(
+                f"the {name} server ended with {process.returncode}; {tail(log)}", ExitCode.RUNTIME
+            )
         if is_answering(served.url + HEALTH, served.key):
             return
         time.sleep(START_POLL_S)
-    raise XpError(f"the {name} server did not answer within {timeout_s:g} s; {tail(log)}", ExitCode.RUNTIME)
+    raise XpError(
+        f"the {name} server did not answer within {timeout_s:g} s; {tail(log)}", ExitCode.RUNTIME
+    )
 
 
 def split_devices(num_first: int, num_rest: int) -> tuple[str, str]:

@@ -56,9 +56,20 @@ class TeacherApi(Api):
         name, limit = teacher_place(rule), LimitName.MAX_TOKENS
         unused: dict[str, Any] = dict.fromkeys(("seed", "price_in", "price_out"))
         endpoint = Endpoint(
-            url=rule.url, name=name, key=rule.key, max_tokens=1, limit_name=limit, timeout_s=600.0, **unused
+            url=rule.url,
+            name=name,
+            key=rule.key,
+            max_tokens=1,
+            limit_name=limit,
+            timeout_s=600.0,
+            **unused,
         )
-        super().__init__(endpoint, name, None if rule.key is None else environ[rule.key], section="algorithm.distill")
+        super().__init__(
+            endpoint,
+            name,
+            None if rule.key is None else environ[rule.key],
+            section="algorithm.distill",
+        )
 
     def score(self, ids: Sequence[int], num_scored: int) -> list[float]:
         """Log-probabilities of the last tokens of a sequence; raises XpError(ENGINE) if the server gives none."""
@@ -72,7 +83,10 @@ class TeacherApi(Api):
     def check_vocabulary(self, tokenizer: Any) -> None:
         """Raises XpError(CONFIG) if ids of the policy's tokenizer are other tokens on the server."""
         ids = sorted(tokenizer.get_vocab().values())
-        probed = [*ids[:: max(1, len(ids) // NUM_PROBED)][:NUM_PROBED], *sorted(tokenizer.all_special_ids)]
+        probed = [
+            *ids[:: max(1, len(ids) // NUM_PROBED)][:NUM_PROBED],
+            *sorted(tokenizer.all_special_ids),
+        ]
         for number, token in zip(probed[1:], self._tokens(probed)[1:], strict=True):
             here, there = tokenizer.decode([number]), str(token.get("decoded_token"))
             # vLLM restores a space at the beginning, which SentencePiece's tokenizers leave out.
@@ -84,16 +98,32 @@ class TeacherApi(Api):
 
     def _tokens(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """vLLM's entry of each token; the first is empty, since nothing is before it."""
-        body = {"model": self.name, "prompt": list(ids), "max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0}
+        body = {
+            "model": self.name,
+            "prompt": list(ids),
+            "max_tokens": 1,
+            "temperature": 1.0,
+            "prompt_logprobs": 0,
+        }
         try:
-            entries = json.loads(self._post(json.dumps(body).encode()))["choices"][0]["prompt_logprobs"]
-            tokens = [{}, *(one[str(number)] for number, one in zip(ids[1:], entries[1:], strict=True))]
+            entries = json.loads(self._post(json.dumps(body).encode()))["choices"][0][
+                "prompt_logprobs"
+            ]
+            tokens = [
+                {},
+                *(one[str(number)] for number, one in zip(ids[1:], entries[1:], strict=True)),
+            ]
             assert all("logprob" in token for token in tokens[1:])
         except (TooLong, DialogueFails) as fault:
             raise self._failed(str(fault)) from None
         except (LookupError, TypeError, ValueError, AssertionError):
-            raise self._failed("its answer has no prompt_logprobs for each token; a vLLM server is needed") from None
+            raise self._failed(
+                "its answer has no prompt_logprobs for each token; a vLLM server is needed"
+            ) from None
         return tokens
 
     def _failed(self, fault: str) -> XpError:
-        return XpError(f"algorithm.distill.url={self.url}: the teacher's server failed: {fault}", ExitCode.ENGINE)
+        return XpError(
+            f"algorithm.distill.url={self.url}: the teacher's server failed: {fault}",
+            ExitCode.ENGINE,
+        )

@@ -110,7 +110,9 @@ class TransformersEngine(EpisodeEngine):
         """Generates a token for every current turn, including turns that begin."""
         before = torch.get_num_threads()
         # The operations of a small model take less time than waking another thread.
-        torch.set_num_threads(1 if self._model.config.get_text_config().hidden_size <= SMALL else before)
+        torch.set_num_threads(
+            1 if self._model.config.get_text_config().hidden_size <= SMALL else before
+        )
         try:
             self._step()
         finally:
@@ -122,9 +124,13 @@ class TransformersEngine(EpisodeEngine):
         penalizes = self.sampling.repetition_penalty != 1
         rows = [self.conversations[one.number] for one in self._active if penalizes]
         contexts = [[*one.prompt_ids, *one.completion_ids] for one in rows]
-        tokens, logprobs = draw(logits, self.sampling, [one.random for one in self._active], contexts)
+        tokens, logprobs = draw(
+            logits, self.sampling, [one.random for one in self._active], contexts
+        )
         unfinished = []
-        for one, token, logprob in zip(self._active, tokens.tolist(), logprobs.tolist(), strict=True):
+        for one, token, logprob in zip(
+            self._active, tokens.tolist(), logprobs.tolist(), strict=True
+        ):
             one.ids.append(token)
             self.conversations[one.number].append_policy_tokens([token], [logprob])
             if token in self._end_ids or len(one.ids) >= one.limit or self._is_stop(one.ids):
@@ -164,7 +170,9 @@ class TransformersEngine(EpisodeEngine):
         begins, self._begins = self._begins, []
         self._prefill(begins)
         logits = []
-        for prompt, numbers in grouped((self._prompts[number], number) for number in begins).items():
+        for prompt, numbers in grouped(
+            (self._prompts[number], number) for number in begins
+        ).items():
             prefix, behind = self._known[prompt]
             self._cache.fill([self._slots[number] for number in numbers], prefix)
             logits.append(behind.expand(len(numbers), -1))
@@ -222,7 +230,12 @@ class TransformersEngine(EpisodeEngine):
         return self._forward(torch.tensor(slots), ids, lengths)
 
     def _forward(
-        self, slots: torch.Tensor, ids: torch.Tensor, lengths: torch.Tensor | None = None, *, is_padded: bool = False
+        self,
+        slots: torch.Tensor,
+        ids: torch.Tensor,
+        lengths: torch.Tensor | None = None,
+        *,
+        is_padded: bool = False,
     ) -> torch.Tensor:
         """Logits after the last token of each slot.
 
@@ -235,7 +248,9 @@ class TransformersEngine(EpisodeEngine):
         count = len(ids)
         positions = self._cache.aim(None if is_padded else slots, count, ids.shape[1])
         columns = torch.zeros(count, dtype=torch.long) if lengths is None else lengths - 1
-        kept, places = (columns[:1], columns) if lengths is None else columns.unique(return_inverse=True)
+        kept, places = (
+            (columns[:1], columns) if lengths is None else columns.unique(return_inverse=True)
+        )
         ends = positions[torch.arange(count), columns]
         output = self._model(
             input_ids=ids,
@@ -268,7 +283,9 @@ def check_decoding(model: Any) -> None:
     if model in _CHECKED:
         return
     limits = {"max_prompt_tokens": 32, "max_tokens_per_turn": 4, "max_response_tokens": 32}
-    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=None, min_p=0.0, repetition_penalty=1.0, stop=(), **limits)
+    sampling = Sampling(
+        temperature=1.0, top_p=1.0, top_k=None, min_p=0.0, repetition_penalty=1.0, stop=(), **limits
+    )
     opening, gaps = Opening([[*range(5, 12)], [7, 8, 9]], ["a", "b"], 2, lambda _: None), []
     try:
         engine = TransformersEngine(model, opening, [-1], sampling, "check")
@@ -278,7 +295,10 @@ def check_decoding(model: Any) -> None:
             while engine.is_generating:
                 engine.step(is_live=True)
         for one in engine.conversations:
-            ids, mask = torch.tensor([*one.prompt_ids, *one.completion_ids]), torch.tensor(one.mask) > 0
+            ids, mask = (
+                torch.tensor([*one.prompt_ids, *one.completion_ids]),
+                torch.tensor(one.mask) > 0,
+            )
             logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
             own = logits.log_softmax(-1).gather(1, ids[1:, None])[-len(mask) :, 0]
             gaps += (own - torch.tensor(one.logprobs))[mask].abs().tolist()
@@ -296,11 +316,16 @@ def check_decoding(model: Any) -> None:
 def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
     """Length of the common prefix, at most one less than the shortest sequence."""
     longest = min(map(len, sequences)) - 1
-    return next(n for n, ids in enumerate(zip(*sequences, strict=False)) if n == longest or len({*ids}) > 1)
+    return next(
+        n for n, ids in enumerate(zip(*sequences, strict=False)) if n == longest or len({*ids}) > 1
+    )
 
 
 def draw(
-    logits: torch.Tensor, sampling: Sampling, randoms: Sequence[Random], contexts: Sequence[Sequence[int]] = ()
+    logits: torch.Tensor,
+    sampling: Sampling,
+    randoms: Sequence[Random],
+    contexts: Sequence[Sequence[int]] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One token per row, and its log-probability with the temperature (with 1 if the temperature is 0), before
     penalties and cuts.
@@ -315,7 +340,10 @@ def draw(
     logprobs = candidates = torch.log_softmax(logits / scale, -1)
     if contexts:
         penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
-        rows = [penalty(torch.tensor([ids]), row[None]) for row, ids in zip(logits, contexts, strict=True)]
+        rows = [
+            penalty(torch.tensor([ids]), row[None])
+            for row, ids in zip(logits, contexts, strict=True)
+        ]
         candidates = torch.log_softmax(torch.cat(rows) / scale, -1)
     if sampling.temperature == 0:
         tokens = candidates.argmax(-1)
@@ -325,7 +353,9 @@ def draw(
         for (cut, off), value in zip(kinds, values, strict=True):
             candidates = candidates if value == off else cut(value)(None, candidates)
         heights = candidates.double().exp().cumsum(-1)
-        points = torch.tensor([one.random() for one in randoms], dtype=torch.float64) * heights[:, -1]
+        points = (
+            torch.tensor([one.random() for one in randoms], dtype=torch.float64) * heights[:, -1]
+        )
         # The first token whose cumulative probability is above the number; tokens of probability 0 are never chosen.
         points = torch.minimum(points, torch.nextafter(heights[:, -1], torch.zeros(())))
         tokens = torch.searchsorted(heights, points[:, None], right=True)[:, 0]

@@ -78,7 +78,11 @@ class Plays:
 
     def share(self, status: EpisodeStatus) -> float:
         outcomes = self.outcomes
-        return sum(outcome.status is status for outcome in outcomes) / len(outcomes) if outcomes else 0.0
+        return (
+            sum(outcome.status is status for outcome in outcomes) / len(outcomes)
+            if outcomes
+            else 0.0
+        )
 
     def share_without_variance(self) -> float | None:
         """Share of groups without variance, which have no advantage, among those with two or more scored episodes.
@@ -128,7 +132,11 @@ class Measured:
     @property
     def faults(self) -> list[str]:
         """Failures while sessions were opened, as texts."""
-        return [visit.fault for visit in (*self.visits, *self.visits_after_restart) if visit.fault is not None]
+        return [
+            visit.fault
+            for visit in (*self.visits, *self.visits_after_restart)
+            if visit.fault is not None
+        ]
 
     @property
     def num_opened(self) -> int:
@@ -168,7 +176,9 @@ class Measured:
         for number, visit in enumerate(self.visits):
             for request, taken in visit.seconds.items():
                 # The first session may start a server.
-                seconds["first open" if request == "open" and number == 0 else request].append(taken)
+                seconds["first open" if request == "open" and number == 0 else request].append(
+                    taken
+                )
         if turns := [*self.random.turn_s, *self.scripted.turn_s]:
             seconds["turn"] = turns
         return seconds
@@ -178,12 +188,18 @@ class Measured:
         """True if two episodes of the scripted policy on a task get the same answers. None means that no two could be
         played."""
         pairs = [group for group in self.scripted.groups if len(group) == 2]
-        pairs = [pair for pair in pairs if all(outcome.status is not EpisodeStatus.VOID for outcome in pair)]
+        pairs = [
+            pair
+            for pair in pairs
+            if all(outcome.status is not EpisodeStatus.VOID for outcome in pair)
+        ]
         return all(one == other for one, other in pairs) if pairs else None
 
     def schemas(self, dialect: Dialect | str) -> str:
         """The tools that a chat template gets; none for a dialect that writes calls as text."""
-        return json.dumps(valid_value(tool_schemas(() if dialect is Dialect.ACTION else self.tools)))
+        return json.dumps(
+            valid_value(tool_schemas(() if dialect is Dialect.ACTION else self.tools))
+        )
 
 
 def measure(
@@ -241,7 +257,11 @@ def measure(
     is_remote = rules.provider == "openreward" and rules.target is not None
     if rules.prompt is PromptSource.PREPARED and not is_remote:
         watch.doing("starting it again in another process")
-        yield (measured := replace(measured, visits_after_restart=_visits_after_restart(rules, tasks, environ, watch)))
+        yield (
+            measured := replace(
+                measured, visits_after_restart=_visits_after_restart(rules, tasks, environ, watch)
+            )
+        )
     measured = yield from _measure_plays(measured, provider, rules, tasks, group_size, watch)
     if num_slots is not None and not watch.is_over:
         watch.doing(f"opening up to {num_slots} sessions")
@@ -249,7 +269,12 @@ def measure(
 
 
 def _measure_plays(
-    measured: Measured, provider: Provider, rules: EnvConfig, tasks: Sequence[Task], group_size: int, watch: Watch
+    measured: Measured,
+    provider: Provider,
+    rules: EnvConfig,
+    tasks: Sequence[Task],
+    group_size: int,
+    watch: Watch,
 ) -> Generator[Measured, None, Measured]:
     """Plays the random and the scripted policy on each task; yields and returns the measurements so far."""
     tools, dialect = measured.tools, rules.dialect
@@ -260,7 +285,9 @@ def _measure_plays(
         random.append([(task, partial(_follow, policy)) for policy in policies])
     for plays in _play(provider, rules, "random", random, watch):
         yield (measured := replace(measured, random=plays))
-    scripted = [[(task, partial(_follow, scripted_policy(tools, dialect))) for _ in "12"] for task in tasks]
+    scripted = [
+        [(task, partial(_follow, scripted_policy(tools, dialect))) for _ in "12"] for task in tasks
+    ]
     for plays in _play(provider, rules, "scripted", scripted, watch):
         yield (measured := replace(measured, scripted=plays))
     source, solve, solved = _solver(measured, provider, rules, tasks)
@@ -298,7 +325,9 @@ def _follow(policy: Policy, episode: Episode) -> None:
         pass
 
 
-def _slots(rules: EnvConfig, environ: Mapping[str, str], task: Task, num_slots: int, watch: Watch) -> Slots:
+def _slots(
+    rules: EnvConfig, environ: Mapping[str, str], task: Task, num_slots: int, watch: Watch
+) -> Slots:
     """Measures a server's sessions with a provider and a server of its own, which may be overloaded."""
     limits = slot_limits(rules.limits, num_slots)
     with closing(load_provider(rules.model_copy(update={"limits": limits}), environ)) as provider:
@@ -331,13 +360,23 @@ def _visits_after_restart(
     limit_s, process = rules.limits.create_timeout_s, ChildProcess(PROGRAM, rules, environ)
     try:
         child = process.child()
-        child.ask("start", 0, BUILT_IN[Kind.PROVIDER].get(rules.provider, rules.provider), limit_s, "the second start")
+        child.ask(
+            "start",
+            0,
+            BUILT_IN[Kind.PROVIDER].get(rules.provider, rules.provider),
+            limit_s,
+            "the second start",
+        )
         for number, task in enumerate(tasks):
             if watch.is_over:
                 break
-            opened = child.ask("open", number, (task.split, task.index), limit_s, f"opening {task.id}")
+            opened = child.ask(
+                "open", number, (task.split, task.index), limit_s, f"opening {task.id}"
+            )
             session = HostedSession(child, number, opened, rules.limits)
-            visits.append(Visit(task.id, prompt=tuple(session_messages(rules.system_prompt, session))))
+            visits.append(
+                Visit(task.id, prompt=tuple(session_messages(rules.system_prompt, session)))
+            )
             session.close()
     except (EnvFault, XpError) as fault:
         visits.append(Visit("", f"in a second process: {type(fault).__name__}: {fault}"))
@@ -347,7 +386,11 @@ def _visits_after_restart(
 
 
 def _play(
-    provider: Provider, rules: EnvConfig, name: str, groups: Sequence[Sequence[tuple[Task, Player]]], watch: Watch
+    provider: Provider,
+    rules: EnvConfig,
+    name: str,
+    groups: Sequence[Sequence[tuple[Task, Player]]],
+    watch: Watch,
 ) -> Iterator[Plays]:
     """Plays groups of episodes, a few at a time, until the time of `watch` is over.
 

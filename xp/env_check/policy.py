@@ -10,7 +10,15 @@ from typing import Any, Final
 
 from xp.envs.base import ToolSpec
 from xp.episode.dialects import syntax_of
-from xp.episode.json_schema import TYPES, Schema, allowed_types, allowed_values, branches, properties, required
+from xp.episode.json_schema import (
+    TYPES,
+    Schema,
+    allowed_types,
+    allowed_values,
+    branches,
+    properties,
+    required,
+)
 from xp.spec.dialect import Dialect
 
 # Since a tool may be a shell, no word is a program that does not end, as `yes` is.
@@ -24,8 +32,26 @@ NO_DESCRIPTION: Final = "no description"
 SMALL: Final = 9
 """Largest random whole number where the schema has no bounds; indices and moves are small."""
 _RESPECTED: Final = frozenset(
-    {"type", "enum", "const", "properties", "required", "items", "minItems", "title", "description", "default"}
-    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "additionalProperties", "examples"}
+    {
+        "type",
+        "enum",
+        "const",
+        "properties",
+        "required",
+        "items",
+        "minItems",
+        "title",
+        "description",
+        "default",
+    }
+    | {
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "additionalProperties",
+        "examples",
+    }
 )
 """Keys of a schema that random values respect; with another (`pattern`, `format`) only its default is surely legal."""
 
@@ -42,7 +68,9 @@ Policy = Callable[[], str]
 """Writes an assistant message for each turn."""
 
 
-def random_policy(tools: Sequence[ToolSpec], dialect: Dialect | str, words: Sequence[str], seed: int) -> Policy:
+def random_policy(
+    tools: Sequence[ToolSpec], dialect: Dialect | str, words: Sequence[str], seed: int
+) -> Policy:
     """Calls random tools with random legal arguments, with texts from `words`; writes a word if there is no tool."""
     draw = Draw(seed, words)
 
@@ -57,7 +85,9 @@ def random_policy(tools: Sequence[ToolSpec], dialect: Dialect | str, words: Sequ
 
 def scripted_policy(tools: Sequence[ToolSpec], dialect: Dialect | str) -> Policy:
     """Calls each tool in order, repeatedly, with the same arguments each time."""
-    calls = cycle([written(tool, arguments_of(tool, Draw(0, ())), dialect) for tool in tools] or [WORDS[0]])
+    calls = cycle(
+        [written(tool, arguments_of(tool, Draw(0, ())), dialect) for tool in tools] or [WORDS[0]]
+    )
     return lambda: next(calls)
 
 
@@ -75,7 +105,9 @@ def arguments_of(tool: ToolSpec, draw: Draw) -> dict[str, Any]:
 def _value(schema: Any, root: Schema, draw: Draw, depth: int) -> Any:
     options: Sequence[Schema] = branches(schema, root)
     if depth >= MAX_DEPTH:  # the shortest end of a schema that contains itself
-        options = [one for one in options if allowed_types(one).isdisjoint(("object", "array"))] or options
+        options = [
+            one for one in options if allowed_types(one).isdisjoint(("object", "array"))
+        ] or options
     branch = draw.choice(options)
     if depth and "default" in branch and (not _RESPECTED.issuperset(branch) or draw.random() < 0.5):
         return branch["default"]
@@ -90,7 +122,8 @@ def _value(schema: Any, root: Schema, draw: Draw, depth: int) -> Any:
             return {
                 name: _value(child, root, draw, depth + 1)
                 for name, child in branch.get("properties", {}).items()
-                if depth < MOST_DEPTH and (name in needed or (depth < MAX_DEPTH and draw.random() < 0.5))
+                if depth < MOST_DEPTH
+                and (name in needed or (depth < MAX_DEPTH and draw.random() < 0.5))
             }
         case "array":
             least = int(branch.get("minItems", 0))
@@ -121,7 +154,10 @@ def faults_of(tool: ToolSpec) -> Iterator[str]:
     """Parts of a tool's declaration that break chat templates or trainers."""
     if not tool.name.replace("_", "").replace("-", "").isalnum() or not tool.name.isascii():
         yield f"tool {tool.name!r}: a name of other than letters, digits, _ and -"
-    if all("object" not in allowed_types(branch) for branch in branches(tool.parameters, tool.parameters)):
+    if all(
+        "object" not in allowed_types(branch)
+        for branch in branches(tool.parameters, tool.parameters)
+    ):
         yield f"tool {tool.name}: its parameters are no object"
     if not tool.description.strip():
         yield f"tool {tool.name}: {NO_DESCRIPTION}"

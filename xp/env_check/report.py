@@ -65,12 +65,16 @@ def report(
     flat = measured.random.share_without_variance()
     facts = {
         "version": measured.version or "none given",
-        "tasks": ", ".join(f"{count} in {split}" for split, count in measured.counts.items()) or "not known",
+        "tasks": ", ".join(f"{count} in {split}" for split, count in measured.counts.items())
+        or "not known",
         "played": f"split {measured.split}, {len(measured.random.groups)} tasks x {group_size} random episodes",
-        "tools": ", ".join(tool.name for tool in measured.tools) or "none (the message is the answer)",
+        "tools": ", ".join(tool.name for tool in measured.tools)
+        or "none (the message is the answer)",
         "prompt": _prompt_fact(measured, rules.dialect, lengths, max_prompt_tokens),
         "sessions": f"{measured.num_opened} of {measured.num_opened + len(measured.faults)} opened",
-        **{f"{question} takes": _latency(seconds) for question, seconds in measured.seconds.items()},
+        **{
+            f"{question} takes": _latency(seconds) for question, seconds in measured.seconds.items()
+        },
         "random policy": _plays_fact(measured.random),
         "scripted policy": _plays_fact(measured.scripted),
         "groups without variance": "unknown" if flat is None else f"{flat:.0%}",
@@ -88,34 +92,57 @@ def report(
 
 
 def _faults(rules: EnvConfig, measured: Measured) -> Sequence[str]:
-    faults = [f"{len(measured.faults)} sessions failed: {measured.faults[0]}"] if measured.faults else []
+    faults = (
+        [f"{len(measured.faults)} sessions failed: {measured.faults[0]}"] if measured.faults else []
+    )
     faults += [fault for fault in _tool_faults(measured) if not fault.endswith(NO_DESCRIPTION)]
     if rules.prompt is PromptSource.PREPARED and (differences := measured.prompt_differences):
         reason = f"a task's prompt is not the same again, so that its episodes would be void ({differences[0]})"
         faults.append(f"{reason}; {WAY_OUT}")
     if measured.num_opened and not measured.tools and not measured.takes_answer:
         faults.append("there is neither a tool to call nor an answer to give")
-    if void := [outcome for outcome in measured.random.outcomes if outcome.status is EpisodeStatus.VOID]:
-        faults.append(f"{len(void)} of {len(measured.random.outcomes)} random episodes are void: {void[0].void_reason}")
+    if void := [
+        outcome for outcome in measured.random.outcomes if outcome.status is EpisodeStatus.VOID
+    ]:
+        faults.append(
+            f"{len(void)} of {len(measured.random.outcomes)} random episodes are void: {void[0].void_reason}"
+        )
     played = [*measured.random.outcomes, *measured.scripted.outcomes]
     if not measured.stopped and played and not any(outcome.step_rewards for outcome in played):
-        faults.append("no step of any episode was scored: set reward.nonterminal, or look at what its tools return")
+        faults.append(
+            "no step of any episode was scored: set reward.nonterminal, or look at what its tools return"
+        )
     return faults
 
 
-def _warnings(rules: EnvConfig, measured: Measured, lengths: Sequence[int], limit: int) -> Sequence[str]:
+def _warnings(
+    rules: EnvConfig, measured: Measured, lengths: Sequence[int], limit: int
+) -> Sequence[str]:
     warnings = [fault for fault in _tool_faults(measured) if fault.endswith(NO_DESCRIPTION)]
     if measured.is_repeatable is False:
-        warnings.append("the same calls are answered differently: an episode that lost its server cannot be replayed")
+        warnings.append(
+            "the same calls are answered differently: an episode that lost its server cannot be replayed"
+        )
     flat = measured.random.share_without_variance()
     if flat is not None and flat >= FLAT:
-        warnings.append(f"{flat:.0%} of random groups have no variance: a model that starts at random learns nothing")
-    num_calls, num_errors = sum(one.num_tool_calls for one in measured.random.outcomes), measured.random.num_call_errors
+        warnings.append(
+            f"{flat:.0%} of random groups have no variance: a model that starts at random learns nothing"
+        )
+    num_calls, num_errors = (
+        sum(one.num_tool_calls for one in measured.random.outcomes),
+        measured.random.num_call_errors,
+    )
     if num_calls and num_errors > LOUD * num_calls:
-        warnings.append(f"{num_errors} of {num_calls} random calls, legal by their schemas, were refused")
+        warnings.append(
+            f"{num_errors} of {num_calls} random calls, legal by their schemas, were refused"
+        )
     if over := sum(length > limit for length in lengths):
-        warnings.append(f"{over} of {len(lengths)} prompts are longer than training.max_prompt_tokens={limit}")
-    shares = {plays.share(EpisodeStatus.TRUNCATED) for plays in (measured.random, measured.scripted)}
+        warnings.append(
+            f"{over} of {len(lengths)} prompts are longer than training.max_prompt_tokens={limit}"
+        )
+    shares = {
+        plays.share(EpisodeStatus.TRUNCATED) for plays in (measured.random, measured.scripted)
+    }
     if not measured.stopped and shares == {1.0}:
         warnings.append(f"no episode came to an end within max_turns={rules.max_turns}")
     return warnings
@@ -125,20 +152,30 @@ def _tool_faults(measured: Measured) -> list[str]:
     return [fault for tool in measured.tools for fault in faults_of(tool)]
 
 
-def _prompt_fact(measured: Measured, dialect: Dialect | str, lengths: Sequence[int], limit: int) -> str:
+def _prompt_fact(
+    measured: Measured, dialect: Dialect | str, lengths: Sequence[int], limit: int
+) -> str:
     schemas = measured.schemas(dialect)
     tools = " with its tools" if measured.tools and dialect is not Dialect.ACTION else ""
     if lengths:
         return f"{min(lengths)} to {max(lengths)} tokens{tools}, of {limit} allowed"
-    counts = [sum(len(message["content"]) for message in prompt) for prompt in measured.prompts.values()]
+    counts = [
+        sum(len(message["content"]) for message in prompt) for prompt in measured.prompts.values()
+    ]
     characters = [count + len(schemas) * bool(tools) for count in counts] or [0]
     return f"{min(characters)} to {max(characters)} characters{tools} (tokenizer=DIR counts tokens)"
 
 
 def _plays_fact(plays: Plays) -> str:
     rewards = plays.rewards
-    scored = f"reward {min(rewards):.3g} to {max(rewards):.3g}, mean {fmean(rewards):.3g}" if rewards else "no reward"
-    ends = ", ".join(f"{plays.share(status):.0%} {status}" for status in EpisodeStatus if plays.share(status))
+    scored = (
+        f"reward {min(rewards):.3g} to {max(rewards):.3g}, mean {fmean(rewards):.3g}"
+        if rewards
+        else "no reward"
+    )
+    ends = ", ".join(
+        f"{plays.share(status):.0%} {status}" for status in EpisodeStatus if plays.share(status)
+    )
     turns = fmean(outcome.num_turns for outcome in plays.outcomes) if plays.outcomes else 0.0
     return f"{scored}; {ends or 'not played'}; {turns:.1f} turns"
 
@@ -151,21 +188,33 @@ def _grader_fact(outcomes: Sequence[EpisodeResult]) -> str:
 
 def _right_fact(measured: Measured) -> str:
     rewards = [outcome.reward for outcome in measured.right.outcomes]
-    what = "episodes" if measured.right_source == "`solve`" else "right answers, written as they are,"
+    what = (
+        "episodes" if measured.right_source == "`solve`" else "right answers, written as they are,"
+    )
     text = f"{rewards.count(1.0)} of {len(rewards)} {what} score 1"
-    others = Counter("void" if reward is None else f"{reward:g}" for reward in rewards if reward != 1.0)
+    others = Counter(
+        "void" if reward is None else f"{reward:g}" for reward in rewards if reward != 1.0
+    )
     return ", ".join([text, *(f"{number} x {value}" for value, number in others.items())])
 
 
 def _unset_variables(rules: EnvConfig) -> Iterator[str]:
     """Remarks on variables of this shell that the environment's code reads and its process does not get."""
-    place = users_place(find_module((rules.serve or rules.grader or "").partition(":")[0].partition(".")[0]))
+    place = users_place(
+        find_module((rules.serve or rules.grader or "").partition(":")[0].partition(".")[0])
+    )
     if place is None:
         return
     plain, hidden = inherited(os.environ, tuple(rules.secrets))
     given = {*plain, *hidden, *rules.overrides, *rules.secret_overrides}
-    files = [file for one in with_imports([place]) for file in code_files(one) if file.suffix == ".py"]
-    read = {name for file in files for name in READS.findall(file.read_text(encoding="utf-8", errors="replace"))}
+    files = [
+        file for one in with_imports([place]) for file in code_files(one) if file.suffix == ".py"
+    ]
+    read = {
+        name
+        for file in files
+        for name in READS.findall(file.read_text(encoding="utf-8", errors="replace"))
+    }
     for name in sorted((read & os.environ.keys()) - given):
         override = f"set env.overrides.{name}, or " if rules.serve else ""
         yield (

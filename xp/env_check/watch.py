@@ -51,13 +51,21 @@ class Watch:
         thread = threading.Thread(target=work, name="env-check", daemon=True)
         thread.start()
         while thread.is_alive() and not self.is_over:
-            thread.join(EVERY_S if self._ends is None else max(0.0, min(EVERY_S, self._ends - time.monotonic())))
+            thread.join(
+                EVERY_S
+                if self._ends is None
+                else max(0.0, min(EVERY_S, self._ends - time.monotonic()))
+            )
             if thread.is_alive():
                 self._say(f"still {self.now}, for {self.seconds_of_phase:.0f} s")
         return not thread.is_alive()
 
     def _say(self, text: str) -> None:
-        print(f"{self._name}: {text} ({time.monotonic() - self._began:.0f} s)", file=sys.stderr, flush=True)
+        print(
+            f"{self._name}: {text} ({time.monotonic() - self._began:.0f} s)",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def close_within(close: Callable[[], None], seconds: float) -> None:

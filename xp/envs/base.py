@@ -95,7 +95,10 @@ def metrics_of(entries: Mapping[Any, Any]) -> dict[str, float]:
     return {
         str(name): float(value)
         for name, value in entries.items()
-        if str(name).strip() and str(name).isprintable() and isinstance(value, Real) and math.isfinite(value)
+        if str(name).strip()
+        and str(name).isprintable()
+        and isinstance(value, Real)
+        and math.isfinite(value)
     }
 
 
@@ -130,7 +133,9 @@ class ModelMessage:
     """Its text of thinking, which is no part of the message."""
 
 
-PROMPT_LENGTH: ContextVar[Callable[[Sequence[Message], str], int] | None] = ContextVar("PROMPT_LENGTH", default=None)
+PROMPT_LENGTH: ContextVar[Callable[[Sequence[Message], str], int] | None] = ContextVar(
+    "PROMPT_LENGTH", default=None
+)
 """Counts the policy's tokens of a prompt with a JSON list of tools, for a session that opens in this context."""
 
 

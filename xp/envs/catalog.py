@@ -39,7 +39,9 @@ class Catalog:
     async def env(self) -> str:
         """The environment's path segment, requested once."""
         if self._env is None:
-            self._env = self._config.variant.lower() if self._config.variant else await self._find_env()
+            self._env = (
+                self._config.variant.lower() if self._config.variant else await self._find_env()
+            )
         return self._env
 
     async def version(self) -> str:
@@ -49,7 +51,10 @@ class Catalog:
     async def splits(self) -> tuple[str, ...]:
         path = f"/{await self.env()}/splits"
         names = wire.listed(await self._json("GET", path), f"GET {path}", "the list of splits")
-        return tuple(wire.string(item.get("name") if isinstance(item, dict) else item, path) for item in names)
+        return tuple(
+            wire.string(item.get("name") if isinstance(item, dict) else item, path)
+            for item in names
+        )
 
     async def num_tasks(self, split: str) -> int:
         path = f"/{await self.env()}/num_tasks"
@@ -67,7 +72,9 @@ class Catalog:
         total = await self.num_tasks(split)
         outside = [index for index in indices if not 0 <= index < total]
         if outside:
-            raise ValueError(f"{self._config.name}: split {split} has {total} tasks; {outside[0]} is not one of them")
+            raise ValueError(
+                f"{self._config.name}: split {split} has {total} tasks; {outside[0]} is not one of them"
+            )
         unique = sorted(set(indices))
         if unique[-1] - unique[0] < MAX_SPREAD * len(unique):
             by_index = await self._range(split, unique[0], unique[-1] + 1)
@@ -92,7 +99,9 @@ class Catalog:
             reply = await self._json("POST", path, {"split": split, "start": first, "stop": last})
             specs = wire.task_specs(reply, f"POST {path}")
             if len(specs) != last - first:
-                raise ProtocolError(f"POST {path}: not the {last - first} tasks that were asked for")
+                raise ProtocolError(
+                    f"POST {path}: not the {last - first} tasks that were asked for"
+                )
             by_index.update(enumerate(specs, start=first))
         return by_index
 
@@ -112,7 +121,9 @@ class Catalog:
         try:
             reply = await self._json("GET", "/list_environments")
         except NotOffered as fault:
-            raise NotOffered(f"{fault}: the server does not list its environments; name one by env.variant") from None
+            raise NotOffered(
+                f"{fault}: the server does not list its environments; name one by env.variant"
+            ) from None
         if not isinstance(reply, list) or not reply:
             raise ProtocolError("GET /list_environments: not a list of names")
         names = [wire.string(name, "GET /list_environments") for name in reply]

@@ -95,16 +95,22 @@ class Api:
         self.url = url if urlsplit(url).path else f"{url}/v1"
         if key is not None and not (self.url.startswith("https://") or is_loopback(self.url)):
             raise XpError(
-                f"{section}.key: the key would go to {self.url} in the clear; give an https address", ExitCode.SECRET
+                f"{section}.key: the key would go to {self.url} in the clear; give an https address",
+                ExitCode.SECRET,
             )
         if key is not None and not (key.isascii() and key.isprintable()):
             raise XpError(
-                f"the value of {endpoint.key} is no API key: it holds other than plain characters", ExitCode.SECRET
+                f"the value of {endpoint.key} is no API key: it holds other than plain characters",
+                ExitCode.SECRET,
             )
         self.name = name
         self._endpoint, self._sleep, self._section = endpoint, sleep, section
         self._max_attempts = max_attempts
-        self._headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "xp"}
+        self._headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+            "User-Agent": "xp",
+        }
         if key is not None:
             self._headers["Authorization"] = f"Bearer {key}"
         self._redactor = Redactor([key] if key else [])
@@ -116,7 +122,12 @@ class Api:
         return f"Api({self.url!r}, {self.name!r})"
 
     def ask(
-        self, messages: list[Any], tools: list[Any], temperature: float, top_p: float = 1.0, name: str = ""
+        self,
+        messages: list[Any],
+        tools: list[Any],
+        temperature: float,
+        top_p: float = 1.0,
+        name: str = "",
     ) -> Answer:
         """Requests one assistant message.
 
@@ -179,9 +190,14 @@ class Api:
                 if status != 429 and status < 500 and not has_failed:
                     self._refuse(status, reply)
                 requested_s = retry_after_s(headers.get("Retry-After"), time.time())
-                wait = backoff_s(attempt) if requested_s is None else requested_s + backoff_s(1) * 0.2
+                wait = (
+                    backoff_s(attempt) if requested_s is None else requested_s + backoff_s(1) * 0.2
+                )
                 if wait > MOST_WAIT_S:
-                    raise Unavailable(f"{self.url} asks for a pause of {wait:.0f} s ({fault})", ExitCode.ENVIRONMENT)
+                    raise Unavailable(
+                        f"{self.url} asks for a pause of {wait:.0f} s ({fault})",
+                        ExitCode.ENVIRONMENT,
+                    )
             if attempt < self._max_attempts:
                 self._sleep(wait)
         tries = counted(self._max_attempts, "try", "tries")
@@ -226,7 +242,9 @@ class Api:
             atexit.register(lambda client: run(client.close(), SLACK_S), self._client)
         url = f"{self.url}{self.path}"
         try:
-            async with self._client.post(url, data=body, headers=self._headers, allow_redirects=False) as reply:
+            async with self._client.post(
+                url, data=body, headers=self._headers, allow_redirects=False
+            ) as reply:
                 return reply.status, reply.headers, await reply.read()
         except TimeoutError:
             raise TimeoutError(f"no complete answer in {limit_s:g} s") from None
@@ -239,14 +257,22 @@ class Api:
             raise TooLong(text)
         if status in (401, 403):
             key = self._endpoint.key
-            source = f"it is read from {key}" if key else f"give {section}.key=VARIABLE, the variable that holds one"
-            raise XpError(f"{self.url} refuses the key ({status}): {text}\n{source}", ExitCode.SECRET)
+            source = (
+                f"it is read from {key}"
+                if key
+                else f"give {section}.key=VARIABLE, the variable that holds one"
+            )
+            raise XpError(
+                f"{self.url} refuses the key ({status}): {text}\n{source}", ExitCode.SECRET
+            )
         if status == 404:
             fix = f"; is {section}.url right up to /v1, and does it serve {section}.name?"
         elif status < 400:
             fix = "; redirects are not followed, since the key stays with the origin that was given"
         kind = _NoMessage if status in REFUSED else XpError
-        raise kind(f"{self.url}, model {self.name}: HTTP {status}: {text}{fix}", ExitCode.ENVIRONMENT)
+        raise kind(
+            f"{self.url}, model {self.name}: HTTP {status}: {text}{fix}", ExitCode.ENVIRONMENT
+        )
 
     def _message(self, reply: bytes) -> str:
         """The API's own message, with the key removed."""
@@ -290,7 +316,14 @@ class Api:
 
 TEXT_PARTS: Final = ("text", "output_text")
 """Types of the parts of a content that are text."""
-SILENT_PARTS: Final = ("reasoning", "reasoning_text", "summary_text", "thinking", "redacted_thinking", "refusal")
+SILENT_PARTS: Final = (
+    "reasoning",
+    "reasoning_text",
+    "summary_text",
+    "thinking",
+    "redacted_thinking",
+    "refusal",
+)
 """Types of the parts of a content that may be all of it, in a message without text."""
 CUT: Final = "length"
 """Finish reason of a message that a token limit cut."""
@@ -320,7 +353,9 @@ def answer_text(content: Any) -> str | None:
     if content is None or isinstance(content, str):
         return content
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        raise TypeError(f"a content that is {type(content).__name__}, not a string, null or a list of parts")
+        raise TypeError(
+            f"a content that is {type(content).__name__}, not a string, null or a list of parts"
+        )
     texts = [part["text"] for part in content if part["type"] in TEXT_PARTS]
     unknown = [part["type"] for part in content if part["type"] not in (*TEXT_PARTS, *SILENT_PARTS)]
     if unknown and not texts:
@@ -332,4 +367,7 @@ def is_too_long(reply: bytes) -> bool:
     """Returns whether a reply means a too long dialogue: OpenAI sends a code; vLLM, SGLang, llama.cpp, Ollama only
     text."""
     text = reply.decode("utf-8", "replace").lower()
-    return any(mark in text for mark in ("context_length_exceeded", "context length", "context size", "context window"))
+    return any(
+        mark in text
+        for mark in ("context_length_exceeded", "context length", "context size", "context window")
+    )

@@ -80,7 +80,12 @@ class Child:
     """
 
     def __init__(
-        self, program: str, config: EnvConfig | None, memory_gb: float | None, env: Mapping[str, str], python: str
+        self,
+        program: str,
+        config: EnvConfig | None,
+        memory_gb: float | None,
+        env: Mapping[str, str],
+        python: str,
     ) -> None:
         self._owner = os.getpid()
         self._lock, self._ending = threading.Lock(), threading.Lock()
@@ -89,7 +94,9 @@ class Child:
         self._gone: str | None = None
         self._connection, theirs = multiprocessing.Pipe()
         self._process = processes.start(
-            [executable(python), "-m", program, str(theirs.fileno())], env=env, pass_fds=(theirs.fileno(),)
+            [executable(python), "-m", program, str(theirs.fileno())],
+            env=env,
+            pass_fds=(theirs.fileno(),),
         )
         theirs.close()
         self._connection.send(memory_gb)
@@ -146,7 +153,9 @@ class Child:
                 break
             if (done := self._waiting.pop(number, None)) is not None:
                 done.set_result(answer)
-        with self._ending:  # `end` closes the guard's input, whose number another child may have by then.
+        with (
+            self._ending
+        ):  # `end` closes the guard's input, whose number another child may have by then.
             if self._gone is None:
                 processes.ask(self._process)
 
@@ -158,7 +167,9 @@ class Child:
             self._gone = self._gone or f"it ended with code {code}"
             self._connection.close()
         for place in Path(tempfile.gettempdir()).glob(f"{PREFIX}{place_kind(self._process.pid)}-*"):
-            shutil.rmtree(place, ignore_errors=True)  # The killed process could not remove it itself.
+            shutil.rmtree(
+                place, ignore_errors=True
+            )  # The killed process could not remove it itself.
         for done in list(self._waiting.values()):
             done.set_result(("gone", self._gone))
 

@@ -85,7 +85,9 @@ class ConversationSession(ABC):
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         if name not in {tool.name for tool in self._tools}:
             known = ", ".join(tool.name for tool in self._tools) or "none"
-            return ToolResult(f"Error: there is no tool {name!r}; there are: {known}", is_call_error=True)
+            return ToolResult(
+                f"Error: there is no tool {name!r}; there are: {known}", is_call_error=True
+            )
         self._num_calls += 1
         call = chat_call(f"call_{self._num_calls}", name, json.dumps(dict(arguments)))
         return self._say({"role": "assistant", "content": None, "tool_calls": [call]})
@@ -100,20 +102,26 @@ class ConversationSession(ABC):
     def _say(self, message: dict[str, Any]) -> ToolResult:
         """Answers the episode's request; returns its next messages or its score."""
         before, episode = self._exchange(message)
-        return self._end(episode) if self._request is None else self._observed(before, self._request)
+        return (
+            self._end(episode) if self._request is None else self._observed(before, self._request)
+        )
 
     def _exchange(self, message: Any) -> tuple[ModelRequest, Any]:
         """Answers the episode's request; returns that request, and the finished episode if no other one followed."""
         before = self._request
         if before is None:
             raise SessionLost("the episode is over")
-        return before, run(self._within(self._turn(before, message), self._limit_s), self._limit_s + SLACK_S)
+        return before, run(
+            self._within(self._turn(before, message), self._limit_s), self._limit_s + SLACK_S
+        )
 
     async def _within(self, work: Coroutine[Any, Any, T], limit_s: float) -> T:
         try:
             return await asyncio.wait_for(work, limit_s)
         except TimeoutError:
-            raise DeadlineExceeded(f"{self.package}'s episode took longer than {limit_s:g} s") from None
+            raise DeadlineExceeded(
+                f"{self.package}'s episode took longer than {limit_s:g} s"
+            ) from None
 
     async def _begin(self) -> Any:
         self._questions: asyncio.Queue[ModelRequest] = asyncio.Queue()
@@ -128,10 +136,14 @@ class ConversationSession(ABC):
     def _observed(self, before: ModelRequest, request: ModelRequest) -> ToolResult:
         """Messages after the model's own, in the model's format."""
         if request.trace != before.trace:
-            raise ProtocolError("a second seat asks for the trained model: give it an endpoint by options.seats")
+            raise ProtocolError(
+                "a second seat asks for the trained model: give it an endpoint by options.seats"
+            )
         messages = request.messages[len(before.messages) + 1 :]
         if not messages or any(one["role"] == "assistant" for one in messages):
-            raise ProtocolError("the environment rewrote the conversation, which no trainer's tokens can follow")
+            raise ProtocolError(
+                "the environment rewrote the conversation, which no trainer's tokens can follow"
+            )
         text = "\n\n".join(one["content"] for one in messages_of(messages))
         return ToolResult(text, awaits_reply=all(one["role"] == "user" for one in messages))
 
@@ -156,4 +168,8 @@ def messages_of(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 def tool_of(schema: Mapping[str, Any]) -> ToolSpec:
     function = schema["function"]
-    return ToolSpec(function["name"], function.get("description", ""), function.get("parameters", {"type": "object"}))
+    return ToolSpec(
+        function["name"],
+        function.get("description", ""),
+        function.get("parameters", {"type": "object"}),
+    )

@@ -28,7 +28,9 @@ SANDBOX_NEEDS: Final = (
 )
 
 
-def run_docker(needs: str, fix: str, *arguments: str, with_errors: bool = False, limit_s: float = 600.0) -> str:
+def run_docker(
+    needs: str, fix: str, *arguments: str, with_errors: bool = False, limit_s: float = 600.0
+) -> str:
     """Runs docker and returns its output.
 
     Args:
@@ -53,9 +55,13 @@ def run_docker(needs: str, fix: str, *arguments: str, with_errors: bool = False,
             check=True,
         )
     except FileNotFoundError:
-        raise XpError(f"{needs} needs docker, which is not on this machine", ExitCode.RUNTIME) from None
+        raise XpError(
+            f"{needs} needs docker, which is not on this machine", ExitCode.RUNTIME
+        ) from None
     except subprocess.TimeoutExpired:
-        raise XpError(f"docker {arguments[0]} did not end in {limit_s:g} s", ExitCode.ENVIRONMENT) from None
+        raise XpError(
+            f"docker {arguments[0]} did not end in {limit_s:g} s", ExitCode.ENVIRONMENT
+        ) from None
     except subprocess.CalledProcessError as error:
         output = (error.stderr or error.stdout or "").partition("\n\nRun 'docker")[0].strip()
         raise _failure(needs, fix, arguments[0], output) from None
@@ -101,7 +107,9 @@ class DockerContainer:
 
 def _failure(needs: str, fix: str, what: str, output: str) -> XpError:
     """The error of a failed command; `docker version` shows whether the daemon is missing."""
-    if subprocess.run(("docker", "version"), stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ("docker", "version"), stdin=subprocess.DEVNULL, capture_output=True, check=False
+    ).returncode:
         return XpError(
             f"{needs} needs a Docker daemon, and this machine's does not answer: {output[:500]}\n"
             f"start it, set DOCKER_HOST to another one's socket, or {fix}",
@@ -183,7 +191,9 @@ class ImageServer:
 
     def _ended(self) -> str | None:
         """Returns how the container ended unexpectedly; None while it runs."""
-        state, code = _docker("inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", self._id).split()
+        state, code = _docker(
+            "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", self._id
+        ).split()
         if state not in ("exited", "dead"):
             return None
         return f"the container of {self._image} ended by itself with code {code}{self._log()}"

@@ -45,7 +45,10 @@ class GradedProvider(IndexedProvider):
         self._config = config
         self._grader = grader_of(config)
         self._limit_s: float | None = getattr(self._grader, "limit_s", None)
-        self._processes = [ChildProcess(GRADER, config, environ) for _ in range(NUM_LIMITED if self._limit_s else 1)]
+        self._processes = [
+            ChildProcess(GRADER, config, environ)
+            for _ in range(NUM_LIMITED if self._limit_s else 1)
+        ]
         self._process = self._processes[0]
         self._free: LifoQueue[ChildProcess] = LifoQueue()
         for process in self._processes:
@@ -57,7 +60,9 @@ class GradedProvider(IndexedProvider):
     def version(self) -> str:
         grader = self._config.grader
         code = source_version(grader) if grader else f"skyrl_gym {self._config.env_class}"
-        content = json.dumps({split: list(map(dict, rows)) for split, rows in self._rows().items()}, default=str)
+        content = json.dumps(
+            {split: list(map(dict, rows)) for split, rows in self._rows().items()}, default=str
+        )
         return f"{code}, rows {text_digest(content)[:16]}"
 
     def splits(self) -> tuple[str, ...]:
@@ -71,7 +76,9 @@ class GradedProvider(IndexedProvider):
         if self._limit_s is not None:
             return self._limited(row)
         limits = self._config.limits
-        return GradedSession(self._process, row, limits, reads_thinking=reads_thinking(self._grader, self._config))
+        return GradedSession(
+            self._process, row, limits, reads_thinking=reads_thinking(self._grader, self._config)
+        )
 
     def close(self) -> None:
         self._is_closed = True
@@ -80,7 +87,11 @@ class GradedProvider(IndexedProvider):
 
     def check_answers(self) -> str | None:
         """See xp.envs.base.AnswerChecker."""
-        within_limit = None if self._limit_s is None else lambda text, row: self._limited(row).answer(text).reward
+        within_limit = (
+            None
+            if self._limit_s is None
+            else lambda text, row: self._limited(row).answer(text).reward
+        )
         return check_answers(self._config, self._rows(), self._name, within_limit)
 
     def _limited(self, row: Mapping[str, Any]) -> LimitedSession:
@@ -131,7 +142,12 @@ class GradedSession(HostedSession):
     _tools = ()
 
     def __init__(
-        self, process: ChildProcess, row: Mapping[str, Any], limits: EnvLimits, *, reads_thinking: bool
+        self,
+        process: ChildProcess,
+        row: Mapping[str, Any],
+        limits: EnvLimits,
+        *,
+        reads_thinking: bool,
     ) -> None:
         self._process, self._row, self._limits = process, row, limits
         self.reads_thinking = reads_thinking
@@ -174,10 +190,16 @@ class LimitedSession(GradedSession):
     """
 
     def __init__(
-        self, free: LifoQueue[ChildProcess], row: Mapping[str, Any], limits: EnvLimits, limit_s: float
+        self,
+        free: LifoQueue[ChildProcess],
+        row: Mapping[str, Any],
+        limits: EnvLimits,
+        limit_s: float,
     ) -> None:
         self._free, self._row = free, row
-        self._limits = limits.model_copy(update={"call_timeout_s": min(limit_s, limits.call_timeout_s)})
+        self._limits = limits.model_copy(
+            update={"call_timeout_s": min(limit_s, limits.call_timeout_s)}
+        )
         self._opening, self.reads_thinking = messages_of(row), False
         self._is_closed, self._has_answered = False, False
 

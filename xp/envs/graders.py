@@ -55,7 +55,11 @@ def grader_of(config: EnvConfig) -> Any:
         return None
     grader: Any = attribute(config.grader)
     is_class = inspect.isclass(grader)
-    if _has_steps(grader) or callable(getattr(grader, "grade", None)) if is_class else callable(grader):
+    if (
+        _has_steps(grader) or callable(getattr(grader, "grade", None))
+        if is_class
+        else callable(grader)
+    ):
         _check_call(grader, config)
         return grader
     raise XpError(
@@ -66,7 +70,11 @@ def grader_of(config: EnvConfig) -> Any:
 
 def rows_of(grader: Any, config: EnvConfig) -> Callable[[], Any] | None:
     """The method of a grader that returns its tasks; None if it has none."""
-    owner = grader(**config.grader_args) if inspect.isclass(grader) and not _has_steps(grader) else grader
+    owner = (
+        grader(**config.grader_args)
+        if inspect.isclass(grader) and not _has_steps(grader)
+        else grader
+    )
     return getattr(owner, "rows", None)
 
 
@@ -75,11 +83,19 @@ def _check_call(grader: Any, config: EnvConfig) -> None:
     which could run and score nonsense."""
     signature = inspect.signature(grader)
     try:
-        signature.bind_partial(**({} if inspect.isclass(grader) and _has_steps(grader) else config.grader_args))
+        signature.bind_partial(
+            **({} if inspect.isclass(grader) and _has_steps(grader) else config.grader_args)
+        )
     except TypeError as error:
-        raise XpError(f"environment {config.name}: env.grader_args: {error}; {config.grader}{signature}") from None
+        raise XpError(
+            f"environment {config.name}: env.grader_args: {error}; {config.grader}{signature}"
+        ) from None
     names = ["answer"] if inspect.isclass(grader) else list(signature.parameters)
-    marks = {"solution_str": GraderForm.VERL, "completions": GraderForm.TRL, "answer": GraderForm.XP}
+    marks = {
+        "solution_str": GraderForm.VERL,
+        "completions": GraderForm.TRL,
+        "answer": GraderForm.XP,
+    }
     form = next((form for mark, form in marks.items() if mark in names), config.grader_form)
     if form is not config.grader_form:
         reason = f"the parameters of grader {config.grader} are those of another form"
@@ -107,7 +123,9 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
         try:
             for one in own.right_answers(row):
                 text = own.as_answer(one) if own.as_answer else ""
-                reward = (grade or partial(own, **config.grader_args))(text, {PROMPT: "", ANSWER: one})
+                reward = (grade or partial(own, **config.grader_args))(
+                    text, {PROMPT: "", ANSWER: one}
+                )
                 if own.as_answer and reward != 1.0:
                     return f"its answer is {one!r:.60}, which gets {reward:g} itself"
         except (TypeError, ValueError, EnvFault) as error:
@@ -118,20 +136,34 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
     with ThreadPoolExecutor(NUM_LIMITED) as pool:
         faults = dict(zip(different, pool.map(fault, different.values()), strict=True))
     rows = [
-        (f"row {at} of split {split}", row) for split, rows in splits.items() for at, row in enumerate(rows, start=1)
+        (f"row {at} of split {split}", row)
+        for split, rows in splits.items()
+        for at, row in enumerate(rows, start=1)
     ]
-    found = [f"{place}: {faults[key]}" for place, row in rows if faults[key := repr(row.get(ANSWER))]]
+    found = [
+        f"{place}: {faults[key]}" for place, row in rows if faults[key := repr(row.get(ANSWER))]
+    ]
     if not found:
         return f"{len(rows)} of {len(rows)} right answers score 1"
     raise XpError(
-        "\n".join([f"rows {name}: {len(found)} of {len(rows)} right answers do not score 1", *found[:MOST_NAMED], ""])
+        "\n".join(
+            [
+                f"rows {name}: {len(found)} of {len(rows)} right answers do not score 1",
+                *found[:MOST_NAMED],
+                "",
+            ]
+        )
         + f"the columns are {named_columns([rows[0][1]])}; env.columns.answer=COLUMN says which one is the right answer"
     )
 
 
 def reads_thinking(grader: Any, config: EnvConfig) -> bool:
     """Returns whether a grader gets all that the model wrote, as the framework gives it whose form it has."""
-    return config.grader_form is not GraderForm.XP or grader is None or (inspect.isclass(grader) and _has_steps(grader))
+    return (
+        config.grader_form is not GraderForm.XP
+        or grader is None
+        or (inspect.isclass(grader) and _has_steps(grader))
+    )
 
 
 def conversations_of(config: EnvConfig) -> Begin:
@@ -143,7 +175,9 @@ def conversations_of(config: EnvConfig) -> Begin:
         return _graded(partial(_called, grader, config), config)
     kind: Any = grader
     if _has_steps(grader):
-        return _stepped(lambda row: kind(env_config=dict(config.grader_args), extras=_extras(config, row)))
+        return _stepped(
+            lambda row: kind(env_config=dict(config.grader_args), extras=_extras(config, row))
+        )
     return _graded(kind(**config.grader_args).grade, config)
 
 
@@ -175,15 +209,24 @@ def _called(grade: Callable[..., Any], config: EnvConfig, answer: str, row: Row)
         return grade(answer, row, **config.grader_args)
     if config.grader_form is GraderForm.VERL:
         truth = value_at(row, VERL_ANSWER)
-        named = {"data_source": row.get("data_source"), "solution_str": answer, "extra_info": row.get("extra_info")}
+        named = {
+            "data_source": row.get("data_source"),
+            "solution_str": answer,
+            "extra_info": row.get("extra_info"),
+        }
         named["ground_truth"] = row.get(ANSWER) if truth is None else truth
     else:  # Lists of one; a completion is a list of messages if the prompt is one.
-        completion = answer if isinstance(row[PROMPT], str) else [{"role": "assistant", "content": answer}]
+        completion = (
+            answer if isinstance(row[PROMPT], str) else [{"role": "assistant", "content": answer}]
+        )
         named = {name: [value] for name, value in row.items() if name != PROMPT}
         named |= {"prompts": [row[PROMPT]], "completions": [completion]}
     parameters = inspect.signature(grade).parameters
     has_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
-    return grade(**{name: named[name] for name in named if has_any or name in parameters}, **config.grader_args)
+    return grade(
+        **{name: named[name] for name in named if has_any or name in parameters},
+        **config.grader_args,
+    )
 
 
 def _verdict(result: Any) -> ToolResult:
@@ -194,7 +237,9 @@ def _verdict(result: Any) -> ToolResult:
     elif isinstance(result, Mapping):
         entries = dict(result)
         if not (keys := [key for key in ("score", "reward") if key in entries]):
-            raise ProtocolError(f"the grader's mapping has no score and no reward, only {', '.join(map(str, entries))}")
+            raise ProtocolError(
+                f"the grader's mapping has no score and no reward, only {', '.join(map(str, entries))}"
+            )
         result = entries.pop(keys[0])
     if (number := _number(result)) is None:
         raise ProtocolError(NO_REWARD)
@@ -242,7 +287,9 @@ def _plain(opening: Any) -> list[Message]:
 
 def _step(output: Mapping[str, Any], action: str) -> ToolResult:
     if not isinstance(output, Mapping) or not {"observations", "reward", "done"} <= output.keys():
-        raise ProtocolError("step() of the grader must return a mapping with observations, reward and done")
+        raise ProtocolError(
+            "step() of the grader must return a mapping with observations, reward and done"
+        )
     rewritten = output.get("postprocessed_action")
     if rewritten is not None and str(rewritten).strip() != action.strip():
         raise ProtocolError(
@@ -277,7 +324,9 @@ def _registered(config: EnvConfig, row: Row) -> Any:
 
 def _extras(config: EnvConfig, row: Row) -> dict[str, Any]:
     """Arguments of SkyRL's generator for an environment: the row without its prompt, and the limit of turns."""
-    return {name: value for name, value in row.items() if name != PROMPT} | {"max_turns": config.max_turns}
+    return {name: value for name, value in row.items() if name != PROMPT} | {
+        "max_turns": config.max_turns
+    }
 
 
 class GraderHandler:

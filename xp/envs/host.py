@@ -33,7 +33,9 @@ class HostHandler:
 
     def start(self, _: int, hosted: str) -> str | None:
         """Makes the provider `module:Class`; returns the name of a module that this Python lacks, else None."""
-        random.seed(0)  # Tasks that the package shuffles without a seed have the same order in every process.
+        random.seed(
+            0
+        )  # Tasks that the package shuffles without a seed have the same order in every process.
         try:
             self._provider = load_object(hosted)(self._config, os.environ)
         except ModuleNotFoundError as error:
@@ -52,7 +54,11 @@ class HostHandler:
 
     def open(self, number: int, task: tuple[str, int]) -> dict[str, Any]:
         session = self._sessions[number] = self._made().open(Task(self._config.name, *task))
-        return {"prompt": session.prompt(), "tools": session.tools(), "takes_answer": session.takes_answer}
+        return {
+            "prompt": session.prompt(),
+            "tools": session.tools(),
+            "takes_answer": session.takes_answer,
+        }
 
     def call(self, number: int, call: tuple[str, dict[str, Any]]) -> ToolResult:
         return self._session(number).call(*call)

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
-from xp.envs.base import EnvFault, EnvUnavailable, Message, ResponseLost, SessionLost, Task, ToolResult, ToolSpec
+from xp.envs.base import (
+    EnvFault,
+    EnvUnavailable,
+    Message,
+    ResponseLost,
+    SessionLost,
+    Task,
+    ToolResult,
+    ToolSpec,
+)
 from xp.envs.child_process import Child, ChildProcess
 from xp.envs.config import EnvConfig
 from xp.envs.indexed import IndexedProvider
@@ -87,7 +96,9 @@ class HostedSession:
 
     grace_s = GRACE_S
 
-    def __init__(self, child: Child, number: int, opened: Mapping[str, Any], limits: EnvLimits) -> None:
+    def __init__(
+        self, child: Child, number: int, opened: Mapping[str, Any], limits: EnvLimits
+    ) -> None:
         self._child, self._number, self._limits = child, number, limits
         self._opening: list[Message] = opened["prompt"]
         self._tools: tuple[ToolSpec, ...] = opened["tools"]
@@ -127,7 +138,9 @@ class HostedSession:
 class _Host(ChildProcess):
     """The provider's process, with the first interpreter that has the package."""
 
-    def __init__(self, hosted: str, package: str, config: EnvConfig, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, hosted: str, package: str, config: EnvConfig, environ: Mapping[str, str]
+    ) -> None:
         super().__init__(PROGRAM, config, environ)
         self._hosted, self._package = hosted, package
 
@@ -137,7 +150,9 @@ class _Host(ChildProcess):
         for python in candidates(self._config.python, self._environ):
             try:
                 child = self._start_by(python)
-                lacks = child.ask("start", 0, self._hosted, START_S, f"the start of {self._package}")
+                lacks = child.ask(
+                    "start", 0, self._hosted, START_S, f"the start of {self._package}"
+                )
             except OSError as error:
                 raise XpError(f"{where}: {python}: {error.strerror}", ExitCode.RUNTIME) from error
             except ResponseLost as error:

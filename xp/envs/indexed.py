@@ -33,7 +33,9 @@ class IndexedProvider(ABC):
     def num_tasks(self, split: str) -> int:
         """Number of tasks of a split; raises ProtocolError if it does not exist."""
         if split not in self.splits():
-            raise ProtocolError(f"{self!r}: there is no split {split!r}, only {', '.join(self.splits())}")
+            raise ProtocolError(
+                f"{self!r}: there is no split {split!r}, only {', '.join(self.splits())}"
+            )
         return self._size(split)
 
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
@@ -42,7 +44,10 @@ class IndexedProvider(ABC):
         if wrong := [index for index in indices if not 0 <= index < size]:
             raise ValueError(f"split {split!r} has tasks 0 to {size - 1}, not {wrong[:5]}")
         specs = self._specs(split, list(indices))
-        return [Task(self._config.name, split, index, spec) for index, spec in zip(indices, specs, strict=True)]
+        return [
+            Task(self._config.name, split, index, spec)
+            for index, spec in zip(indices, specs, strict=True)
+        ]
 
     def listed(self, split: str) -> list[Task]:
         """See xp.envs.base.Lister."""

@@ -38,11 +38,16 @@ class JudgeCall:
     """Cost in US dollars from its endpoint. None means that it is not reported, so that a price is needed."""
 
 
-def usage_of_judges(calls: Sequence[JudgeCall], prices: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def usage_of_judges(
+    calls: Sequence[JudgeCall], prices: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
     """Sums over an episode's judges; empty without judges; without `cost_usd` if a price is unknown."""
     if not calls:
         return {}
-    sums = {READ: float(sum(call.read for call in calls)), WRITTEN: float(sum(call.written for call in calls))}
+    sums = {
+        READ: float(sum(call.read for call in calls)),
+        WRITTEN: float(sum(call.written for call in calls)),
+    }
     cost = 0.0
     for call in calls:
         if (price := prices.get(call.model)) is not None:
@@ -57,4 +62,8 @@ def usage_of_judges(calls: Sequence[JudgeCall], prices: Mapping[str, Sequence[fl
 def total_usage(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Sums over parts that each have a usage of judges; an entry that one of them lacks is unknown."""
     used = [part for part in parts if part]
-    return {name: sum(part[name] for part in used) for name in (used or [{}])[0] if all(name in part for part in used)}
+    return {
+        name: sum(part[name] for part in used)
+        for name in (used or [{}])[0]
+        if all(name in part for part in used)
+    }

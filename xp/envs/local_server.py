@@ -91,7 +91,9 @@ class LocalServer:
         episodes void; with it, only the open ones are lost.
         """
         interval_s = PING_S if ping_s is None else ping_s
-        threading.Thread(target=self._watch, args=(interval_s,), name="server-watch", daemon=True).start()
+        threading.Thread(
+            target=self._watch, args=(interval_s,), name="server-watch", daemon=True
+        ).start()
 
     def replace(self) -> None:
         """Kills the child and starts another one on the same port with the same key; its sessions are lost."""
@@ -114,7 +116,9 @@ class LocalServer:
             tried = " and ".join(self._pythons)
             lacks = report.get("lacks")
             more = f"\nserved by {tried}; env.python=/path/to/bin/python names one that has it{fix(lacks)}"
-            raise XpError(f"cannot serve {self.serve}: {reason}{more if lacks else ''}", ExitCode.ENVIRONMENT)
+            raise XpError(
+                f"cannot serve {self.serve}: {reason}{more if lacks else ''}", ExitCode.ENVIRONMENT
+            )
         self.url, self.pid = f"http://127.0.0.1:{report['port']}", int(report["pid"])
 
     def stop(self) -> None:
@@ -145,10 +149,14 @@ class LocalServer:
         try:
             reading = self._spawn(python, port)
         except OSError as error:
-            raise XpError(f"cannot serve {self.serve} by {python}: {error.strerror}", ExitCode.RUNTIME) from error
+            raise XpError(
+                f"cannot serve {self.serve} by {python}: {error.strerror}", ExitCode.RUNTIME
+            ) from error
         report = _first_line(reading)
         if "port" in report:
-            threading.Thread(target=self._read, args=(reading, report), name="server-reports", daemon=True).start()
+            threading.Thread(
+                target=self._read, args=(reading, report), name="server-reports", daemon=True
+            ).start()
         else:
             os.close(reading)
             self._end()
@@ -168,7 +176,9 @@ class LocalServer:
             if reason is None or self._is_ending.is_set():
                 continue
             LOGGER.warning(
-                "the server of %s %s; it is started again, and its open episodes are lost", self.serve, reason
+                "the server of %s %s; it is started again, and its open episodes are lost",
+                self.serve,
+                reason,
             )
             self._report({"event": "restarted", "text": reason})
             try:
@@ -195,7 +205,12 @@ class LocalServer:
             self._process = processes.start(
                 [
                     *(executable(python), "-m", "xp.envs.serve", self._kind, self.serve),
-                    *(str(writing), str(port), str(self._memory_gb or ""), str(self._call_timeout_s)),
+                    *(
+                        str(writing),
+                        str(port),
+                        str(self._memory_gb or ""),
+                        str(self._call_timeout_s),
+                    ),
                 ],
                 env=_child_environ(self._environ, self._overrides, self.key, python),
                 stdout=subprocess.DEVNULL,
@@ -221,7 +236,9 @@ def _first_line(fd: int) -> dict[str, Any]:
     return report
 
 
-def _child_environ(environ: Mapping[str, str], overrides: Mapping[str, str], key: str, python: str) -> dict[str, str]:
+def _child_environ(
+    environ: Mapping[str, str], overrides: Mapping[str, str], key: str, python: str
+) -> dict[str, str]:
     """Variables of the child; another interpreter gets the paths of xp and the user's modules, and has its own
     libraries."""
     plain, hidden = inherited(environ)

@@ -82,7 +82,9 @@ def _order_results(messages: list[Message]) -> None:
     """Sorts the results after each turn by its calls, in place."""
     for at, turn in enumerate(messages):
         places = {call["id"]: place for place, call in enumerate(turn.get("tool_calls", ()))}
-        results = list(takewhile(lambda one: one["role"] == "tool", messages[at + 1 :])) if places else []
+        results = (
+            list(takewhile(lambda one: one["role"] == "tool", messages[at + 1 :])) if places else []
+        )
         messages[at + 1 : at + 1 + len(results)] = sorted(
             results, key=lambda one: places.get(one.get("tool_call_id", ""), len(places))
         )
@@ -94,7 +96,13 @@ def with_text_arguments(messages: Iterable[Mapping[str, Any]]) -> list[dict[str,
     for message in copies:
         if "tool_calls" in message:
             message["tool_calls"] = [
-                {**call, "function": {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}}
+                {
+                    **call,
+                    "function": {
+                        **function,
+                        "arguments": json.dumps(function["arguments"], ensure_ascii=False),
+                    },
+                }
                 for call in message["tool_calls"]
                 for function in [call["function"]]
             ]
@@ -106,7 +114,10 @@ def _text(content: Any, number: int, has_calls: bool) -> str:
     if content is None and has_calls:
         return ""
     parts = content if isinstance(content, list | tuple) else [content]
-    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part for part in parts]
+    texts = [
+        part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part
+        for part in parts
+    ]
     strange = [part for part in texts if not isinstance(part, str)]
     if strange:
         raise ProtocolError(f"message {number}: expected a text as content, got {strange[0]!r:.80}")
@@ -118,7 +129,10 @@ def _call(call: Any, number: int, place: int) -> dict[str, Any]:
     try:
         function = call.get("function") or call
         name, arguments = function["name"], function.get("arguments")
-        value = json.loads((arguments if isinstance(arguments, str) else json.dumps(arguments)) or "{}") or {}
+        value = (
+            json.loads((arguments if isinstance(arguments, str) else json.dumps(arguments)) or "{}")
+            or {}
+        )
         if not isinstance(name, str) or not name or not isinstance(value, dict):
             raise TypeError
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError):

@@ -31,7 +31,13 @@ from xp.envs.docker import ImageServer
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
 from xp.envs.loop import run
-from xp.envs.process_bound import SLACK_S, ProcessBoundProvider, ServerCore, ServerHandle, ServerSession
+from xp.envs.process_bound import (
+    SLACK_S,
+    ProcessBoundProvider,
+    ServerCore,
+    ServerHandle,
+    ServerSession,
+)
 from xp.envs.retry import AtCapacity
 from xp.envs.rows import load_rows, messages_of
 from xp.envs.target import Target, openenv_target, origin
@@ -56,8 +62,13 @@ def step_tool(schema: Any, what: str) -> ToolSpec | None:
     properties = wire.mapping(action.get("properties", {}), f"{what}: action.properties")
     if properties.keys() >= MCP_FIELDS:
         return None
-    parameters = {name: value for name, value in action.items() if name not in ("title", "description")}
-    parameters |= {"type": "object", "properties": {k: v for k, v in properties.items() if k != "metadata"}}
+    parameters = {
+        name: value for name, value in action.items() if name not in ("title", "description")
+    }
+    parameters |= {
+        "type": "object",
+        "properties": {k: v for k, v in properties.items() if k != "metadata"},
+    }
     return ToolSpec(STEP, str(action.get("description", "Act in the environment.")), parameters)
 
 
@@ -85,7 +96,11 @@ def observed(reply: Mapping[str, Any], what: str) -> ToolResult:
 
 def text_of(observation: Mapping[str, Any], what: str) -> str:
     """Text for the model: the observation's only text, the blocks of an MCP result, or else the fields as JSON."""
-    fields = {name: value for name, value in observation.items() if name != "metadata" and value is not None}
+    fields = {
+        name: value
+        for name, value in observation.items()
+        if name != "metadata" and value is not None
+    }
     if fields.keys() >= {"tool_name", "result"}:
         return _mcp_text(fields["result"], what)
     if len(fields) == 1 and isinstance(text := next(iter(fields.values())), str):
@@ -100,7 +115,9 @@ def refusal(error: Any, what: str) -> ToolResult:
     if code == "VALIDATION_ERROR":
         # Whatever the form of the server's errors, the model is at fault, and gets the message.
         entries = [one for one in _list(detail.get("errors")) if isinstance(one, Mapping)]
-        errors = [f"{'.'.join(map(str, _list(one.get('loc'))))}: {one.get('msg')}" for one in entries]
+        errors = [
+            f"{'.'.join(map(str, _list(one.get('loc'))))}: {one.get('msg')}" for one in entries
+        ]
         return ToolResult(f"{message}: {'; '.join(errors)[:MAX_ERROR_CHARS]}", is_call_error=True)
     if code == "CAPACITY_REACHED":
         raise AtCapacity(f"{what}: {message}", detail.get("max_sessions"))
@@ -115,7 +132,9 @@ def _list(value: Any) -> list[Any]:
 
 def _mcp_text(result: Any, what: str) -> str:
     if isinstance(result, Mapping) and isinstance(result.get("content"), list):
-        return "\n".join(_block_text(wire.mapping(block, what), what) for block in result["content"])
+        return "\n".join(
+            _block_text(wire.mapping(block, what), what) for block in result["content"]
+        )
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
 
@@ -124,18 +143,27 @@ def _block_text(block: Mapping[str, Any], what: str) -> str:
     resource = block.get("resource")
     text = (resource if isinstance(resource, Mapping) else block).get("text")
     if not isinstance(text, str):
-        raise ProtocolError(f"{what}: a block of type {str(block.get('type'))[:40]}: xp gives a model text alone")
+        raise ProtocolError(
+            f"{what}: a block of type {str(block.get('type'))[:40]}: xp gives a model text alone"
+        )
     return text
 
 
 CLOSE_S: Final = 5.0
-_ENDS: Final = (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSING, aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)
+_ENDS: Final = (
+    aiohttp.WSMsgType.CLOSE,
+    aiohttp.WSMsgType.CLOSING,
+    aiohttp.WSMsgType.CLOSED,
+    aiohttp.WSMsgType.ERROR,
+)
 
 
 def client_of(target: Target) -> aiohttp.ClientSession:
     """HTTP client of one server, without redirects."""
 
-    async def refuse(_session: Any, _context: Any, seen: aiohttp.TraceRequestRedirectParams) -> None:
+    async def refuse(
+        _session: Any, _context: Any, seen: aiohttp.TraceRequestRedirectParams
+    ) -> None:
         seen.response.close()
         await raise_for_status(seen.response, f"{seen.method} /ws", False, target.url)
 
@@ -208,9 +236,13 @@ class Socket:
 
     async def _exchange(self, kind: str, data: Mapping[str, Any]) -> str:
         try:
-            message = json.dumps({"type": kind, "data": dict(data)}, ensure_ascii=False, allow_nan=False)
+            message = json.dumps(
+                {"type": kind, "data": dict(data)}, ensure_ascii=False, allow_nan=False
+            )
         except (ValueError, TypeError, RecursionError) as error:
-            raise ProtocolError(f"{self._what}: {kind} cannot be written as JSON ({type(error).__name__})") from None
+            raise ProtocolError(
+                f"{self._what}: {kind} cannot be written as JSON ({type(error).__name__})"
+            ) from None
         self._answer = asyncio.get_running_loop().create_future()
         with suppress(aiohttp.ClientError, ConnectionError):
             # A server that refuses the session sends the reason before it closes the connection.
@@ -228,7 +260,11 @@ class Socket:
                 break
             if message.type in _ENDS:
                 break
-            if message.type is aiohttp.WSMsgType.TEXT and self._answer is not None and not self._answer.done():
+            if (
+                message.type is aiohttp.WSMsgType.TEXT
+                and self._answer is not None
+                and not self._answer.done()
+            ):
                 self._answer.set_result(message.data)
         if self._answer is None or self._answer.done():
             self._lost = self._lost or "the connection has ended"
@@ -259,7 +295,9 @@ class OpenEnvCore(ServerCore):
     async def schema(self) -> Any:
         if self._schema is None:
             deadline = asyncio.get_running_loop().time() + self.limits.create_timeout_s
-            body = await self.transport.request("GET", "/schema", deadline=deadline, repeat=Repeat.QUESTION)
+            body = await self.transport.request(
+                "GET", "/schema", deadline=deadline, repeat=Repeat.QUESTION
+            )
             self._schema = wire.parse_json(body, "GET /schema")
         return self._schema
 
@@ -289,7 +327,9 @@ class OpenEnvCore(ServerCore):
             self.slots.limit = most
         return self.slots.num_taken > self.slots.limit
 
-    async def _open_once(self, reset: Mapping[str, Any], deadline: float, show: Show) -> tuple[Socket, list[Message]]:
+    async def _open_once(
+        self, reset: Mapping[str, Any], deadline: float, show: Show
+    ) -> tuple[Socket, list[Message]]:
         self.transport.check_open()
         if self._client is None:
             self._client = client_of(self.transport.target)
@@ -297,7 +337,9 @@ class OpenEnvCore(ServerCore):
         try:
             kind, data = await socket.ask("reset", reset, deadline)
             # The reward of a reset counts for nothing, so a NaN there is no fault.
-            seen = self._result((kind, {**data, "reward": None} if isinstance(data, Mapping) else data), "reset")
+            seen = self._result(
+                (kind, {**data, "reward": None} if isinstance(data, Mapping) else data), "reset"
+            )
             if seen.is_call_error:
                 raise ProtocolError(f"reset on {self._where}: {seen.text}")
             prompt = show(data)
@@ -323,9 +365,15 @@ class OpenEnvCore(ServerCore):
 
     async def call(self, socket: Socket, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         is_step = step_tool(await self.schema(), "GET /schema") is not None
-        if is_step and name != STEP:  # An environment with MCP tools answers, and may score, such a call itself.
+        if (
+            is_step and name != STEP
+        ):  # An environment with MCP tools answers, and may score, such a call itself.
             return ToolResult(f"{name!r} is no tool here, only {STEP}", is_call_error=True)
-        action = arguments if is_step else {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
+        action = (
+            arguments
+            if is_step
+            else {"type": "call_tool", "tool_name": name, "arguments": dict(arguments)}
+        )
         deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
         return self._result(await socket.ask("step", action, deadline), f"step {name}")
 
@@ -338,7 +386,9 @@ class OpenEnvCore(ServerCore):
 
     async def close(self) -> None:
         await self.transport.close()  # First, so that no session is opened meanwhile.
-        await asyncio.gather(*(socket.close() for socket in list(self._open)), return_exceptions=True)
+        await asyncio.gather(
+            *(socket.close() for socket in list(self._open)), return_exceptions=True
+        )
         if self._client is not None:
             await self._client.close()
 
@@ -371,12 +421,18 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         if config.rows is None:
-            raise XpError(f"environment {config.name}: an OpenEnv environment needs rows, the prompts of its tasks")
-        super().__init__(config, environ, openenv_target(config, environ) if config.target else None)
+            raise XpError(
+                f"environment {config.name}: an OpenEnv environment needs rows, the prompts of its tasks"
+            )
+        super().__init__(
+            config, environ, openenv_target(config, environ) if config.target else None
+        )
         self._rows = load_rows(config.rows, config.columns)[0]
 
     def version(self) -> str:
-        rows = digest_of({split: [dict(row) for row in rows] for split, rows in self._rows.items()})[:16]
+        rows = digest_of(
+            {split: [dict(row) for row in rows] for split, rows in self._rows.items()}
+        )[:16]
         if self._config.serve is not None:
             return f"{source_version(self._config.serve)}, rows {rows}"
         schema = run(self._core().schema(), self._config.limits.create_timeout_s + SLACK_S)
@@ -409,7 +465,9 @@ class OpenEnvProvider(IndexedProvider, ProcessBoundProvider[OpenEnvCore]):
     def _start(self) -> tuple[ServerHandle, Target]:
         config = self._config
         if config.image is not None:
-            container = ImageServer(config.image, config.limits.create_timeout_s, config.limits.memory_gb)
+            container = ImageServer(
+                config.image, config.limits.create_timeout_s, config.limits.memory_gb
+            )
             container.start()
             return container, Target(container.url, None, {}, {})
         server = self._serve()
@@ -427,15 +485,23 @@ def opening(row: Row, where: str, reply: Mapping[str, Any]) -> list[Message]:
         XpError: the metadata lacks an entry, or the prompt shows nothing and the row does not set its task itself.
     """
     observation, messages = reply["observation"], messages_of(row)
-    metadata = wire.mapping(observation.get("metadata") or reply.get("metadata") or {}, f"{where}: metadata")
-    fields = [name for name, value in observation.items() if name != "metadata" and value not in (None, "", [], {})]
+    metadata = wire.mapping(
+        observation.get("metadata") or reply.get("metadata") or {}, f"{where}: metadata"
+    )
+    fields = [
+        name
+        for name, value in observation.items()
+        if name != "metadata" and value not in (None, "", [], {})
+    ]
     known = f"its observation has {', '.join(fields) or 'nothing'}, its metadata {', '.join(metadata) or 'nothing'}"
 
     def shown(placeholder: re.Match[str]) -> str:
         if placeholder[1] == "observation":
             return text_of(observation if fields or not metadata else metadata, where)
         if (value := value_at({"metadata": metadata}, placeholder[1])) is None:
-            raise XpError(f"{where}: the reset gave nothing for {placeholder[0]}: {known[:MAX_ERROR_CHARS]}")
+            raise XpError(
+                f"{where}: the reset gave nothing for {placeholder[0]}: {known[:MAX_ERROR_CHARS]}"
+            )
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
     is_shown = any(PLACEHOLDER.search(one["content"]) for one in messages)
@@ -466,7 +532,9 @@ class OpenEnvSession(ServerSession[OpenEnvCore]):
         return self._run(self._core.tools(self._socket), self._core.limits.create_timeout_s)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        return self._run(self._core.call(self._socket, name, arguments), self._core.limits.call_timeout_s)
+        return self._run(
+            self._core.call(self._socket, name, arguments), self._core.limits.call_timeout_s
+        )
 
     def answer(self, text: str) -> ToolResult:
         raise ProtocolError("an OpenEnv environment takes no plain answer")

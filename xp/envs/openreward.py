@@ -63,7 +63,10 @@ class OpenRewardProvider(ProcessBoundProvider["OpenRewardCore"]):
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
         """See xp.envs.base.Provider; raises ValueError for an index outside the split."""
         specs = self._ask(lambda catalog: catalog.specs(split, indices))
-        return [Task(self._config.name, split, index, spec) for index, spec in zip(indices, specs, strict=True)]
+        return [
+            Task(self._config.name, split, index, spec)
+            for index, spec in zip(indices, specs, strict=True)
+        ]
 
     def listed(self, split: str) -> list[Task] | None:
         """See xp.envs.base.Lister."""
@@ -112,7 +115,9 @@ class OpenRewardSession(ServerSession["OpenRewardCore"]):
         return self._listing()[1] is not None
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        return self._run(self._core.call(self._live, name, arguments), self._core.limits.call_timeout_s)
+        return self._run(
+            self._core.call(self._live, name, arguments), self._core.limits.call_timeout_s
+        )
 
     def answer(self, text: str) -> ToolResult:
         terminal = self._listing()[1]
@@ -202,16 +207,28 @@ class OpenRewardCore(ServerCore):
         sid: str | None = None
         try:
             sid = await self.mint(deadline, progress, overrides=self.transport.target.overrides)
-            source = {"task_spec": dict(task.spec)} if task.spec else {"split": task.split, "index": task.index}
+            source = (
+                {"task_spec": dict(task.spec)}
+                if task.spec
+                else {"split": task.split, "index": task.index}
+            )
             toolset = {} if self._toolset is None else {"toolset_name": self._toolset}
             body = {"env_name": env, **source, **toolset}
             await self.transport.request(
-                "POST", "/create", deadline=deadline, body=body, sid=sid, with_secrets=True, repeat=Repeat.CREATION
+                "POST",
+                "/create",
+                deadline=deadline,
+                body=body,
+                sid=sid,
+                with_secrets=True,
+                repeat=Repeat.CREATION,
             )
             live = LiveSession(sid, env, asyncio.get_running_loop().time())
             live.prompt = await self._prompt(live, deadline)
         except BaseException as error:
-            is_answered = isinstance(error, EnvFault) and not isinstance(error, (ResponseLost, DeadlineExceeded))
+            is_answered = isinstance(error, EnvFault) and not isinstance(
+                error, (ResponseLost, DeadlineExceeded)
+            )
             for name in {sid or "", *progress} - {""}:
                 self._later(self._tear_down(name) if is_answered else self._end_unanswered(name))
             raise
@@ -227,20 +244,29 @@ class OpenRewardCore(ServerCore):
         """Requests the id of a new, empty session."""
         body = {"env": dict(overrides)} if overrides else {}
         text = await self.transport.stream(
-            "/create_session", deadline=deadline, body=body, with_secrets=True, progress=progress, repeat=repeat
+            "/create_session",
+            deadline=deadline,
+            body=body,
+            with_secrets=True,
+            progress=progress,
+            repeat=repeat,
         )
         reply = wire.parse_json(text, "POST /create_session") if text else None
         sid = reply.get("sid") if isinstance(reply, dict) else None
         name = wire.string(sid or (progress[-1] if progress else None), "POST /create_session")
         if not name.isprintable():
-            raise ProtocolError(f"POST /create_session: the session's id {name[:60]!r} cannot be sent in a header")
+            raise ProtocolError(
+                f"POST /create_session: the session's id {name[:60]!r} cannot be sent in a header"
+            )
         return name
 
     async def call(self, live: LiveSession, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         what = f"POST /{live.env}/call"
         body = {"name": name, "input": dict(arguments)}
         deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
-        work = self.transport.stream(f"/{live.env}/call", deadline=deadline, body=body, sid=live.sid, progress=[])
+        work = self.transport.stream(
+            f"/{live.env}/call", deadline=deadline, body=body, sid=live.sid, progress=[]
+        )
         text = await self._guarded(live, work)
         return wire.tool_result(wire.parse_json(text, what), what)
 
@@ -249,23 +275,36 @@ class OpenRewardCore(ServerCore):
             live.tools = wire.tools(*await self._listed(live))
         return live.tools
 
-    async def score_group(self, live: LiveSession, dialogues: Sequence[Sequence[Message]]) -> list[float]:
+    async def score_group(
+        self, live: LiveSession, dialogues: Sequence[Sequence[Message]]
+    ) -> list[float]:
         listing, path = await self._listed(live)
         if wire.mapping(listing, path).get("supports_score_group") is not True:
-            raise NotOffered(f"{live.env} scores no groups (score_group); set env.group_score_weight=null")
+            raise NotOffered(
+                f"{live.env} scores no groups (score_group); set env.group_score_weight=null"
+            )
         is_rich = "tool_call" in (listing.get("message_block_types") or ())
         what = f"POST /{live.env}/score_group"
-        body = {"candidates": [{"messages": wire.blocks(one, is_rich=is_rich)} for one in dialogues]}
+        body = {
+            "candidates": [{"messages": wire.blocks(one, is_rich=is_rich)} for one in dialogues]
+        }
         deadline = asyncio.get_running_loop().time() + self.limits.call_timeout_s
         work = self.transport.stream(
             f"/{live.env}/score_group", deadline=deadline, body=body, sid=live.sid, progress=[]
         )
-        return wire.scores(wire.parse_json(await self._guarded(live, work), what), len(dialogues), what)
+        return wire.scores(
+            wire.parse_json(await self._guarded(live, work), what), len(dialogues), what
+        )
 
     async def _listed(self, live: LiveSession) -> tuple[Any, str]:
         """The answer of `/task_tools`, and its path."""
-        deadline, path = asyncio.get_running_loop().time() + self.limits.create_timeout_s, f"/{live.env}/task_tools"
-        work = self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
+        deadline, path = (
+            asyncio.get_running_loop().time() + self.limits.create_timeout_s,
+            f"/{live.env}/task_tools",
+        )
+        work = self.transport.request(
+            "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
+        )
         return wire.parse_json(await self._guarded(live, work), path), path
 
     def close_soon(self, live: LiveSession) -> asyncio.Task[None]:
@@ -302,11 +341,15 @@ class OpenRewardCore(ServerCore):
         if self._has_messages:
             path = f"/{live.env}/messages"
             with suppress(SessionLost):
-                body = await self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
+                body = await self.transport.request(
+                    "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
+                )
                 return wire.messages(wire.parse_json(body, path), path)
         # Servers before 0.1.157 have no /messages; if the session is lost instead, this request fails with that.
         path = f"/{live.env}/prompt"
-        body = await self.transport.request("GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING)
+        body = await self.transport.request(
+            "GET", path, deadline=deadline, sid=live.sid, repeat=Repeat.OPENING
+        )
         self._has_messages = False
         return [Message(role="user", content=wire.block_text(wire.parse_json(body, path), path))]
 
@@ -334,7 +377,11 @@ class OpenRewardCore(ServerCore):
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(PING_EVERY_S / 4)
-            stale = [live for live in self._open if loop.time() - live.touched >= PING_EVERY_S and live.lost is None]
+            stale = [
+                live
+                for live in self._open
+                if loop.time() - live.touched >= PING_EVERY_S and live.lost is None
+            ]
             for live in stale:
                 live.touched = loop.time()
                 self._later(self._ping(live))
@@ -342,12 +389,16 @@ class OpenRewardCore(ServerCore):
     async def _ping(self, live: LiveSession) -> None:
         deadline = asyncio.get_running_loop().time() + PING_EVERY_S
         try:
-            await self.transport.request("POST", "/ping", deadline=deadline, sid=live.sid, repeat=Repeat.NOTICE)
+            await self.transport.request(
+                "POST", "/ping", deadline=deadline, sid=live.sid, repeat=Repeat.NOTICE
+            )
             live.num_misses = 0
         except SessionLost as fault:
             live.num_misses += 1
             if live.num_misses < MOST_MISSES:
-                live.touched -= 0.75 * PING_EVERY_S  # the next one is soon: a loss is noticed within 15 s
+                live.touched -= (
+                    0.75 * PING_EVERY_S
+                )  # the next one is soon: a loss is noticed within 15 s
                 return
             live.lost = live.lost or str(fault)
             if live.in_flight is not None:
@@ -366,7 +417,9 @@ class OpenRewardCore(ServerCore):
         deadline = asyncio.get_running_loop().time() + CLOSE_S
         for path in ("/delete", "/delete_session"):
             with suppress(EnvFault):
-                await self.transport.request("POST", path, deadline=deadline, sid=sid, repeat=Repeat.NOTICE)
+                await self.transport.request(
+                    "POST", path, deadline=deadline, sid=sid, repeat=Repeat.NOTICE
+                )
 
     def _later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

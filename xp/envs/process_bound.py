@@ -107,7 +107,9 @@ class ProcessBoundProvider(ABC, Generic[C]):
     kind: ClassVar[str] = "openreward"
     """Protocol of a server that is started here (xp.envs.serve)."""
 
-    def __init__(self, config: EnvConfig, environ: Mapping[str, str], target: Target | None) -> None:
+    def __init__(
+        self, config: EnvConfig, environ: Mapping[str, str], target: Target | None
+    ) -> None:
         self._config = config
         self._environ = dict(environ)
         self._lock = threading.Lock()
@@ -158,7 +160,9 @@ class ProcessBoundProvider(ABC, Generic[C]):
                 core.slots.release()
                 if not isinstance(error, AtCapacity):
                     raise
-        raise DeadlineExceeded(f"{self!r}: {core.slots.limit} sessions are open, and none was closed in time")
+        raise DeadlineExceeded(
+            f"{self!r}: {core.slots.limit} sessions are open, and none was closed in time"
+        )
 
     def _reach(self) -> Target:
         with self._lock:

@@ -31,9 +31,16 @@ def path_for(python: str) -> str:
     """PYTHONPATH of a child; another interpreter gets xp and the user's modules, and has its own libraries."""
     if python == sys.executable:
         return os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    libraries = {os.path.realpath(place) for place in (*site.getsitepackages(), sysconfig.get_paths()["stdlib"])}
+    libraries = {
+        os.path.realpath(place)
+        for place in (*site.getsitepackages(), sysconfig.get_paths()["stdlib"])
+    }
     entries = [os.path.realpath(entry or os.getcwd()) for entry in sys.path]
-    entries = [entry for entry in entries if not any(Path(entry).is_relative_to(place) for place in libraries)]
+    entries = [
+        entry
+        for entry in entries
+        if not any(Path(entry).is_relative_to(place) for place in libraries)
+    ]
     return os.pathsep.join(entry for entry in entries if not entry.endswith(".zip"))
 
 

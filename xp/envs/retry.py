@@ -28,7 +28,9 @@ class Refused(EnvUnavailable):
         is_starting: whether the backend is starting; then the deadline limits the attempts, not `MAX_ATTEMPTS`.
     """
 
-    def __init__(self, message: str, retry_after_s: float | None = None, is_starting: bool = False) -> None:
+    def __init__(
+        self, message: str, retry_after_s: float | None = None, is_starting: bool = False
+    ) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
         self.is_starting = is_starting
@@ -63,7 +65,11 @@ class RetryRule:
     """Faults that are retried until the deadline, with any number of attempts."""
 
     def wait_s(
-        self, fault: EnvFault, attempt: int, left_s: float, jitter: Callable[[], float] = random.random
+        self,
+        fault: EnvFault,
+        attempt: int,
+        left_s: float,
+        jitter: Callable[[], float] = random.random,
     ) -> float | None:
         """Seconds to wait before the next attempt. None means no further attempt.
 
@@ -79,12 +85,16 @@ class RetryRule:
         backoff, requested_s = backoff_s(attempt, jitter), fault.retry_after_s
         if requested_s is not None and isinstance(fault, self.waited_out):
             requested_s = min(requested_s, MAX_RETRY_AFTER_S)
-        wait = backoff if requested_s is None else requested_s + min(backoff, 0.1 * requested_s + 0.05)
+        wait = (
+            backoff if requested_s is None else requested_s + min(backoff, 0.1 * requested_s + 0.05)
+        )
         return wait if wait < left_s else None
 
     def should_continue(self, fault: EnvFault) -> bool:
         """Returns whether only the deadline limits the attempts."""
-        return isinstance(fault, self.waited_out) or (isinstance(fault, Refused) and fault.is_starting)
+        return isinstance(fault, self.waited_out) or (
+            isinstance(fault, Refused) and fault.is_starting
+        )
 
 
 def backoff_s(attempt: int, jitter: Callable[[], float] = random.random) -> float:

@@ -11,7 +11,16 @@ from typing import Any, Final
 from xp.envs.base import Message, ProtocolError
 from xp.envs.messages import chat_messages
 from xp.errors import XpError
-from xp.lib.data_files import Row, check_is_text, is_set, named_columns, place_of, rows_of_file, rows_of_hub, value_at
+from xp.lib.data_files import (
+    Row,
+    check_is_text,
+    is_set,
+    named_columns,
+    place_of,
+    rows_of_file,
+    rows_of_hub,
+    value_at,
+)
 from xp.lib.load import load_object
 
 Rows = Mapping[str, Sequence[Row]]
@@ -28,13 +37,22 @@ MOST_READ: Final = 100
 VERL_ANSWER: Final = "reward_model.ground_truth"
 USUAL: Final[Mapping[str, Sequence[str]]] = {
     PROMPT: ("question", "problem", "instruction", "input"),
-    ANSWER: ("solution", "output", "target", "ground_truth", VERL_ANSWER, "reward_spec.ground_truth"),
+    ANSWER: (
+        "solution",
+        "output",
+        "target",
+        "ground_truth",
+        VERL_ANSWER,
+        "reward_spec.ground_truth",
+    ),
     SPLIT: ("extra_info.split",),
 }
 """Usual columns for each of xp's; one is used if it is the only one there and `env.columns` names no other."""
 
 
-def load_rows(source: str | Mapping[str, str], columns: Mapping[Any, str]) -> tuple[Rows, dict[str, str]]:
+def load_rows(
+    source: str | Mapping[str, str], columns: Mapping[Any, str]
+) -> tuple[Rows, dict[str, str]]:
     """The rows of an environment, with the columns `prompt`, and `answer` if there is one; and where these are from.
 
     Args:
@@ -47,7 +65,9 @@ def load_rows(source: str | Mapping[str, str], columns: Mapping[Any, str]) -> tu
     """
     name, has_splits = name_of(source), True
     if isinstance(source, Mapping):
-        splits: Rows = {split: rows_of_file(place_of(file) or Path(file)) for split, file in source.items()}
+        splits: Rows = {
+            split: rows_of_file(place_of(file) or Path(file)) for split, file in source.items()
+        }
     elif is_set(source):
         splits = rows_of_hub(source)
     elif (place := place_of(source)) is not None:
@@ -57,10 +77,17 @@ def load_rows(source: str | Mapping[str, str], columns: Mapping[Any, str]) -> tu
     chosen = columns_for(splits, columns, name)
     if SPLIT in chosen and (SPLIT in columns or not has_splits):
         splits = _by_split([row for rows in splits.values() for row in rows], chosen[SPLIT])
-    renamed = {column: chosen[column] for column in (PROMPT, ANSWER) if chosen.get(column, column) != column}
+    renamed = {
+        column: chosen[column]
+        for column in (PROMPT, ANSWER)
+        if chosen.get(column, column) != column
+    }
     if renamed:
         splits = {
-            split: [{**row, **{column: value_at(row, at) for column, at in renamed.items()}} for row in rows]
+            split: [
+                {**row, **{column: value_at(row, at) for column, at in renamed.items()}}
+                for row in rows
+            ]
             for split, rows in splits.items()
         }
     return checked(splits, name), chosen
@@ -72,7 +99,12 @@ def columns_for(splits: Rows, columns: Mapping[str, str], name: str) -> dict[str
     Raises:
         XpError: a given column is in no row, or nothing says which column is the prompt.
     """
-    some = [row for rows in splits.values() for row in islice(rows, MOST_READ) if isinstance(row, Mapping)]
+    some = [
+        row
+        for rows in splits.values()
+        for row in islice(rows, MOST_READ)
+        if isinstance(row, Mapping)
+    ]
     chosen = {}
     for column, usual in USUAL.items():
         names = (columns[column],) if column in columns else (column, *usual)
@@ -80,9 +112,15 @@ def columns_for(splits: Rows, columns: Mapping[str, str], name: str) -> dict[str
         if column in present or len(present) == 1:
             chosen[column] = present[0]
         elif some and column in columns:
-            raise XpError(f"rows {name}: there is no column {columns[column]}; the columns are {named_columns(some)}")
+            raise XpError(
+                f"rows {name}: there is no column {columns[column]}; the columns are {named_columns(some)}"
+            )
         elif some and column == PROMPT:
-            which = f"{' and '.join(present)} may both be the prompt" if present else "none is called prompt"
+            which = (
+                f"{' and '.join(present)} may both be the prompt"
+                if present
+                else "none is called prompt"
+            )
             raise XpError(
                 f"rows {name}: the columns are {named_columns(some)}, and {which}\nsay which one is, for example"
                 f" env.columns.prompt={(present or [one for one in some[0] if one != ANSWER] or ['COLUMN'])[0]}"
@@ -93,7 +131,9 @@ def columns_for(splits: Rows, columns: Mapping[str, str], name: str) -> dict[str
 def line_of(env: str, splits: Rows, columns: Mapping[str, str]) -> str:
     """Line about the sizes of an environment's splits and the columns that are used."""
     sizes = ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items())
-    used = ", ".join(f"{name} from the column {columns[name]}" for name in (PROMPT, ANSWER) if name in columns)
+    used = ", ".join(
+        f"{name} from the column {columns[name]}" for name in (PROMPT, ANSWER) if name in columns
+    )
     return f"rows of {env}: {sizes}; {used}"
 
 
@@ -126,7 +166,9 @@ def checked(rows: Any, name: str) -> Rows:
 def messages_of(row: Row) -> list[Message]:
     """The row's prompt as chat messages, a text as one of the user's; raises ProtocolError as `chat_messages` does."""
     prompt = row[PROMPT]
-    return [Message(role="user", content=prompt)] if isinstance(prompt, str) else chat_messages(prompt)
+    return (
+        [Message(role="user", content=prompt)] if isinstance(prompt, str) else chat_messages(prompt)
+    )
 
 
 def _prompt_fault(row: Any) -> str:

@@ -70,7 +70,9 @@ def serve(handler_of: Callable[[Any], Any]) -> None:
         handler_of: makes the handler of what the parent sends first: the environment's configuration, or None. Its
             method `end`, if there is one, is called at every end of the process.
     """
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # The user's printed text must not be part of a stage's output.
+    os.dup2(
+        sys.stderr.fileno(), sys.stdout.fileno()
+    )  # The user's printed text must not be part of a stage's output.
     connection = Connection(int(sys.argv[1]))
     bound_memory(connection.recv())
     handler = handler_of(connection.recv())

@@ -30,10 +30,14 @@ def environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     path = Path(variables[VARIABLE])
     try:
         if path.stat().st_mode & 0o077:
-            raise XpError(f"{VARIABLE}={path} can be read by others; chmod 600 {path}", ExitCode.SECRET)
+            raise XpError(
+                f"{VARIABLE}={path} can be read by others; chmod 600 {path}", ExitCode.SECRET
+            )
         values = json.loads(path.read_bytes())
     except OSError as error:
-        raise XpError(f"{VARIABLE}={path} cannot be read: {error.strerror}", ExitCode.SECRET) from None
+        raise XpError(
+            f"{VARIABLE}={path} cannot be read: {error.strerror}", ExitCode.SECRET
+        ) from None
     except ValueError:
         raise XpError(f"{VARIABLE}={path} is not JSON", ExitCode.SECRET) from None
     if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):

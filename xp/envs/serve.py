@@ -36,7 +36,9 @@ STACKS: Final = 0.5
 """Largest share of env.limits.memory_gb for the stacks of these calls' threads; further calls wait."""
 
 
-def main(kind: str, serve: str, report_fd: int, port: int, memory_gb: float | None, call_timeout_s: float) -> None:
+def main(
+    kind: str, serve: str, report_fd: int, port: int, memory_gb: float | None, call_timeout_s: float
+) -> None:
     """Serves `module:Class` until SIGTERM.
 
     `report_fd` receives lines of JSON: the port, and later what `WatchedCalls` reports; port 0 means any port.
@@ -84,7 +86,9 @@ def _run(app: App, listener: socket.socket, threads: ThreadPoolExecutor) -> None
             asyncio.get_running_loop().set_default_executor(threads)
             await super().startup(sockets)
 
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_keep_alive=75, timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_keep_alive=75, timeout_graceful_shutdown=2
+    )
     Threaded(config).run(sockets=[listener])
 
 
@@ -123,7 +127,11 @@ def ors_app(target: Any) -> Any:
         if not callable(target):
             raise TypeError(f"{target!r} is neither an app nor a class of an environment")
         return target
-    roots = {base.__module__.partition(".")[0] for base in target.__mro__ if base.__name__ == "Environment"}
+    roots = {
+        base.__module__.partition(".")[0]
+        for base in target.__mro__
+        if base.__name__ == "Environment"
+    }
     for name in SDKS:
         if name.partition(".")[0] in roots:
             return importlib.import_module(name).Server([target]).app
@@ -174,4 +182,6 @@ def _models(environment: type) -> tuple[type, type]:
 
 if __name__ == "__main__":
     memory_gb = float(sys.argv[5]) if sys.argv[5] else None
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), memory_gb, float(sys.argv[6]))
+    main(
+        sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), memory_gb, float(sys.argv[6])
+    )

@@ -56,10 +56,16 @@ def num_slots_of(env: EnvConfig, requested: int | None) -> int | None:
     another's, so it is measured by request only."""
     if requested is not None:
         return requested if (env.target or env.serve or env.image) is not None else None
-    return min(NUM_SLOTS, env.limits.max_sessions) if env.serve is not None or env.image is not None else None
+    return (
+        min(NUM_SLOTS, env.limits.max_sessions)
+        if env.serve is not None or env.image is not None
+        else None
+    )
 
 
-def measure_slots(provider: Provider, task: Task, num_slots: int, is_over: Callable[[], bool] = lambda: False) -> Slots:
+def measure_slots(
+    provider: Provider, task: Task, num_slots: int, is_over: Callable[[], bool] = lambda: False
+) -> Slots:
     """Opens sessions on a task in growing waves and holds them; the sessions are closed at the end.
 
     Args:
@@ -81,10 +87,16 @@ def measure_slots(provider: Provider, task: Task, num_slots: int, is_over: Calla
     try:
         with ThreadPoolExecutor(num_slots) as pool:
             while not faults and len(sessions) < num_slots and not is_over():
-                size, before, began = min(wave, num_slots - len(sessions)), len(sessions), time.monotonic()
+                size, before, began = (
+                    min(wave, num_slots - len(sessions)),
+                    len(sessions),
+                    time.monotonic(),
+                )
                 list(pool.map(open_one, range(size)))
                 if not faults:
-                    rates[size] = max(rates.get(size, 0.0), (len(sessions) - before) / (time.monotonic() - began))
+                    rates[size] = max(
+                        rates.get(size, 0.0), (len(sessions) - before) / (time.monotonic() - began)
+                    )
                 wave *= 2
             num_idle = sum(pool.map(_answers, sessions))
     finally:

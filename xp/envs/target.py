@@ -54,7 +54,9 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     url = name.rstrip("/") if is_url else session_url
     place, catalog = origin(url), (origin(api_url), origin(session_url))
     # A loopback port may belong to any user of the machine, so its origin must be listed too.
-    is_allowed = place in map(origin, config.allowed_origins) or (place in catalog and place.startswith("https://"))
+    is_allowed = place in map(origin, config.allowed_origins) or (
+        place in catalog and place.startswith("https://")
+    )
     secrets = _secret_values(config, environ)
     if secrets and not is_allowed:
         raise _not_allowed(f"environment {config.name}: its secrets", url)
@@ -65,7 +67,10 @@ def remote_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     elif key and not is_url:
         raise _not_allowed(f"environment {config.name}: {API_KEY}", url)
     elif not is_url:
-        raise XpError(f"environment {config.name} is in the OpenReward catalog and needs {API_KEY}", ExitCode.SECRET)
+        raise XpError(
+            f"environment {config.name} is in the OpenReward catalog and needs {API_KEY}",
+            ExitCode.SECRET,
+        )
     if is_url:
         return Target(url, None, headers, _secrets_header(secrets))
     overrides = override_values(config, environ)
@@ -82,11 +87,15 @@ def openenv_target(config: EnvConfig, environ: Mapping[str, str]) -> Target:
     values = _secret_values(config, environ)
     where = f"environment {config.name}"
     if strange := sorted(set(values) - {HOST_TOKEN}):
-        raise XpError(f"{where}: an OpenEnv server accepts no secrets except {HOST_TOKEN}, not {strange}")
+        raise XpError(
+            f"{where}: an OpenEnv server accepts no secrets except {HOST_TOKEN}, not {strange}"
+        )
     is_allowed = origin(url) in map(origin, config.allowed_origins)
     if values and not (is_allowed and (url.startswith("https://") or is_loopback(url))):
         raise _not_allowed(f"{where}: {HOST_TOKEN}", url, "; https only")
-    headers = {"Authorization": f"Bearer {_header(values[HOST_TOKEN], HOST_TOKEN)}"} if values else {}
+    headers = (
+        {"Authorization": f"Bearer {_header(values[HOST_TOKEN], HOST_TOKEN)}"} if values else {}
+    )
     return Target(url, None, headers, {})
 
 
@@ -112,7 +121,9 @@ def api_target(
         if not is_loopback(url):
             raise XpError(f"{what}: {API_KEY} would go to {origin(url)} in the clear; use https")
         if origin(url) not in map(origin, allowed_origins):
-            raise _not_allowed(f"{what}: {API_KEY}", url, "; a port of this machine may belong to any of its users")
+            raise _not_allowed(
+                f"{what}: {API_KEY}", url, "; a port of this machine may belong to any of its users"
+            )
     return Target(url, None, {"X-API-Key": _header(key, API_KEY)}, {})
 
 
@@ -128,7 +139,9 @@ def origin(url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname:
             host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-            return f"{parts.scheme}://{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+            return (
+                f"{parts.scheme}://{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+            )
     raise XpError("the address of an environment is not an http(s) URL with a legal host and port")
 
 
@@ -143,7 +156,9 @@ def is_loopback(url: str) -> bool:
 def _header(value: str, name: str) -> str:
     """A secret as a header's value; raises XpError(SECRET), without the value, if it is not legal in a header."""
     if not value.isprintable():
-        raise XpError(f"{name} holds a line break or another control character; set it again", ExitCode.SECRET)
+        raise XpError(
+            f"{name} holds a line break or another control character; set it again", ExitCode.SECRET
+        )
     return value
 
 
@@ -156,7 +171,9 @@ def _not_allowed(what: str, url: str, more: str = "") -> XpError:
 
 def _catalog_urls(environ: Mapping[str, str]) -> tuple[str, str]:
     base = urlsplit(environ.get("OPENREWARD_URL") or DEFAULT_URL)
-    api, session = (base._replace(netloc=f"{name}.{base.netloc}").geturl() for name in ("api", "sessions"))
+    api, session = (
+        base._replace(netloc=f"{name}.{base.netloc}").geturl() for name in ("api", "sessions")
+    )
     api = environ.get("OPENREWARD_API_URL") or api
     session = environ.get("OPENREWARD_SESSION_URL") or session
     return api.rstrip("/"), session.rstrip("/")
@@ -177,7 +194,10 @@ def _secret_values(config: EnvConfig, environ: Mapping[str, str]) -> dict[str, s
     for name in config.secrets:
         value = environ.get(name) or environ.get(name.upper())
         if not value:
-            raise XpError(f"environment {config.name} needs the secret {name}, and {name} is not set", ExitCode.SECRET)
+            raise XpError(
+                f"environment {config.name} needs the secret {name}, and {name} is not set",
+                ExitCode.SECRET,
+            )
         values[name] = value
     return values
 
@@ -190,11 +210,15 @@ def _secrets_header(values: Mapping[str, str]) -> dict[str, str]:
     return {"X-Secrets": base64.b64encode(json.dumps(payload).encode()).decode()}
 
 
-def _catalog_secrets(values: Mapping[str, str], key: str, session_url: str, api_url: str) -> dict[str, str]:
+def _catalog_secrets(
+    values: Mapping[str, str], key: str, session_url: str, api_url: str
+) -> dict[str, str]:
     """Secrets with the domains to which the catalog's proxy may forward them; the SDK has the list."""
     package = importlib.util.find_spec("openreward")
     if package is None or package.origin is None:
-        raise XpError("environments of the OpenReward catalog need the package openreward", ExitCode.RUNTIME)
+        raise XpError(
+            "environments of the OpenReward catalog need the package openreward", ExitCode.RUNTIME
+        )
     path = Path(package.origin).parent / "api" / "sandboxes" / "secrets.py"
     spec = importlib.util.spec_from_file_location("_xp_openreward_secrets", path)
     assert spec is not None

@@ -94,10 +94,16 @@ def translated(what: str) -> Iterator[None]:
 
 def _fault(error: BaseException, what: str) -> EnvFault | None:
     match error:
-        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError() | aiohttp.InvalidURL():
+        case (
+            aiohttp.ClientConnectorCertificateError()
+            | aiohttp.ClientConnectorSSLError()
+            | aiohttp.InvalidURL()
+        ):
             return EnvUnavailable(f"{what}: {type(error).__name__}")
         case aiohttp.ClientConnectorError():
-            return Unreachable(f"{what}: cannot connect ({error.os_error.strerror or type(error.os_error).__name__})")
+            return Unreachable(
+                f"{what}: cannot connect ({error.os_error.strerror or type(error.os_error).__name__})"
+            )
         case aiohttp.WSServerHandshakeError() if error.status in (429, *GATEWAY):
             # A session ends with its connection, so a new attempt finds no remains.
             header = error.headers.get("Retry-After") if error.headers else None
@@ -109,7 +115,9 @@ def _fault(error: BaseException, what: str) -> EnvFault | None:
     return None
 
 
-async def raise_for_status(response: aiohttp.ClientResponse, what: str, has_session: bool, url: str) -> None:
+async def raise_for_status(
+    response: aiohttp.ClientResponse, what: str, has_session: bool, url: str
+) -> None:
     status = response.status
     where = f"{what} on {origin(url)}: {status}"
     if 300 <= status < 400:
@@ -155,10 +163,14 @@ DRAIN_S: Final = 0.2
 EVENTS: Final = "text/event-stream"
 
 
-async def read_result(response: aiohttp.ClientResponse, what: str, progress: list[str], is_resumed: bool) -> str:
+async def read_result(
+    response: aiohttp.ClientResponse, what: str, progress: list[str], is_resumed: bool
+) -> str:
     """Reads events up to `end` and joins the result's pieces."""
     if response.content_type != EVENTS:
-        raise ProtocolError(f"{what}: the answer is {response.content_type[:60]!r}, not an event stream")
+        raise ProtocolError(
+            f"{what}: the answer is {response.content_type[:60]!r}, not an event stream"
+        )
     reader, pieces = EventReader(), list[str]()
     while True:
         try:
@@ -179,13 +191,17 @@ async def read_result(response: aiohttp.ClientResponse, what: str, progress: lis
             elif name in ("chunk", "end"):
                 pieces.append(data)
                 if name == "end":
-                    with suppress(TimeoutError, aiohttp.ClientError):  # Its connection can then be used again.
+                    with suppress(
+                        TimeoutError, aiohttp.ClientError
+                    ):  # Its connection can then be used again.
                         async with asyncio.timeout(DRAIN_S):
                             await response.content.read()
                     return "".join(pieces)
             elif name == "error":
                 if is_resumed and data == "unknown task_id":
-                    raise ProtocolError(f"{what}: the server has forgotten the call that was to be resumed")
+                    raise ProtocolError(
+                        f"{what}: the server has forgotten the call that was to be resumed"
+                    )
                 raise ToolCrashed(f"{what}: {data[:500]}")
 
 
@@ -300,7 +316,11 @@ class Transport:
         return await self._repeated(send, what, rule, deadline)
 
     async def _repeated(
-        self, send: Callable[[], Awaitable[T]], what: str, repeat: Callable[[], Repeat], deadline: float
+        self,
+        send: Callable[[], Awaitable[T]],
+        what: str,
+        repeat: Callable[[], Repeat],
+        deadline: float,
     ) -> T:
         attempt = 0
         async with until(deadline, f"{what}: no complete answer"):
@@ -328,7 +348,11 @@ class Transport:
             raise fault
         if attempt >= SAID_AFTER and rule.should_continue(fault) and not self._is_out:
             self._is_out = True
-            state = "is at capacity" if isinstance(fault, AtCapacity) else f"does not answer ({type(fault).__name__})"
+            state = (
+                "is at capacity"
+                if isinstance(fault, AtCapacity)
+                else f"does not answer ({type(fault).__name__})"
+            )
             _log.warning("%s %s; trying again for %.0f s", self._origin, state, left)
         await asyncio.sleep(wait)
 
@@ -365,7 +389,9 @@ class Transport:
             headers["Content-Type"] = "application/json"
             data = _encoded(body, path)
         client = self._client or self._connect()
-        return client.request(method, self.target.url + path, headers=headers, data=data, allow_redirects=False)
+        return client.request(
+            method, self.target.url + path, headers=headers, data=data, allow_redirects=False
+        )
 
     def check_open(self) -> None:
         """Raises EnvUnavailable after `close`."""
@@ -389,7 +415,9 @@ def _encoded(body: Mapping[str, Any], path: str) -> bytes:
     try:
         return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, TypeError, RecursionError) as error:
-        raise ProtocolError(f"{path}: the request cannot be written as JSON ({type(error).__name__})") from None
+        raise ProtocolError(
+            f"{path}: the request cannot be written as JSON ({type(error).__name__})"
+        ) from None
 
 
 @asynccontextmanager

@@ -59,7 +59,9 @@ class WatchedCalls:
             base: the SDK's class of environments.
         """
         for cls in [target] if inspect.isclass(target) else list(_subclasses(base)):
-            if (sdk := next((one for one in cls.__mro__ if _package(one) == _package(base)), None)) is not None:
+            if (
+                sdk := next((one for one in cls.__mro__ if _package(one) == _package(base)), None)
+            ) is not None:
                 for own in cls.__mro__[: cls.__mro__.index(sdk)]:
                     self._watch_class(own, sdk)
 
@@ -74,7 +76,11 @@ class WatchedCalls:
             self._roots.add(Path(getattr(module, "__file__", None) or code.co_filename).parent)
             self.places.setdefault(name, f"{code.co_filename}:{code.co_firstlineno}")
             watched = self._watched(function, name)
-            setattr(cls, name, type(value)(watched) if isinstance(value, (staticmethod, classmethod)) else watched)
+            setattr(
+                cls,
+                name,
+                type(value)(watched) if isinstance(value, (staticmethod, classmethod)) else watched,
+            )
 
     def _watched(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         if inspect.iscoroutinefunction(function):
@@ -102,7 +108,13 @@ class WatchedCalls:
             raise
         except BaseException as error:
             frames = traceback.extract_tb(error.__traceback__)
-            self._tell(call, "raised", type(error).__name__, frames, traceback.format_exception_only(error)[-1])
+            self._tell(
+                call,
+                "raised",
+                type(error).__name__,
+                frames,
+                traceback.format_exception_only(error)[-1],
+            )
             raise
         finally:
             self._calls.discard(call)
@@ -113,10 +125,14 @@ class WatchedCalls:
             for call in list(self._calls):
                 seconds = time.monotonic() - call.began
                 if seconds > self._late_s:
-                    frames = traceback.StackSummary.extract((one, one.f_lineno) for one in _frames(call))
+                    frames = traceback.StackSummary.extract(
+                        (one, one.f_lineno) for one in _frames(call)
+                    )
                     self._tell(call, "late", "", frames, f"no answer after {seconds:.1f} s")
 
-    def _tell(self, call: _Call, event: str, kind: str, frames: traceback.StackSummary, end: str) -> None:
+    def _tell(
+        self, call: _Call, event: str, kind: str, frames: traceback.StackSummary, end: str
+    ) -> None:
         if (call.name, f"{event} {kind}") in self._reported:
             return
         self._reported.add((call.name, f"{event} {kind}"))
@@ -128,7 +144,9 @@ class WatchedCalls:
         """Returns whether a file is the environment's, not a library's."""
         for root in self._roots:
             if file.is_relative_to(root):
-                return "site-packages" not in file.relative_to(root).parts and file != Path(__file__)
+                return "site-packages" not in file.relative_to(root).parts and file != Path(
+                    __file__
+                )
         return False
 
 

@@ -26,12 +26,17 @@ _SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 def check_index(task: Task) -> None:
     """Raises ProtocolError for a negative index."""
     if task.index < 0:
-        raise ProtocolError(f"task {task.id}: a negative index; the server would take it for the last task")
+        raise ProtocolError(
+            f"task {task.id}: a negative index; the server would take it for the last task"
+        )
 
 
 def task_specs(value: Any, what: str) -> list[Mapping[str, Any]]:
     """Parses an answer with a list of tasks, each an object."""
-    return [mapping(one, f"{what}: a task") for one in listed(mapping(value, what).get("tasks"), what, "tasks")]
+    return [
+        mapping(one, f"{what}: a task")
+        for one in listed(mapping(value, what).get("tasks"), what, "tasks")
+    ]
 
 
 def parse_json(text: str | bytes, what: str) -> Any:
@@ -57,7 +62,9 @@ def tool_result(value: Any, what: str) -> ToolResult:
             refuse(what, "finished", finished)
         if "reward" not in output:
             raise ProtocolError(f"{what}: the reply has no reward")
-        return ToolResult(block_text(output.get("blocks"), what), reward_of(output["reward"], what), finished)
+        return ToolResult(
+            block_text(output.get("blocks"), what), reward_of(output["reward"], what), finished
+        )
     if reply.get("ok") is not False:
         refuse(what, "ok", reply.get("ok"))
     error, reason = reply.get("error"), reply.get("reason")
@@ -66,7 +73,9 @@ def tool_result(value: Any, what: str) -> ToolResult:
     if reason == "episode_finished":
         raise ResponseLost(f"{what}: the episode had finished in a call whose result never arrived")
     if reason not in CALL_ERRORS:
-        raise ProtocolError(f"{what}: the call was refused for {str(reason)[:40]!r}, which is no fault of the model")
+        raise ProtocolError(
+            f"{what}: the call was refused for {str(reason)[:40]!r}, which is no fault of the model"
+        )
     return ToolResult(error, is_call_error=True)
 
 
@@ -84,10 +93,18 @@ def messages(value: Any, what: str) -> list[Message]:
         for block in listed(message.get("blocks"), what, "blocks"):
             match mapping(block, what):
                 case {"type": "tool_call"}:
-                    calls.append({"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input")})
+                    calls.append(
+                        {
+                            "id": block.get("id"),
+                            "name": block.get("name"),
+                            "arguments": block.get("input"),
+                        }
+                    )
                 case {"type": "tool_result"}:
                     text = block_text(block.get("blocks"), what)
-                    results.append({"role": "tool", "content": text, "tool_call_id": block.get("tool_call_id")})
+                    results.append(
+                        {"role": "tool", "content": text, "tool_call_id": block.get("tool_call_id")}
+                    )
                 case _:
                     rest.append(block)
         parsed += results
@@ -108,10 +125,17 @@ def blocks(dialogue: Iterable[Message], *, is_rich: bool) -> list[dict[str, Any]
         role = message["role"]
         parts: list[dict[str, Any]] = [{"type": "text", "text": message["content"]}]
         if is_rich and role == "tool" and "tool_call_id" in message:
-            parts = [{"type": "tool_result", "tool_call_id": message["tool_call_id"], "blocks": parts}]
+            parts = [
+                {"type": "tool_result", "tool_call_id": message["tool_call_id"], "blocks": parts}
+            ]
         for call in message.get("tool_calls", ()) if is_rich else ():
             function = call["function"]
-            block = {"type": "tool_call", "id": call["id"], "name": function["name"], "input": function["arguments"]}
+            block = {
+                "type": "tool_call",
+                "id": call["id"],
+                "name": function["name"],
+                "input": function["arguments"],
+            }
             parts.append(block)
         written.append({"role": "user" if role == "tool" else role, "blocks": parts})
     return written
@@ -130,7 +154,9 @@ def scores(value: Any, expected: int, what: str) -> list[float]:
 
 def block_text(blocks: Any, what: str) -> str:
     """The joined text of content blocks; raises ProtocolError for an image, which is not supported."""
-    return "".join(_one_block(mapping(block, what), what) for block in listed(blocks, what, "blocks"))
+    return "".join(
+        _one_block(mapping(block, what), what) for block in listed(blocks, what, "blocks")
+    )
 
 
 def _one_block(block: Mapping[str, Any], what: str) -> str:
@@ -141,7 +167,9 @@ def _one_block(block: Mapping[str, Any], what: str) -> str:
             refuse(what, "text", text)
         return f"<think>{text}</think>" if kind == "reasoning" else text
     if kind == "image":
-        raise ProtocolError(f"{what}: an image ({str(block.get('mimeType'))[:40]}): xp gives a model text alone")
+        raise ProtocolError(
+            f"{what}: an image ({str(block.get('mimeType'))[:40]}): xp gives a model text alone"
+        )
     return refuse(what, "type of a block", kind)
 
 
@@ -154,7 +182,10 @@ def tools(value: Any, what: str) -> tuple[tuple[ToolSpec, ...], tuple[str, str |
         return specs, None
     entry = mapping(terminal, what)
     argument = entry.get("arg")
-    return specs, (string(entry.get("name"), what), None if argument is None else string(argument, what))
+    return specs, (
+        string(entry.get("name"), what),
+        None if argument is None else string(argument, what),
+    )
 
 
 def tool_specs(items: Any, what: str, schema_keys: tuple[str, ...]) -> tuple[ToolSpec, ...]:

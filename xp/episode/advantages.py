@@ -54,13 +54,19 @@ def without_variance(rewards: Sequence[float | None], groups: Sequence[str]) -> 
         rewards: of all episodes. None means void.
         groups: name of each episode's group.
     """
-    flat = {group for group, valid in of_groups(rewards, groups).items() if len(valid) > 1 and not differ(valid)}
+    flat = {
+        group
+        for group, valid in of_groups(rewards, groups).items()
+        if len(valid) > 1 and not differ(valid)
+    }
     return [group in flat for group in groups]
 
 
 def of_groups(rewards: Sequence[float | None], groups: Sequence[str]) -> dict[str, list[float]]:
     """Rewards of each group's valid episodes; arguments as of `without_variance`."""
-    return grouped((group, reward) for group, reward in zip(groups, rewards, strict=True) if reward is not None)
+    return grouped(
+        (group, reward) for group, reward in zip(groups, rewards, strict=True) if reward is not None
+    )
 
 
 def differ(rewards: Sequence[float]) -> bool:
@@ -104,7 +110,9 @@ def over_batch_std(episodes: Sequence[Valid]) -> list[float]:
 
 def centred(episodes: Sequence[Valid]) -> list[float]:
     """Rewards minus the mean of their group."""
-    groups = of_groups([episode.reward for episode in episodes], [episode.group for episode in episodes])
+    groups = of_groups(
+        [episode.reward for episode in episodes], [episode.group for episode in episodes]
+    )
     means = {group: fmean(rewards) for group, rewards in groups.items()}
     return [episode.reward - means[episode.group] for episode in episodes]
 
@@ -127,7 +135,10 @@ def advantage_rule(algorithm: Algorithm) -> AdvantageFn | None:
 
 
 def of_valid(
-    rule: AdvantageFn, rewards: Sequence[float | None], groups: Sequence[str], num_tokens: Sequence[int]
+    rule: AdvantageFn,
+    rewards: Sequence[float | None],
+    groups: Sequence[str],
+    num_tokens: Sequence[int],
 ) -> list[float]:
     """Advantages of all episodes of a step; 0 for void ones, which the rule does not get.
 
@@ -137,7 +148,11 @@ def of_valid(
         groups: name of each episode's group.
         num_tokens: number of each episode's trained tokens.
     """
-    valid = {at: Valid(reward, groups[at], num_tokens[at]) for at, reward in enumerate(rewards) if reward is not None}
+    valid = {
+        at: Valid(reward, groups[at], num_tokens[at])
+        for at, reward in enumerate(rewards)
+        if reward is not None
+    }
     estimates = dict(zip(valid, rule(list(valid.values())) if valid else (), strict=True))
     return [estimates.get(at, 0.0) for at in range(len(rewards))]
 
@@ -151,7 +166,9 @@ def load_advantage_fn(name: str) -> AdvantageFn:
     except Exception as error:
         raise XpError(f"advantage_fn {name} cannot be loaded: {_fault(error)}") from error
     if not callable(function):
-        raise XpError(f"advantage_fn {name} cannot be loaded: it is not a function but {function!r:.100}")
+        raise XpError(
+            f"advantage_fn {name} cannot be loaded: it is not a function but {function!r:.100}"
+        )
 
     def checked(episodes: Sequence[Valid]) -> list[float]:
         """Calls the user's function; raises XpError, which stops the run, unless it gives one finite number per
@@ -159,7 +176,9 @@ def load_advantage_fn(name: str) -> AdvantageFn:
         try:
             advantages = list(function(episodes))
         except Exception as error:
-            raise XpError(f"advantage_fn {name} raised {_fault(error)}", ExitCode.STAGE_FAILED) from error
+            raise XpError(
+                f"advantage_fn {name} raised {_fault(error)}", ExitCode.STAGE_FAILED
+            ) from error
         if len(advantages) != len(episodes) or not all(map(_is_number, advantages)):
             raise XpError(
                 f"advantage_fn {name} gave {advantages!r:.200} for {len(episodes)} episodes; it must give one finite"

@@ -47,11 +47,19 @@ def detect(tokenizer: Any, arguments: Mapping[str, Any]) -> Dialect:
     expected = (ToolCall(TOOL.name, ARGUMENTS),)
     dialects: list[Dialect] = []
     # Kimi's template writes the id of a call instead of its name; DeepSeek's takes the arguments as text.
-    for identity, values in product(("call00001", f"functions.{TOOL.name}:0"), (ARGUMENTS, json.dumps(ARGUMENTS))):
+    for identity, values in product(
+        ("call00001", f"functions.{TOOL.name}:0"), (ARGUMENTS, json.dumps(ARGUMENTS))
+    ):
         turn = "" if dialects else _rendered_call(tokenizer, arguments, identity, values)
-        dialects += [dialect for dialect, syntax in SYNTAX.items() if syntax.read(turn, lambda: (TOOL,)) == expected]
+        dialects += [
+            dialect
+            for dialect, syntax in SYNTAX.items()
+            if syntax.read(turn, lambda: (TOOL,)) == expected
+        ]
     if len(dialects) > 1 and Dialect.LLAMA_JSON in dialects:
-        dialects.remove(Dialect.LLAMA_JSON)  # its parser also finds an object within another dialect's tags
+        dialects.remove(
+            Dialect.LLAMA_JSON
+        )  # its parser also finds an object within another dialect's tags
     if len(dialects) != 1:
         names = ", ".join(SYNTAX)
         raise XpError(
@@ -66,7 +74,9 @@ def resolve(stage: Path, chat: ChatTokens) -> None:
     config = config_of(stage / "episode.json", EpisodeConfig.from_json)
     if any(member.dialect is Dialect.AUTO for member in config.members.values()):
         dialect = detect(chat.tokenizer, chat.arguments)
-        write_atomically(stage / FILE, json.dumps({"dialect": dialect.value, "found_by": "chat template"}) + "\n")
+        write_atomically(
+            stage / FILE, json.dumps({"dialect": dialect.value, "found_by": "chat template"}) + "\n"
+        )
         print(f"dialect: {dialect.value}, by the chat template", flush=True)
 
 
@@ -77,9 +87,13 @@ def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
     try:
         dialect = Dialect(json.loads((stage / FILE).read_text())["dialect"])
     except FileNotFoundError:
-        raise XpError(f"{stage / FILE} does not exist: no tokenizer was asked which dialect `auto` is") from None
+        raise XpError(
+            f"{stage / FILE} does not exist: no tokenizer was asked which dialect `auto` is"
+        ) from None
     members = {
-        name: member.model_copy(update={"dialect": dialect}) if member.dialect is Dialect.AUTO else member
+        name: member.model_copy(update={"dialect": dialect})
+        if member.dialect is Dialect.AUTO
+        else member
         for name, member in config.members.items()
     }
     return replace(config, members=members)
@@ -88,7 +102,11 @@ def resolved(config: EpisodeConfig, stage: Path) -> EpisodeConfig:
 def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any], identity: str, values: Any) -> str:
     """The assistant's turn as the template renders it; empty if the template does not support calls."""
     question = {"role": "user", "content": "Where is the key?"}
-    called = {"role": "assistant", "content": "", "tool_calls": [chat_call(identity, TOOL.name, values)]}
+    called = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [chat_call(identity, TOOL.name, values)],
+    }
     tools = [tool_schema(TOOL)]
     options = {"tools": tools, "tokenize": False, **arguments, **dated(tokenizer, arguments, tools)}
     try:
@@ -98,5 +116,7 @@ def _rendered_call(tokenizer: Any, arguments: Mapping[str, Any], identity: str, 
         return ""
     # A dialect without a closing tag has no other end than the token.
     return (
-        str(after[len(before) :]).rstrip().removesuffix(tokenizer.eos_token or "") if after.startswith(before) else ""
+        str(after[len(before) :]).rstrip().removesuffix(tokenizer.eos_token or "")
+        if after.startswith(before)
+        else ""
     )

@@ -24,7 +24,9 @@ SYNTAX: Final[Mapping[Dialect, Syntax]] = {
     **JSON_SYNTAX,
     Dialect.ACTION: Syntax(text_action.FORM, text_action.parse_action, _write_action),
     **TAGGED_SYNTAX,
-    Dialect.LLAMA_JSON: Syntax(llama_calls.JSON_FORM, llama_calls.parse_llama_json, llama_calls.write_llama_json),
+    Dialect.LLAMA_JSON: Syntax(
+        llama_calls.JSON_FORM, llama_calls.parse_llama_json, llama_calls.write_llama_json
+    ),
     Dialect.PYTHONIC: Syntax(
         llama_calls.PYTHONIC_FORM,
         llama_calls.parse_pythonic,

@@ -75,7 +75,9 @@ class Episode:
         self._describe = describe
         self._metadata: Mapping[str, Any] = {}
         expected = None if self.is_live or not prepared else prepared
-        self._attempt = Attempt(open_session, rules.limits.retries_per_episode, rules.system_prompt, expected)
+        self._attempt = Attempt(
+            open_session, rules.limits.retries_per_episode, rules.system_prompt, expected
+        )
         self._lock = threading.Lock()
         self._status = EpisodeStatus.ONGOING
         self._is_finished = False
@@ -110,7 +112,9 @@ class Episode:
     @property
     def undelivered(self) -> tuple[int, ...]:
         """Numbers of the turns that a program never got, once the episode is settled."""
-        taken = (one for turn in self._turns for one in turn.results if isinstance(one, TakenResult))
+        taken = (
+            one for turn in self._turns for one in turn.results if isinstance(one, TakenResult)
+        )
         return tuple(number for one in taken for number in one.undelivered)
 
     @property
@@ -122,7 +126,9 @@ class Episode:
     def is_over(self) -> bool:
         return self._status is not EpisodeStatus.ONGOING
 
-    def count_by(self, count: Callable[[], Tokens | None], overlong: Overlong | None = None) -> None:
+    def count_by(
+        self, count: Callable[[], Tokens | None], overlong: Overlong | None = None
+    ) -> None:
         """Sets what counts the tokens of the episode when it is settled, and the penalty for its length.
 
         Args:
@@ -136,7 +142,9 @@ class Episode:
         with self._lock:
             self._start()
 
-    def step(self, text: str, *, calls: tuple[ParsedCall, ...] | None = None, is_cut: bool = False) -> Reply:
+    def step(
+        self, text: str, *, calls: tuple[ParsedCall, ...] | None = None, is_cut: bool = False
+    ) -> Reply:
         """Processes one assistant turn, without raising for the environment's faults; does nothing after the end.
 
         Args:
@@ -222,11 +230,20 @@ class Episode:
         try:
             syntax = syntax_of(self._rules.dialect)
             calls = syntax.read(text, self._attempt.tools) if parsed is None else parsed
-            if calls and parsed is None and self._attempt.takes_answer() and not self._attempt.tools():
+            if (
+                calls
+                and parsed is None
+                and self._attempt.takes_answer()
+                and not self._attempt.tools()
+            ):
                 calls = ()  # The whole text is the answer: a task may ask for the text of a call.
             # Some dialects accept a call without its end; it is complete if further text leaves it as it is.
-            complete = syntax.read(f"{text}x", self._attempt.tools) if is_cut and parsed is None else calls
-            taken = calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
+            complete = (
+                syntax.read(f"{text}x", self._attempt.tools) if is_cut and parsed is None else calls
+            )
+            taken = (
+                calls[:1] if self._rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
+            )
             if self._attempt.takes_messages():
                 messages += self._take_message(text, taken, is_cut, results)
             elif taken:
@@ -236,13 +253,17 @@ class Episode:
                 self._take_plain(valid_text(answer), results, messages)
             if is_cut and self._status not in (EpisodeStatus.ONGOING, EpisodeStatus.TRUNCATED):
                 processed = taken[: len(messages)]
-                has_ended_it = self._is_finished and bool(taken) and complete[: len(processed)] == processed
+                has_ended_it = (
+                    self._is_finished and bool(taken) and complete[: len(processed)] == processed
+                )
                 self._status = EpisodeStatus.FINISHED if has_ended_it else EpisodeStatus.TRUNCATED
         except EnvFault as fault:
             self._void(fault)
         return Turn(text, calls, tuple(results), tuple(messages), 0.0)
 
-    def _take_calls(self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]) -> None:
+    def _take_calls(
+        self, calls: tuple[ParsedCall, ...], results: list[ToolResult], messages: list[Message]
+    ) -> None:
         for call in calls:
             if isinstance(call, MalformedCall):
                 self._num_malformed += 1
@@ -250,7 +271,9 @@ class Episode:
                     self._status = EpisodeStatus.STOPPED
                     return
                 form = syntax_of(self._rules.dialect).form
-                messages.append(self._answer(UNREAD, f"Error: {call.fault}. Write a call as\n{form}"))
+                messages.append(
+                    self._answer(UNREAD, f"Error: {call.fault}. Write a call as\n{form}")
+                )
                 continue
             self._num_tool_calls += 1
             result = self._perform(call)
@@ -280,9 +303,13 @@ class Episode:
         result = self._perform(ModelMessage(message, is_cut, syntax.thinking_of(text)))
         results.append(result)
         if result.finished:
-            self._status = EpisodeStatus.TRUNCATED if result.is_truncated else EpisodeStatus.FINISHED
+            self._status = (
+                EpisodeStatus.TRUNCATED if result.is_truncated else EpisodeStatus.FINISHED
+            )
         if isinstance(result, TakenResult) and result.follows == NEW_PROMPT:
-            return tuple(opening_messages(self._rules.system_prompt, result.messages, self._attempt.tools()))
+            return tuple(
+                opening_messages(self._rules.system_prompt, result.messages, self._attempt.tools())
+            )
         return result.messages
 
     def _answer(self, tool: str, text: str) -> Message:
@@ -299,7 +326,9 @@ class Episode:
             result = self._perform(answer)
             results.append(result)
             if result.text or result.awaits_reply:
-                messages.append(Message(role="user" if result.awaits_reply else "tool", content=result.text))
+                messages.append(
+                    Message(role="user" if result.awaits_reply else "tool", content=result.text)
+                )
             if result.finished or not result.awaits_reply:
                 self._status = EpisodeStatus.FINISHED if result.finished else EpisodeStatus.STOPPED
         elif self._rules.on_no_tool_call is OnNoToolCall.NUDGE:
@@ -323,14 +352,21 @@ class Episode:
 
     def _leave(self) -> None:
         """Has the environment score the final state after the last turn or token; adds the result to the last turn."""
-        if self._deadline is None or not self._turns or self._is_finished or self._status is EpisodeStatus.VOID:
+        if (
+            self._deadline is None
+            or not self._turns
+            or self._is_finished
+            or self._status is EpisodeStatus.VOID
+        ):
             return
         try:
             result = self._attempt.leave(self._deadline)
             if result is not None:
                 if result.reward is not None:
                     check_bound(result.reward, "the state that was left")
-                self._turns[-1] = replace(self._turns[-1], results=(*self._turns[-1].results, result))
+                self._turns[-1] = replace(
+                    self._turns[-1], results=(*self._turns[-1].results, result)
+                )
         except EnvFault as fault:
             self._void(fault)
 
@@ -348,8 +384,12 @@ class Episode:
         for turn in self._turns:
             messages += [Message(role="assistant", content=turn.text), *turn.shown]
             taken = [call for call in turn.calls if isinstance(call, ToolCall)]
-            for call, result in zip(taken, turn.results, strict=False):  # later calls may not have been executed
-                calls.append({"name": call.name, "arguments": dict(call.arguments), "result": result})
+            for call, result in zip(
+                taken, turn.results, strict=False
+            ):  # later calls may not have been executed
+                calls.append(
+                    {"name": call.name, "arguments": dict(call.arguments), "result": result}
+                )
         return messages, calls
 
     def _ended(self) -> EndedEpisode:
@@ -366,4 +406,6 @@ class Episode:
             judges=total_usage([result.judges for result in results]),
             grader={name: value for result in results for name, value in result.metrics.items()},
         )
-        return EndedEpisode(self.task, result, self._is_finished, *self._dialogue(), self._tokens, self._metadata)
+        return EndedEpisode(
+            self.task, result, self._is_finished, *self._dialogue(), self._tokens, self._metadata
+        )

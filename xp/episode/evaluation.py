@@ -36,7 +36,9 @@ def evaluation_record(
         stopped: reason of an early stop. None means that all episodes were played.
     """
     threshold, tasks = about["playing"]["pass_threshold"], rewards_of(played)
-    envs = {name: figures([one for one in played if one.env == name], threshold) for name in scoring}
+    envs = {
+        name: figures([one for one in played if one.env == name], threshold) for name in scoring
+    }
     return {
         "schema_version": SCHEMA_VERSION,
         **about,
@@ -55,7 +57,9 @@ def evaluation_record(
             "judges": total_usage([one.outcome.judges for one in played]),
         },
         "scoring": dict(scoring),
-        "tasks": {task: {"hash": hashes[task], "rewards": rewards} for task, rewards in tasks.items()},
+        "tasks": {
+            task: {"hash": hashes[task], "rewards": rewards} for task, rewards in tasks.items()
+        },
     }
 
 
@@ -72,7 +76,9 @@ def figures(played: Sequence[EpisodeFacts], pass_threshold: float) -> dict[str, 
     rewards, outcomes = rewards_of(played), [one.outcome for one in played]
     scored = [[one for one in task if one is not None] for task in rewards.values()]
     own = [
-        next(one for one in (outcome.unshaped, outcome.ungrouped, outcome.reward) if one is not None)
+        next(
+            one for one in (outcome.unshaped, outcome.ungrouped, outcome.reward) if one is not None
+        )
         for outcome in outcomes
         if outcome.reward is not None
     ]
@@ -81,7 +87,9 @@ def figures(played: Sequence[EpisodeFacts], pass_threshold: float) -> dict[str, 
         "num_episodes": len(played),
         "num_void": sum(one.reward is None for one in outcomes),
         "reward": _estimate(scored),
-        "passes": _estimate([[float(reward >= pass_threshold) for reward in task] for task in scored]),
+        "passes": _estimate(
+            [[float(reward >= pass_threshold) for reward in task] for task in scored]
+        ),
         "env_pass_share": _mean([float(reward >= pass_threshold) for reward in own]),
         "pass_threshold": pass_threshold,
         "statuses": dict(sorted(Counter(one.status.value for one in outcomes).items())),
@@ -99,7 +107,11 @@ def _estimate(tasks: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     values = [one for task in tasks for one in task]
     if not values:
         return None
-    return {"value": fmean(values), "stderr": clustered_stderr(tasks), "num_tasks": sum(map(bool, tasks))}
+    return {
+        "value": fmean(values),
+        "stderr": clustered_stderr(tasks),
+        "num_tasks": sum(map(bool, tasks)),
+    }
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -37,7 +37,11 @@ class FiniteUpdates:
         Raises:
             XpError: (DIVERGED) a value is not finite, and the rule or the limit of consecutive steps ends the run.
         """
-        wrong = [f"{name} {value}" for name, value in values.items() if value is not None and not math.isfinite(value)]
+        wrong = [
+            f"{name} {value}"
+            for name, value in values.items()
+            if value is not None and not math.isfinite(value)
+        ]
         if not wrong:
             return True
         if step != self._last_step:
@@ -62,5 +66,10 @@ class FiniteUpdates:
 
 def finite_means(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Mean of each metric over the updates with a finite value of it."""
-    values = grouped((name, value) for update in updates for name, value in update.items() if math.isfinite(value))
+    values = grouped(
+        (name, value)
+        for update in updates
+        for name, value in update.items()
+        if math.isfinite(value)
+    )
     return {name: fmean(values[name]) for name in sorted(values)}

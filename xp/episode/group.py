@@ -49,7 +49,9 @@ class GroupSource:
 def environment_source(config: EnvConfig, provider: Provider | None) -> GroupSource:
     """The environment's own comparison (ORS `score_group`), on a session of its own."""
     if not isinstance(provider, GroupScorer):
-        raise XpError(f"env.group_score_weight: provider {config.provider} scores no groups; set null")
+        raise XpError(
+            f"env.group_score_weight: provider {config.provider} scores no groups; set null"
+        )
 
     def score(task: Task, episodes: Sequence[GroupEpisode]) -> GroupScores:
         values = provider.score_group(task, [dialogue(one, config.dialect) for one in episodes])
@@ -69,7 +71,9 @@ def function_source(name: str, describe: Describe) -> GroupSource:
             arguments["task"] = {**named, "metadata": dict(describe(task))}
         given = finished_value(function(list(episodes), **arguments))
         if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(episodes):
-            raise ValueError(f"it gave {given!r:.80}; it must give a list with one entry for each of {len(episodes)}")
+            raise ValueError(
+                f"it gave {given!r:.80}; it must give a list with one entry for each of {len(episodes)}"
+            )
         values, entries = zip(*map(numbers_of, given), strict=True)
         return GroupScores(values, entries)
 
@@ -86,9 +90,13 @@ def load_group_fn(name: str) -> tuple[Callable[..., Any], bool]:
     needed = [one.name for one in parameters[1:] if one.default is one.empty and one.name != "task"]
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if not parameters or parameters[0].kind not in positional:
-        raise XpError(f"group_reward_fn {name} must take the list of the group's episodes as its first argument")
+        raise XpError(
+            f"group_reward_fn {name} must take the list of the group's episodes as its first argument"
+        )
     if needed:
-        raise XpError(f"group_reward_fn {name} has unknown parameters {', '.join(needed)}; `task` alone may follow")
+        raise XpError(
+            f"group_reward_fn {name} has unknown parameters {', '.join(needed)}; `task` alone may follow"
+        )
     return function, any(one.name == "task" for one in parameters[1:])
 
 

@@ -55,8 +55,15 @@ def _syntax(
     """
 
     def read(text: str, _: Tools) -> tuple[ParsedCall, ...]:
-        texts = [re.sub(rf"\A(?:{opening})", "", body) for body in bodies(text, data, opening, closing, *thinking)]
-        return limited(call for body in texts for call in ([TOO_LONG] if len(body) > MAX_CALL_CHARS else calls(body)))
+        texts = [
+            re.sub(rf"\A(?:{opening})", "", body)
+            for body in bodies(text, data, opening, closing, *thinking)
+        ]
+        return limited(
+            call
+            for body in texts
+            for call in ([TOO_LONG] if len(body) > MAX_CALL_CHARS else calls(body))
+        )
 
     def plain(text: str) -> str:
         return re.sub(answer, "", without_thinking(text, None, *thinking))
@@ -64,7 +71,9 @@ def _syntax(
     return Syntax(form, read, write, plain, thinking=thinking, **more)
 
 
-def _named(head: str, to_json: Callable[[str], str] = str.strip) -> Callable[[str], list[ParsedCall]]:
+def _named(
+    head: str, to_json: Callable[[str], str] = str.strip
+) -> Callable[[str], list[ParsedCall]]:
     """Reader of a name and its arguments.
 
     Args:
@@ -79,7 +88,9 @@ def _named(head: str, to_json: Callable[[str], str] = str.strip) -> Callable[[st
             return [NO_NAME]
         arguments = read_json(to_json(body[begin.end() :]))
         return [
-            arguments if isinstance(arguments, MalformedCall) else call_of({"name": begin[1], "arguments": arguments})
+            arguments
+            if isinstance(arguments, MalformedCall)
+            else call_of({"name": begin[1], "arguments": arguments})
         ]
 
     return calls
@@ -136,7 +147,11 @@ def _gemma_value(value: Any) -> str:
         case str():
             return f"{_QUOTE}{value}{_QUOTE}"
         case Mapping():
-            return "{" + ",".join(f"{_gemma_key(key)}:{_gemma_value(one)}" for key, one in value.items()) + "}"
+            return (
+                "{"
+                + ",".join(f"{_gemma_key(key)}:{_gemma_value(one)}" for key, one in value.items())
+                + "}"
+            )
         case list() | tuple():
             return f"[{','.join(map(_gemma_value, value))}]"
     return json.dumps(value)
@@ -157,14 +172,18 @@ JSON_SYNTAX: Final[Mapping[Dialect, Syntax]] = {
         closing=CLOSE,
         data=json_value(rf"(?<={OPEN})\s*\{{"),
         calls=lambda body: [parse_call(body)],
-        write=lambda name, arguments: f"{OPEN}\n{_json({'name': name, 'arguments': arguments})}\n{CLOSE}",
+        write=lambda name, arguments: (
+            f"{OPEN}\n{_json({'name': name, 'arguments': arguments})}\n{CLOSE}"
+        ),
     ),
     Dialect.MISTRAL: _syntax(
         form="[TOOL_CALLS]<tool>[ARGS]{...}",
         opening=r"\[TOOL_CALLS\]",
         closing=r"(?!)",
         data=json_value(r"(?<=\[ARGS\])\s*\{|(?<=\[TOOL_CALLS\])(?:\s*\[(?=\s*[\]{])|[^\[{]*\{)"),
-        calls=lambda body: _listed(body) if body.lstrip().startswith(("[", "{")) else _mistral_call(body),
+        calls=lambda body: (
+            _listed(body) if body.lstrip().startswith(("[", "{")) else _mistral_call(body)
+        ),
         write=lambda name, arguments: f"[TOOL_CALLS]{name}[ARGS]{_json(arguments)}",
         thinking=(("[THINK]", "[/THINK]"),),
     ),
@@ -175,7 +194,8 @@ JSON_SYNTAX: Final[Mapping[Dialect, Syntax]] = {
         data=json_value(rf"(?<={_SEP})\s*\{{|(?<=```json)\s*\{{"),
         # V3 and R1 write `function<sep>NAME` and the arguments within ```json.
         calls=_named(
-            rf"\s*(?:function{_SEP})?([^\s<｜]+)\s*(?:{_SEP}|```json)", lambda text: text.strip().removesuffix("```")
+            rf"\s*(?:function{_SEP})?([^\s<｜]+)\s*(?:{_SEP}|```json)",
+            lambda text: text.strip().removesuffix("```"),
         ),
         write=lambda name, arguments: (
             f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}{_SEP}{_json(arguments)}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
@@ -200,7 +220,9 @@ JSON_SYNTAX: Final[Mapping[Dialect, Syntax]] = {
         closing=r"<tool_call\|>",
         data=up_to(r'(?<=[{\[:,\s])<\|"\|>', re.compile(re.escape(_QUOTE))),
         calls=_named(r"\s*call:\s*([^\s{<]+)\s*(?=\{)", _gemma_json),
-        write=lambda name, arguments: f"<|tool_call>call:{name}{_gemma_value(arguments)}<tool_call|>",
+        write=lambda name, arguments: (
+            f"<|tool_call>call:{name}{_gemma_value(arguments)}<tool_call|>"
+        ),
         thinking=(("<|channel>", "<channel|>"),),
     ),
     Dialect.COHERE: _syntax(
@@ -215,7 +237,9 @@ JSON_SYNTAX: Final[Mapping[Dialect, Syntax]] = {
         thinking=(("<|START_THINKING|>", "<|END_THINKING|>"),),
         answer=r"<\|(?:START|END)_(?:RESPONSE|TEXT)\|>",
         joined=lambda calls: (
-            _ACTION + ",\n    ".join(call.removeprefix(_ACTION).removesuffix(_END) for call in calls) + _END
+            _ACTION
+            + ",\n    ".join(call.removeprefix(_ACTION).removesuffix(_END) for call in calls)
+            + _END
         ),
     ),
 }

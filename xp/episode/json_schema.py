@@ -13,7 +13,9 @@ Schema = Mapping[str, Any]
 TYPES: Final = frozenset({"string", "integer", "number", "boolean", "object", "array", "null"})
 MAX_PARTS: Final = 256
 """Largest number of parts of one schema that are read; further ones, and all turns of a circle, allow anything."""
-_COMBINED: Final = frozenset({"$ref", "$defs", "definitions", "allOf", "anyOf", "oneOf", "nullable"})
+_COMBINED: Final = frozenset(
+    {"$ref", "$defs", "definitions", "allOf", "anyOf", "oneOf", "nullable"}
+)
 _OF_TYPE: Final[tuple[tuple[type, str], ...]] = (
     (bool, "boolean"),  # before int, whose subclass it is
     (int, "integer"),
@@ -45,7 +47,9 @@ def properties(root: Schema) -> dict[str, Any]:
 def required(root: Schema) -> list[str]:
     """Names of the arguments that every call of a tool needs, in the schema's order."""
     first, *others = (_listed(branch.get("required")) for branch in branches(root, root))
-    return [name for name in first if isinstance(name, str) and all(name in other for other in others)]
+    return [
+        name for name in first if isinstance(name, str) and all(name in other for other in others)
+    ]
 
 
 def allowed_values(branch: Schema) -> list[Any] | None:
@@ -58,16 +62,22 @@ def allowed_types(branch: Schema) -> frozenset[str]:
     if (values := allowed_values(branch)) is not None:
         return frozenset(_type_of(value) for value in values)
     named = branch.get("type")
-    if kinds := TYPES.intersection(name for name in (named, *_listed(named)) if isinstance(name, str)):
+    if kinds := TYPES.intersection(
+        name for name in (named, *_listed(named)) if isinstance(name, str)
+    ):
         return kinds
     implied = {"properties": "object", "items": "array", "prefixItems": "array"}
-    return frozenset(kind for key, kind in implied.items() if key in branch and named is None) or TYPES
+    return (
+        frozenset(kind for key, kind in implied.items() if key in branch and named is None) or TYPES
+    )
 
 
 def allows(branch: Schema, value: Any) -> bool:
     """Returns whether a branch allows a JSON value, by the values that it lists, else by its types."""
     if (values := allowed_values(branch)) is not None:
-        return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
+        return any(
+            value == one and isinstance(value, bool) == isinstance(one, bool) for one in values
+        )
     return _is_of(_type_of(value), allowed_types(branch))
 
 
@@ -79,13 +89,19 @@ def _branches(schema: Any, root: Schema, budget: Iterator[int]) -> list[Schema]:
         parts.append(_branches(_target(schema["$ref"], root), root, budget))
     for key in ("anyOf", "oneOf"):
         if alternatives := _listed(schema.get(key)):
-            parts.append([branch for part in alternatives for branch in _branches(part, root, budget)])
+            parts.append(
+                [branch for part in alternatives for branch in _branches(part, root, budget)]
+            )
     plain = {key: value for key, value in schema.items() if key not in _COMBINED}
     result: list[Schema] = [plain]
     for part in parts:
         if len(result) * len(part) > MAX_PARTS:
             return [{}]
-        result = [both for one, other in product(result, part) if (both := _merged(one, other)) is not None]
+        result = [
+            both
+            for one, other in product(result, part)
+            if (both := _merged(one, other)) is not None
+        ]
     return [*result, {"type": "null"}] if schema.get("nullable") is True else result
 
 
@@ -95,13 +111,17 @@ def _merged(first: Schema, other: Schema) -> Schema | None:
     both = {**other, **first}
     if "properties" in first and "properties" in other:
         one, further = _mapping(first["properties"]), _mapping(other["properties"])
-        shared = {name: {"allOf": [one[name], further[name]]} for name in one.keys() & further.keys()}
+        shared = {
+            name: {"allOf": [one[name], further[name]]} for name in one.keys() & further.keys()
+        }
         both["properties"] = {**further, **one, **shared}
     if "required" in first and "required" in other:
         both["required"] = [*_listed(first["required"]), *_listed(other["required"])]
     if "type" in first and "type" in other:
         kinds, others = (allowed_types({"type": branch["type"]}) for branch in (first, other))
-        both["type"] = sorted(kind for kind in kinds | others if _is_of(kind, kinds) and _is_of(kind, others))
+        both["type"] = sorted(
+            kind for kind in kinds | others if _is_of(kind, kinds) and _is_of(kind, others)
+        )
     values = allowed_values(first)
     if values is not None and allowed_values(other) is not None:
         both["enum"] = [value for value in values if allows(other, value)]

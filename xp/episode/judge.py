@@ -72,7 +72,9 @@ class JudgeLog:
     def __init__(self, directory: Path | None = None, earlier: Iterable[Path] = ()) -> None:
         self._directory, self._lock = directory, threading.Lock()
         lines = (line for file in earlier for line in objects_of(file, ExitCode.RUN_DIR))
-        self._known: dict[str, Mapping[str, Any]] = {str(line["digest"]): line for line in lines if "digest" in line}
+        self._known: dict[str, Mapping[str, Any]] = {
+            str(line["digest"]): line for line in lines if "digest" in line
+        }
 
     def known(self, digest: str) -> str | None:
         """The recorded answer to a request."""
@@ -103,7 +105,12 @@ class Judge:
     """
 
     def __init__(
-        self, config: JudgeSpec, environ: Mapping[str, str], describe: Describe, log: JudgeLog, dialect: Dialect | str
+        self,
+        config: JudgeSpec,
+        environ: Mapping[str, str],
+        describe: Describe,
+        log: JudgeLog,
+        dialect: Dialect | str,
     ) -> None:
         self.config, self._describe, self._log, self._dialect = config, describe, log, dialect
         model = config.model
@@ -116,16 +123,22 @@ class Judge:
         if key is not None and key not in environ:
             raise XpError(f"env.judge.model.key: {key} is not set", ExitCode.SECRET)
         secret = None if key is None else environ[key]
-        self._prices = {} if model.price_in is None else {model.name: (model.price_in, model.price_out or 0.0)}
+        self._prices = (
+            {} if model.price_in is None else {model.name: (model.price_in, model.price_out or 0.0)}
+        )
         self._api = Api(model, model.name, secret, section="env.judge.model")
         self._pool = ThreadPoolExecutor(model.concurrency, thread_name_prefix="xp-judge")
 
     def score(self, task: Task, episodes: Sequence[GroupEpisode]) -> GroupScores:
         """Scores between 0 and 1, index-aligned; raises JudgeFault, also if the endpoint does not answer."""
         parts = [self._parts(episode) for episode in episodes]
-        return self.score_answers(parts[0][0], [answer for _, answer in parts], self.rubric(task), task.id)
+        return self.score_answers(
+            parts[0][0], [answer for _, answer in parts], self.rubric(task), task.id
+        )
 
-    def score_answers(self, opening: Any, answers: Sequence[Any], rubric: str, about: str) -> GroupScores:
+    def score_answers(
+        self, opening: Any, answers: Sequence[Any], rubric: str, about: str
+    ) -> GroupScores:
         """The same for answers to a conversation.
 
         Args:
@@ -136,9 +149,16 @@ class Judge:
         """
         calls: list[JudgeCall] = []
 
-        def ask(question: str, form: str, read: Read, parts: Sequence[Mapping[str, Any]]) -> list[Any]:
+        def ask(
+            question: str, form: str, read: Read, parts: Sequence[Mapping[str, Any]]
+        ) -> list[Any]:
             data = [{"task": opening, **part} for part in parts]
-            return self._all([partial(self._ask, rubric, about, calls, question, form, read, one) for one in data])
+            return self._all(
+                [
+                    partial(self._ask, rubric, about, calls, question, form, read, one)
+                    for one in data
+                ]
+            )
 
         ways = {
             JudgeScoring.POINTWISE: self._alone,
@@ -154,7 +174,10 @@ class Judge:
 
     def rubric(self, task: Task) -> str:
         """The rubric of a task; raises JudgeFault if its description lacks it, or EnvFault if there is none."""
-        return rubric_of(self.config.rubric, self._describe(task) if self.config.rubric.startswith(COLUMN) else {})
+        return rubric_of(
+            self.config.rubric,
+            self._describe(task) if self.config.rubric.startswith(COLUMN) else {},
+        )
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -163,7 +186,9 @@ class Judge:
         low, high = self.config.scale
         question = f"Score `answer` from {low:g} (worst) to {high:g} (best)."
         parts = [{"answer": answer} for answer in answers]
-        scores = ask(question, '"score": NUMBER', lambda verdict: self._scaled(verdict["score"]), parts)
+        scores = ask(
+            question, '"score": NUMBER', lambda verdict: self._scaled(verdict["score"]), parts
+        )
         return scores, [{}] * len(parts)
 
     def _compared(self, ask: Ask, answers: Sequence[Any]) -> Scores:
@@ -173,7 +198,13 @@ class Judge:
         unequal = [pair for pair in pairs if answers[pair[0]] != answers[pair[1]]]
         both = [order for pair in unequal for order in (pair, pair[::-1])]
         parts = [{"first": answers[first], "second": answers[second]} for first, second in both]
-        won = dict(zip(both, ask(question, '"better": "first", "second" or "tie"', _winner, parts), strict=True))
+        won = dict(
+            zip(
+                both,
+                ask(question, '"better": "first", "second" or "tie"', _winner, parts),
+                strict=True,
+            )
+        )
         wins, turned = [0.0] * len(answers), [0.0] * len(answers)
         for one, other in pairs:
             forward, backward = won.get((one, other), 0.5), 1 - won.get((other, one), 0.5)
@@ -182,7 +213,9 @@ class Judge:
             for at in (one, other):
                 turned[at] += forward != backward
         others = max(1, len(answers) - 1)
-        return [sum_ / others for sum_ in wins], [{"judge_order_decides": sum_ / others} for sum_ in turned]
+        return [sum_ / others for sum_ in wins], [
+            {"judge_order_decides": sum_ / others} for sum_ in turned
+        ]
 
     def _together(self, ask: Ask, answers: Sequence[Any]) -> Scores:
         low, high = self.config.scale
@@ -199,7 +232,11 @@ class Judge:
 
     def _scaled(self, score: Any) -> float:
         low, high = self.config.scale
-        if isinstance(score, bool) or not isinstance(score, int | float) or not low <= score <= high:
+        if (
+            isinstance(score, bool)
+            or not isinstance(score, int | float)
+            or not low <= score <= high
+        ):
             raise ValueError(f"the score {score!r:.60} is not between {low:g} and {high:g}")
         return (score - low) / (high - low)
 
@@ -216,10 +253,19 @@ class Judge:
             wait(futures)  # those in flight are paid for
 
     def _ask(
-        self, rubric: str, about: str, calls: list[JudgeCall], question: str, form: str, read: Read, data: Any
+        self,
+        rubric: str,
+        about: str,
+        calls: list[JudgeCall],
+        question: str,
+        form: str,
+        read: Read,
+        data: Any,
     ) -> Any:
         """The result of `read` for the judge's verdict on `data`; adds the requests that were paid for to `calls`."""
-        content = MARKS.sub(lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(data, ensure_ascii=False))
+        content = MARKS.sub(
+            lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(data, ensure_ascii=False)
+        )
         check = digest_of([rubric, question, content])[:8]
         texts = {"rubric": rubric, "question": question, "form": f'{{"check": "{check}", {form}}}'}
         system = re.sub(r"\{(rubric|question|form)\}", lambda name: texts[name[1]], SYSTEM)
@@ -231,12 +277,22 @@ class Judge:
                 return read(_verdict(answer, check))
             except (ValueError, LookupError, TypeError) as error:
                 fault = error
-        raise JudgeFault(f"{self.config.model.name} gave no verdict in {ATTEMPTS} answers; the last one: {fault}")
+        raise JudgeFault(
+            f"{self.config.model.name} gave no verdict in {ATTEMPTS} answers; the last one: {fault}"
+        )
 
-    def _answer(self, messages: list[dict[str, Any]], attempt: int, about: str, calls: list[JudgeCall]) -> str:
+    def _answer(
+        self, messages: list[dict[str, Any]], attempt: int, about: str, calls: list[JudgeCall]
+    ) -> str:
         """The text of an answer, from the record if it has one."""
         model = self.config.model
-        settings = [self._api.url if model.url else "", model.name, model.temperature, model.max_tokens, model.seed]
+        settings = [
+            self._api.url if model.url else "",
+            model.name,
+            model.temperature,
+            model.max_tokens,
+            model.seed,
+        ]
         name = digest_of([about, messages, attempt])
         digest = digest_of([*settings, name])
         if (known := self._log.known(digest)) is not None:
@@ -249,7 +305,13 @@ class Judge:
         call = JudgeCall(priced, read or 0, written or 0)
         calls.append(call)
         cost = usage_of_judges([call], self._prices).get(COST)
-        line = {"digest": digest, "at": time.time(), "task": about, "model": model.name, "messages": messages}
+        line = {
+            "digest": digest,
+            "at": time.time(),
+            "task": about,
+            "model": model.name,
+            "messages": messages,
+        }
         counts = {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
         self._log.write({**line, "answer": text, "is_cut": answer.is_cut, **counts})
         return text
@@ -269,7 +331,9 @@ def rubric_of(rubric: str, row: Mapping[str, Any]) -> str:
         return rubric
     text = row.get(rubric.removeprefix(COLUMN))
     if not isinstance(text, str) or not text.strip():
-        raise JudgeFault(f"env.judge.rubric={rubric}: that column of the task is {text!r:.60}; expected a text")
+        raise JudgeFault(
+            f"env.judge.rubric={rubric}: that column of the task is {text!r:.60}; expected a text"
+        )
     return text
 
 

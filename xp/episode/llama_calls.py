@@ -30,9 +30,13 @@ JSON_FORM: Final = '{"name": "<tool>", "parameters": {...}}'
 PYTHONIC_FORM: Final = "[<tool>(<name>=<value>, ...)]"
 _OBJECT: Final = re.compile(r'\{\s*"')
 _OBJECTS: Final = json_value(_OBJECT.pattern)
-_LIST: Final = re.compile(r"(?<!\\)\[\s*[^\W\d][\w.-]{0,127}\s*\(")  # `\[` begins a formula of LaTeX
+_LIST: Final = re.compile(
+    r"(?<!\\)\[\s*[^\W\d][\w.-]{0,127}\s*\("
+)  # `\[` begins a formula of LaTeX
 _LISTS: Final = Data(_LIST.pattern, lambda text, begin: calls_end(text, begin.start()))
-_NAMED: Final = re.compile(r'(?:\{\s*"(?:type|function)"\s*:\s*(?:"function"\s*,\s*)?)*\{?\s*"name"\s*:\s*"([^"\\]*)"')
+_NAMED: Final = re.compile(
+    r'(?:\{\s*"(?:type|function)"\s*:\s*(?:"function"\s*,\s*)?)*\{?\s*"name"\s*:\s*"([^"\\]*)"'
+)
 """The beginning of an object that is a call."""
 _DECODER: Final = json.JSONDecoder()
 
@@ -48,7 +52,10 @@ def parse_llama_json(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     names = {tool.name for tool in tools()} if objects else set()
     if not any(has_arguments and name in names for _, name, has_arguments in objects):
         return ()
-    return with_calls((body for body, name, has_arguments in objects if has_arguments or name in names), parse_call)
+    return with_calls(
+        (body for body, name, has_arguments in objects if has_arguments or name in names),
+        parse_call,
+    )
 
 
 def parse_pythonic(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
@@ -103,7 +110,11 @@ def _objects(text: str) -> Iterator[tuple[str, str, bool]]:
             continue
         content = unwrapped(value)
         if isinstance(content, dict) and isinstance(content.get("name"), str):
-            yield text[begin.start() : position], content["name"], not content.keys().isdisjoint(ARGUMENT_KEYS)
+            yield (
+                text[begin.start() : position],
+                content["name"],
+                not content.keys().isdisjoint(ARGUMENT_KEYS),
+            )
 
 
 MAX_DEPTH: Final = 32
@@ -186,7 +197,11 @@ def _escaped(part: re.Match[str]) -> str:
 
 
 def _call(node: ast.expr, names: dict[str, str]) -> tuple[str, dict[str, Any]]:
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in names:
+    if (
+        not isinstance(node, ast.Call)
+        or not isinstance(node.func, ast.Name)
+        or node.func.id not in names
+    ):
         raise NotPythonic("a part of it is no call of a tool")
     pairs = [(names.get(str(one.arg)), one.value) for one in node.keywords]
     if node.args or any(name is None for name, _ in pairs):
@@ -203,7 +218,9 @@ def _value(node: ast.expr | None) -> Any:
             return node.value
         case ast.Name(id=name) if name in _JSON:
             return _JSON[name]
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=ast.Constant(value=int() | float() as number)):
+        case ast.UnaryOp(
+            op=ast.USub() | ast.UAdd(), operand=ast.Constant(value=int() | float() as number)
+        ):
             return -number if isinstance(node.op, ast.USub) else number
         case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
             return [_value(item) for item in items]

@@ -31,14 +31,25 @@ class Metric:
         return self.name.partition("/")[0] in OF_EPISODES and self.name != LEFT_OUT
 
 
-OF_EPISODES: Final = ("reward", "reward_fn", "group", "episodes", "environment", "tasks", "judges", "grader")
+OF_EPISODES: Final = (
+    "reward",
+    "reward_fn",
+    "group",
+    "episodes",
+    "environment",
+    "tasks",
+    "judges",
+    "grader",
+)
 OF_TRAINERS: Final = ("training", "time")
 """First parts of the names of metrics that trainers measure."""
 LEFT_OUT: Final = "episodes/groups_left_out"
 
 
 TABLE: Final = Path(__file__).with_name("metrics.toml")
-METRICS: Final = tuple(Metric(name, **entry) for name, entry in tomllib.loads(TABLE.read_text("utf-8")).items())
+METRICS: Final = tuple(
+    Metric(name, **entry) for name, entry in tomllib.loads(TABLE.read_text("utf-8")).items()
+)
 """All metrics, in the order of the docs."""
 
 PARTS: Final = {"<n>": r"(\d+)", "<threshold>": r"([-+.e\d]+)", "<name>": r"(.+)"}
@@ -66,7 +77,9 @@ def title_of_metric(name: str) -> str:
         return prefix + name.replace("_", " ").replace("/", ": ")
     found = _pattern(row.name).fullmatch(name)
     title = row.title
-    for part, value in zip(re.findall("<.+?>", row.name), found.groups() if found else (), strict=False):
+    for part, value in zip(
+        re.findall("<.+?>", row.name), found.groups() if found else (), strict=False
+    ):
         title = title.replace(part, value)
     return f"{prefix}{f'{env}: ' if env else ''}{title}"
 
@@ -74,14 +87,19 @@ def title_of_metric(name: str) -> str:
 def check_names(names: Iterable[str]) -> None:
     """Raises ValueError for an unknown name below one of xp's first parts; other first parts belong to plugins."""
     for name in names:
-        if name.split("/", 1)[0] in (*OF_EPISODES, *OF_TRAINERS, "evaluation") and find(name) is None:
+        if (
+            name.split("/", 1)[0] in (*OF_EPISODES, *OF_TRAINERS, "evaluation")
+            and find(name) is None
+        ):
             raise ValueError(
                 f"the metric {name} is not in xp/episode/metrics.toml{nearest(name, [row.name for row in METRICS])}"
             )
 
 
 def _of_run(name: str) -> Metric | None:
-    return next((row for row in METRICS if name == row.name or _pattern(row.name).fullmatch(name)), None)
+    return next(
+        (row for row in METRICS if name == row.name or _pattern(row.name).fullmatch(name)), None
+    )
 
 
 @cache

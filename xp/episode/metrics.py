@@ -35,7 +35,9 @@ class EpisodeFacts:
     """Tokens that the policy generated, those of turns that are not trained on too; 0: `num_tokens`."""
 
 
-def episode_metrics(played: Sequence[EpisodeFacts], group_size: int, pass_threshold: float) -> dict[str, float]:
+def episode_metrics(
+    played: Sequence[EpisodeFacts], group_size: int, pass_threshold: float
+) -> dict[str, float]:
     """Metrics over one step's episodes, and the same for each environment of a mixture.
 
     Args:
@@ -47,7 +49,9 @@ def episode_metrics(played: Sequence[EpisodeFacts], group_size: int, pass_thresh
     names = sorted({one.env for one in played})
     if len(names) > 1:
         for name in names:
-            of_env = _metrics([one for one in played if one.env == name], group_size, pass_threshold)
+            of_env = _metrics(
+                [one for one in played if one.env == name], group_size, pass_threshold
+            )
             metrics |= {f"{name}/{key}": value for key, value in of_env.items()}
     return metrics
 
@@ -70,11 +74,15 @@ def check_health(played: Sequence[EpisodeFacts], max_void_fraction: float) -> No
 
 def void_reasons(reasons: Iterable[str | None]) -> str:
     """Up to three reasons of void episodes, each of another type of fault."""
-    of_type = {reason.partition(":")[0]: reason for reason in sorted(filter(None, reasons), reverse=True)}
+    of_type = {
+        reason.partition(":")[0]: reason for reason in sorted(filter(None, reasons), reverse=True)
+    }
     return "; ".join(sorted(of_type.values())[:3])
 
 
-def _metrics(played: Sequence[EpisodeFacts], group_size: int, pass_threshold: float) -> dict[str, float]:
+def _metrics(
+    played: Sequence[EpisodeFacts], group_size: int, pass_threshold: float
+) -> dict[str, float]:
     scored = [one for one in played if one.outcome.reward is not None]
     rewards = [_reward(one) for one in scored]
     positive = [reward for reward in rewards if reward > 0]
@@ -105,13 +113,20 @@ def _metrics(played: Sequence[EpisodeFacts], group_size: int, pass_threshold: fl
             "reward/avg_raw_reward": fmean(rewards),
             "reward/mean_positive_reward": _mean(positive),
             pass_name(group_size, pass_threshold): _mean(
-                [float(max(one.outcome.task_reward or 0.0 for one in group) >= pass_threshold) for group in groups]
+                [
+                    float(max(one.outcome.task_reward or 0.0 for one in group) >= pass_threshold)
+                    for group in groups
+                ]
             ),
         }
         if group_size > 1:
             equal = [float(len(set(map(_reward, group))) == 1) for group in groups]
             metrics["reward/groups_without_variance"] = _mean(equal)
-    penalties = [_reward(one) - one.outcome.unpenalized for one in scored if one.outcome.unpenalized is not None]
+    penalties = [
+        _reward(one) - one.outcome.unpenalized
+        for one in scored
+        if one.outcome.unpenalized is not None
+    ]
     return metrics | ({"reward/overlong_penalty": fmean(penalties)} if penalties else {})
 
 
@@ -131,7 +146,9 @@ def _groups(played: Sequence[EpisodeFacts], group_size: int) -> list[list[Episod
     """Each group's scored episodes; a task that a step has twice has two groups."""
     of_task = grouped((one.task_id, one) for one in played)
     groups = [
-        episodes[at : at + group_size] for episodes in of_task.values() for at in range(0, len(episodes), group_size)
+        episodes[at : at + group_size]
+        for episodes in of_task.values()
+        for at in range(0, len(episodes), group_size)
     ]
     scored = [[one for one in group if one.outcome.reward is not None] for group in groups]
     return [group for group in scored if group]

@@ -30,7 +30,9 @@ class MetricsFile:
         self._path = path
         self._head = {"stage": stage, "attempt": attempt}
         if path.is_file() and path.stat().st_size:
-            os.utime(path)  # an attempt without a step to do writes nothing, but its file is up to date
+            os.utime(
+                path
+            )  # an attempt without a step to do writes nothing, but its file is up to date
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Appends one line; a value that is not finite is written as null, since JSON has no NaN.
@@ -40,7 +42,9 @@ class MetricsFile:
         """
         check_names(metrics)
         values = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        append_line(self._path, json.dumps({"step": step, "time": time.time(), **self._head, **values}))
+        append_line(
+            self._path, json.dumps({"step": step, "time": time.time(), **self._head, **values})
+        )
 
     def continue_after(self, step: int) -> None:
         """Called by a training that continues after a rollout step, 0 for none: an attempt without a step to do must
@@ -54,7 +58,10 @@ class MetricsFile:
         if step < 1 or last_step(self._path) is not None:
             return
         steps = "step 1" if step == 1 else f"steps 1 to {step}"
-        print(f"xp: {self._path} has no step of this training: the metrics of {steps} are lost", file=sys.stderr)
+        print(
+            f"xp: {self._path} has no step of this training: the metrics of {steps} are lost",
+            file=sys.stderr,
+        )
         self.write(step, {})
 
 
@@ -87,4 +94,7 @@ def last_step(path: Path) -> int | None:
     Raises:
         XpError: as `metrics_lines` does.
     """
-    return next(reversed([int(line["step"]) for line in metrics_lines(path) if line["stage"] == "train"]), None)
+    return next(
+        reversed([int(line["step"]) for line in metrics_lines(path) if line["stage"] == "train"]),
+        None,
+    )

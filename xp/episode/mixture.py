@@ -47,10 +47,13 @@ class EnvironmentMixture(Closing):
         log: record of judges' requests.
     """
 
-    def __init__(self, config: EpisodeConfig, environ: Mapping[str, str], log: JudgeLog | None = None) -> None:
+    def __init__(
+        self, config: EpisodeConfig, environ: Mapping[str, str], log: JudgeLog | None = None
+    ) -> None:
         self._config = config
         self._providers: dict[str, Provider] = {
-            name: load_provider(member, without_judge_key(member, environ)) for name, member in config.members.items()
+            name: load_provider(member, without_judge_key(member, environ))
+            for name, member in config.members.items()
         }
         self._judges: dict[str, Judge] = {}
         self._rewards: dict[str, RewardSteps] = {}
@@ -58,7 +61,10 @@ class EnvironmentMixture(Closing):
             describe, source = partial(description, self._providers[name]), None
             if member.judge is not None:
                 judge = Judge(member.judge, environ, describe, log or JudgeLog(), member.dialect)
-                self._judges[name], source = judge, GroupSource("judge", member.judge.weight, judge.score)
+                self._judges[name], source = (
+                    judge,
+                    GroupSource("judge", member.judge.weight, judge.score),
+                )
             self._rewards[name] = reward_steps(member, self._providers[name], describe, source)
         # Not the threads of episodes: these may wait for a session that the environment's scores need, and hold one.
         self._scoring = ThreadPoolExecutor(MAX_GROUPS, thread_name_prefix="xp-group")
@@ -67,7 +73,9 @@ class EnvironmentMixture(Closing):
     def from_file(path: Path, environ: Mapping[str, str]) -> EnvironmentMixture:
         """Reads the control plane's `episode.json`, and the dialect that the stage resolved."""
         config = resolved(config_of(path, EpisodeConfig.from_json), path.parent)
-        log = JudgeLog(path.parent / JUDGE, path.parent.parent.parent.glob(f"attempt_*/*/{JUDGE}/*.jsonl"))
+        log = JudgeLog(
+            path.parent / JUDGE, path.parent.parent.parent.glob(f"attempt_*/*/{JUDGE}/*.jsonl")
+        )
         # A trainer's processes need not have the variables of the stage's program.
         events = {server_events.VARIABLE: str(path.with_name(server_events.FILE).absolute())}
         return EnvironmentMixture(config, {**environ, **events}, log)
@@ -96,7 +104,9 @@ class EnvironmentMixture(Closing):
 
     def _score(self, episodes: Sequence[Episode]) -> None:
         task, group = episodes[0].task, [episode.in_group() for episode in episodes]
-        for episode, outcome in zip(episodes, self._rewards[task.env].settle_group(task, group), strict=True):
+        for episode, outcome in zip(
+            episodes, self._rewards[task.env].settle_group(task, group), strict=True
+        ):
             episode.settle_in_group(outcome)
 
     def dialect(self, env: str) -> Dialect | str:
@@ -115,11 +125,17 @@ class EnvironmentMixture(Closing):
     def catalog_names(self) -> Mapping[str, str]:
         """Member -> its name in the OpenReward catalog, for members that have one."""
         targets = {name: member.target for name, member in self._config.members.items()}
-        return {name: target for name, target in targets.items() if target is not None and "://" not in target}
+        return {
+            name: target
+            for name, target in targets.items()
+            if target is not None and "://" not in target
+        }
 
     def allowed_origins(self) -> frozenset[str]:
         """Origins beside the catalog's that may receive the API key, over all members."""
-        return frozenset(one for member in self._config.members.values() for one in member.allowed_origins)
+        return frozenset(
+            one for member in self._config.members.values() for one in member.allowed_origins
+        )
 
     def close(self) -> None:
         self._scoring.shutdown(wait=False, cancel_futures=True)

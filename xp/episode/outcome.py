@@ -40,7 +40,10 @@ class Turn:
     @property
     def shown(self) -> list[Message]:
         """The messages for records and judges: an assistant's one in a new prompt is no turn of the policy."""
-        return [Message({**one, "role": "history"}) if one["role"] == "assistant" else one for one in self.messages]
+        return [
+            Message({**one, "role": "history"}) if one["role"] == "assistant" else one
+            for one in self.messages
+        ]
 
     @property
     def follows(self) -> int | None:

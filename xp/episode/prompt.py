@@ -36,7 +36,9 @@ def tool_schemas(tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
     return [tool_schema(tool) for tool in tools]
 
 
-def opening_messages(template: str | None, prompt: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Message]:
+def opening_messages(
+    template: str | None, prompt: Sequence[Message], tools: Sequence[ToolSpec]
+) -> list[Message]:
     """First messages of the dialogue.
 
     Args:
@@ -62,7 +64,8 @@ def prompt_keys(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     system messages are the questions.
     """
     contents = [
-        (message["role"], " ".join(message["content"].split()), message.get("tool_calls") or []) for message in messages
+        (message["role"], " ".join(message["content"].split()), message.get("tool_calls") or [])
+        for message in messages
     ]
     without_system = [one for one in contents if one[0] not in ("system", "developer")]
     return digest_of(without_system or contents), digest_of(contents)
@@ -70,7 +73,11 @@ def prompt_keys(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
 
 def _clean(message: Message) -> Message:
     """A message with valid texts, without empty keys and others, which a provider of the user's own may give it."""
-    present = {key: value for key, value in message.items() if key in Message.__annotations__ and value is not None}
+    present = {
+        key: value
+        for key, value in message.items()
+        if key in Message.__annotations__ and value is not None
+    }
     clean: Message = valid_value(present)
     return clean
 
@@ -85,7 +92,9 @@ def session_messages(template: str | None, session: Session) -> list[Message]:
     return opening_messages(template, session.prompt(), tools)
 
 
-def first_difference(expected: Sequence[Mapping[str, object]], actual: Sequence[Mapping[str, object]]) -> str | None:
+def first_difference(
+    expected: Sequence[Mapping[str, object]], actual: Sequence[Mapping[str, object]]
+) -> str | None:
     """Describes the first place where two dialogues differ. None means that they are equal. A key without a value is no
     key."""
     for number, (one, other) in enumerate(zip(expected, actual, strict=False), start=1):
@@ -100,11 +109,20 @@ def first_difference(expected: Sequence[Mapping[str, object]], actual: Sequence[
 
 def _excerpts(*values: object) -> list[str]:
     """Two values as printable texts, each from just before the first difference."""
-    texts = [value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str) for value in values]
+    texts = [
+        value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+        for value in values
+    ]
     pairs = enumerate(zip(*texts, strict=False))
-    start = max(0, next((at for at, (one, other) in pairs if one != other), min(map(len, texts))) - MAX_EXCERPT // 2)
+    start = max(
+        0,
+        next((at for at, (one, other) in pairs if one != other), min(map(len, texts)))
+        - MAX_EXCERPT // 2,
+    )
     end = start + MAX_EXCERPT
-    return [repr("..." * (start > 0) + text[start:end] + "..." * (end < len(text))) for text in texts]
+    return [
+        repr("..." * (start > 0) + text[start:end] + "..." * (end < len(text))) for text in texts
+    ]
 
 
 _SYSTEM: Final = """# Tools
@@ -125,13 +143,17 @@ def with_tools(
 ) -> list[Message]:
     """The first messages as texts, with the tools at the end of the system message, which is added if there is none."""
     syntax, result = syntax_of(dialect), list[Message]()
-    for is_environments, group in groupby(messages, lambda message: message["role"] in ("tool", "user")):
+    for is_environments, group in groupby(
+        messages, lambda message: message["role"] in ("tool", "user")
+    ):
         part = list(group)
         if is_environments and any(message["role"] == "tool" for message in part):
             part = as_user(part)
         for message in part:
             calls = [call["function"] for call in message.get("tool_calls", ())]
-            written = syntax.joined([syntax.write(call["name"], call["arguments"]) for call in calls])
+            written = syntax.joined(
+                [syntax.write(call["name"], call["arguments"]) for call in calls]
+            )
             content = "\n".join(filter(None, [message["content"], written]))
             result.append(Message(role=message["role"], content=content) if calls else message)
     messages = result
@@ -140,7 +162,10 @@ def with_tools(
     lines = "\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas)
     text = _SYSTEM.replace("{form}", syntax.form).replace("{tools}", lines, 1)
     if messages and messages[0]["role"] == "system":
-        return [Message(role="system", content=f"{messages[0]['content']}\n\n{text}"), *messages[1:]]
+        return [
+            Message(role="system", content=f"{messages[0]['content']}\n\n{text}"),
+            *messages[1:],
+        ]
     return [Message(role="system", content=text), *messages]
 
 
@@ -148,7 +173,9 @@ def as_user(messages: Sequence[Message]) -> list[Message]:
     """The environment's messages as one user message, since some templates lack the role `tool` or refuse two in a
     row."""
     parts = [
-        f"<tool_response>\n{message['content']}\n</tool_response>" if message["role"] == "tool" else message["content"]
+        f"<tool_response>\n{message['content']}\n</tool_response>"
+        if message["role"] == "tool"
+        else message["content"]
         for message in messages
     ]
     return [Message(role="user", content="\n".join(parts))] if parts else []

@@ -104,7 +104,9 @@ class Attempt:
 
     def reads_thinking(self) -> bool:
         """True if the session takes the model's whole text as an answer, thinking included."""
-        return self._persist(lambda session: getattr(session, "reads_thinking", False), float("inf"))
+        return self._persist(
+            lambda session: getattr(session, "reads_thinking", False), float("inf")
+        )
 
     def tools(self) -> tuple[ToolSpec, ...]:
         return self._persist(lambda session: session.tools(), float("inf"))
@@ -140,12 +142,18 @@ class Attempt:
             self.opening = messages
         elif difference := first_difference(self.opening, messages):
             if self._is_live:
-                raise Diverged(f"a fresh session has another prompt than the one that was lost: {difference}")
-            raise PromptDiffers(f"the environment's prompt is not the prepared one: {difference}; {WAY_OUT}")
+                raise Diverged(
+                    f"a fresh session has another prompt than the one that was lost: {difference}"
+                )
+            raise PromptDiffers(
+                f"the environment's prompt is not the prepared one: {difference}; {WAY_OUT}"
+            )
         for call, expected in self._done:
             result = _perform(session, call)
             if result != expected:
-                raise Diverged(f"a fresh session answered {call_name(call)} differently from the one that was lost")
+                raise Diverged(
+                    f"a fresh session answered {call_name(call)} differently from the one that was lost"
+                )
         return session
 
 
@@ -170,7 +178,9 @@ def _valid(result: ToolResult) -> ToolResult:
     """
     if not (result.reward is None or isinstance(result.reward, Real)):
         raise ProtocolError(f"the reward is {result.reward!r:.60}, not a number or None")
-    if not hasattr(type(result.finished), "__bool__"):  # A text such as "false" would count as true.
+    if not hasattr(
+        type(result.finished), "__bool__"
+    ):  # A text such as "false" would count as true.
         raise ProtocolError(f"finished is {result.finished!r:.60}, not True or False")
     text, metrics = valid_text(result.text), metrics_of(result.metrics)
     is_valid = text == result.text and metrics == result.metrics
@@ -184,4 +194,6 @@ def _as_fault(act: Callable[[], T]) -> T:
     except EnvFault:
         raise
     except Exception as error:
-        raise EnvFault(f"the environment's client raised {type(error).__name__}: {error}") from error
+        raise EnvFault(
+            f"the environment's client raised {type(error).__name__}: {error}"
+        ) from error

@@ -117,7 +117,9 @@ class RewardSteps:
             result = _after(result, RewardStep.REDUCE, reward)
             if self._functions:
                 reward, metrics = shaped_reward(result, self._functions, episode.arguments())
-                result = _after(result, RewardStep.REWARD_FN, reward, metrics=metrics, unshaped=result.reward)
+                result = _after(
+                    result, RewardStep.REWARD_FN, reward, metrics=metrics, unshaped=result.reward
+                )
             check_bound(reward, "the episode")
         except RewardFnFault as fault:
             return _void(result, str(fault))
@@ -142,7 +144,10 @@ class RewardSteps:
 
 
 def reward_steps(
-    config: EnvConfig, provider: Provider | None, describe: Describe, judge: GroupSource | None = None
+    config: EnvConfig,
+    provider: Provider | None,
+    describe: Describe,
+    judge: GroupSource | None = None,
 ) -> RewardSteps:
     """The reward steps of an environment's episodes.
 
@@ -204,7 +209,9 @@ def check_bound(reward: float, what: str) -> None:
         what: source of the reward, for the message.
     """
     if not abs(reward) <= MAX_REWARD:  # Also true for NaN.
-        raise RewardOutOfBounds(f"the reward of {what} is {reward:g}; at most {MAX_REWARD:g} counts")
+        raise RewardOutOfBounds(
+            f"the reward of {what} is {reward:g}; at most {MAX_REWARD:g} counts"
+        )
 
 
 @dataclass(frozen=True)
@@ -227,7 +234,9 @@ class Overlong:
         return -self.rule.factor * min(max(excess / self.rule.buffer_tokens, 0.0), 1.0)
 
 
-def penalized(result: EpisodeResult, overlong: Overlong | None, tokens: Tokens | None) -> EpisodeResult:
+def penalized(
+    result: EpisodeResult, overlong: Overlong | None, tokens: Tokens | None
+) -> EpisodeResult:
     """Applies LENGTH, the last step, since a step of the group may replace the reward."""
     if overlong is None or tokens is None or result.reward is None:
         return result
@@ -245,19 +254,27 @@ def _scored(
         try:
             scores = source.score(task, episodes)
             results = [
-                _with_usage(_with_score(step, source, one.outcome, value, entries), scores.judges, size)
+                _with_usage(
+                    _with_score(step, source, one.outcome, value, entries), scores.judges, size
+                )
                 for one, value, entries in zip(episodes, scores.values, scores.entries, strict=True)
             ]
         except Exception as error:
             usage = error.usage if isinstance(error, JudgeFault) else {}
             reason = f"{source.name}: {type(error).__name__}: {error}"
             return [_void(_with_usage(one.outcome, usage, size), reason) for one in episodes]
-        episodes = [replace(one, outcome=result) for one, result in zip(episodes, results, strict=True)]
+        episodes = [
+            replace(one, outcome=result) for one, result in zip(episodes, results, strict=True)
+        ]
     return [one.outcome for one in episodes]
 
 
 def _with_score(
-    step: RewardStep, source: GroupSource, result: EpisodeResult, value: float, entries: Mapping[str, float]
+    step: RewardStep,
+    source: GroupSource,
+    result: EpisodeResult,
+    value: float,
+    entries: Mapping[str, float],
 ) -> EpisodeResult:
     assert result.reward is not None  # valid episodes only
     reward = value if source.weight is None else result.reward + source.weight * value
@@ -266,7 +283,9 @@ def _with_score(
 
 
 def _after(result: EpisodeResult, step: RewardStep, reward: float, **changes: Any) -> EpisodeResult:
-    return replace(result, reward=reward, reward_steps={**result.reward_steps, step: reward}, **changes)
+    return replace(
+        result, reward=reward, reward_steps={**result.reward_steps, step: reward}, **changes
+    )
 
 
 def _void(result: EpisodeResult, reason: str) -> EpisodeResult:
@@ -278,7 +297,9 @@ def _with_own_reward(result: EpisodeResult) -> EpisodeResult:
     return result if result.ungrouped is not None else replace(result, ungrouped=result.reward)
 
 
-def _with_usage(result: EpisodeResult, usage: Mapping[str, float], num_episodes: int) -> EpisodeResult:
+def _with_usage(
+    result: EpisodeResult, usage: Mapping[str, float], num_episodes: int
+) -> EpisodeResult:
     """The result with its share of what a judge used for several episodes."""
     share = {name: value / num_episodes for name, value in usage.items()}
     return replace(result, judges=total_usage([result.judges, share]))

@@ -68,9 +68,13 @@ def shaped_reward(
         try:
             value, entries = numbers_of(_called(shape, {"outcome": outcome, **about}))
         except Exception as error:
-            raise RewardFnFault(f"reward_fn {shape.name}: {type(error).__name__}: {error}") from error
+            raise RewardFnFault(
+                f"reward_fn {shape.name}: {type(error).__name__}: {error}"
+            ) from error
         reward += shape.weight * value
-        metrics |= entries if len(shapes) == 1 else _under(shape.name.partition(":")[2], value, entries)
+        metrics |= (
+            entries if len(shapes) == 1 else _under(shape.name.partition(":")[2], value, entries)
+        )
     return reward, metrics
 
 
@@ -89,7 +93,11 @@ def _parameters(name: str, function: Any) -> tuple[str, ...] | None:
         raise XpError(f"reward_fn {name} cannot be called: {error}") from error
     if any(one.kind is one.VAR_KEYWORD for one in parameters):
         return ABOUT
-    needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
+    needed = [
+        one.name
+        for one in parameters
+        if one.default is one.empty and one.kind is not one.VAR_POSITIONAL
+    ]
     if len(parameters) == 1 and needed and needed[0] not in ABOUT[1:]:
         return None
     if unknown := [one for one in needed if one not in ABOUT]:
@@ -126,6 +134,8 @@ def numbers_of(result: Any) -> tuple[float, dict[str, float]]:
     for name, value in entries.items():
         # Real: NumPy's numbers too, which a grader may give as well.
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-            raise ValueError(f"it gave {value!r:.80} for {name!s:.80}; it must give a finite number")
+            raise ValueError(
+                f"it gave {value!r:.80} for {name!s:.80}; it must give a finite number"
+            )
     numbers = {str(name): float(value) for name, value in entries.items()}
     return numbers.pop(REWARD), numbers

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from xp.episode.call_data import up_to
-from xp.episode.json_schema import Schema, allowed_types, allowed_values, allows, branches, properties, required
+from xp.episode.json_schema import (
+    Schema,
+    allowed_types,
+    allowed_values,
+    allows,
+    branches,
+    properties,
+    required,
+)
 from xp.episode.tool_calls import (
     CLOSE,
     NO_NAME,
@@ -42,7 +50,16 @@ class _Form:
 
 
 def _syntax(
-    call: str, parameter: str, *, opening: str, closing: str, tool: str, argument: str, value: str, end: str, after: str
+    call: str,
+    parameter: str,
+    *,
+    opening: str,
+    closing: str,
+    tool: str,
+    argument: str,
+    value: str,
+    end: str,
+    after: str,
 ) -> Syntax:
     """One dialect.
 
@@ -58,17 +75,24 @@ def _syntax(
         after: tags after a value.
     """
     last = re.compile(rf"{end}\s*(?={after}|\Z)")
-    form, data = _Form(opening, closing, re.compile(tool), re.compile(argument), last), up_to(value, last)
+    form, data = (
+        _Form(opening, closing, re.compile(tool), re.compile(argument), last),
+        up_to(value, last),
+    )
 
     def read(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
-        return with_calls(bodies(text, data, opening, closing), lambda body: _call(body, tools, form))
+        return with_calls(
+            bodies(text, data, opening, closing), lambda body: _call(body, tools, form)
+        )
 
     def write(name: str, arguments: Mapping[str, Any]) -> str:
         texts = {
-            key: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for key, one in arguments.items()
+            key: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
+            for key, one in arguments.items()
         }
         return call.format(
-            name=name, arguments="".join(parameter.format(key=key, value=one) for key, one in texts.items())
+            name=name,
+            arguments="".join(parameter.format(key=key, value=one) for key, one in texts.items()),
         )
 
     any_arguments = parameter.format(key="<name>", value="<value>") + "...\n"
@@ -127,7 +151,9 @@ def value_of(text: str, options: Sequence[Schema]) -> Any:
     for candidate in (text, stripped, *(() if isinstance(value, MalformedCall) else (value,))):
         if any(allows(branch, candidate) for branch in listed):
             return candidate
-    if not isinstance(value, str | MalformedCall) and any(allows(branch, value) for branch in options):
+    if not isinstance(value, str | MalformedCall) and any(
+        allows(branch, value) for branch in options
+    ):
         return value
     kinds = frozenset[str]().union(*map(allowed_types, options))
     if "string" in kinds:
@@ -177,15 +203,23 @@ def _texts(body: str, form: _Form, declared: Set[str]) -> dict[str, str] | Malfo
     while position < len(body):
         argument = form.argument.match(body, position)
         if argument is None:
-            return MalformedCall(f"the tool call has text that belongs to no argument: {body[position:][:80]}")
+            return MalformedCall(
+                f"the tool call has text that belongs to no argument: {body[position:][:80]}"
+            )
         key, start = argument[1].strip(), argument.end()
         if key in texts:
             return MalformedCall(f"the argument {key[:80]} of the tool call occurs twice")
         end = form.end.search(body, start)
         texts[key] = value = body[start : start if end is None else end.start()]
-        others = any(one[1].strip() in declared - texts.keys() for one in form.argument.finditer(value))
+        others = any(
+            one[1].strip() in declared - texts.keys() for one in form.argument.finditer(value)
+        )
         close = re.search(form.closing, value)
-        if end is None or others or (close is not None and re.search(form.opening, value[close.end() :])):
+        if (
+            end is None
+            or others
+            or (close is not None and re.search(form.opening, value[close.end() :]))
+        ):
             return MalformedCall(f"{key[:80]} of the tool call has a value that is not closed")
         position = end.end()
     return texts

@@ -10,7 +10,15 @@ from xp.envs.base import ToolSpec
 from xp.episode.call_data import Tags, json_value, without_thinking
 from xp.episode.json_schema import TYPES, allowed_types, branches, properties, required
 from xp.episode.tagged_calls import is_omitted, value_of
-from xp.episode.tool_calls import MAX_CALL_CHARS, MalformedCall, ParsedCall, ToolCall, Tools, checked_call, parse_call
+from xp.episode.tool_calls import (
+    MAX_CALL_CHARS,
+    MalformedCall,
+    ParsedCall,
+    ToolCall,
+    Tools,
+    checked_call,
+    parse_call,
+)
 
 FORM: Final = "<action>...</action>"
 _OPEN: Final = "<action>"
@@ -52,7 +60,9 @@ def _last_body(text: str) -> str | None:
 def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
     if len(tools) != 1:
         present = ", ".join(tool.name for tool in tools) or "none"
-        return MalformedCall(f"an action needs an environment with exactly one tool; this one has: {present}")
+        return MalformedCall(
+            f"an action needs an environment with exactly one tool; this one has: {present}"
+        )
     tool, root = tools[0], tools[0].parameters
     declared, needed = properties(root), required(root)
     if body.startswith("{"):
@@ -63,9 +73,14 @@ def _call_of(body: str, tools: Sequence[ToolSpec]) -> ParsedCall:
     if not names and body in ("", "null"):
         return ToolCall(tool.name, {})
     if len(names) != 1:
-        return MalformedCall(f"the action must be a JSON object with {', '.join(names) or 'no keys'}")
+        return MalformedCall(
+            f"the action must be a JSON object with {', '.join(names) or 'no keys'}"
+        )
     # Between these tags stands text, so a schema without a type means text.
-    options = [one if allowed_types(one) != TYPES else _TEXT for one in branches(declared.get(names[0]), root)]
+    options = [
+        one if allowed_types(one) != TYPES else _TEXT
+        for one in branches(declared.get(names[0]), root)
+    ]
     if not needed and is_omitted(body, options):
         return ToolCall(tool.name, {})
     value = value_of(body, options)

@@ -17,7 +17,16 @@ from xp.envs.base import Message, ToolSpec
 from xp.envs.messages import call_id, with_text_arguments
 from xp.episode.call_data import THINK_CLOSE, THINK_OPEN
 from xp.episode.prompt import as_user, tool_schemas, with_tools
-from xp.episode.turn_ends import ASKED, RESULTS, TURN, Dialogue, TurnEnds, calling_turn, plain_turn, turn_ends
+from xp.episode.turn_ends import (
+    ASKED,
+    RESULTS,
+    TURN,
+    Dialogue,
+    TurnEnds,
+    calling_turn,
+    plain_turn,
+    turn_ends,
+)
 from xp.errors import ExitCode, XpError
 from xp.lib.digest import text_digest
 from xp.models.clock import CLOCK, dated
@@ -38,7 +47,9 @@ class TemplateFault(XpError):
     """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the model's chat template does not render a dialogue: {reason}", ExitCode.PLAN)
+        super().__init__(
+            f"the model's chat template does not render a dialogue: {reason}", ExitCode.PLAN
+        )
         self.reason = reason
 
 
@@ -52,7 +63,9 @@ class ChatTokens:
         keeps_prompts: whether `prompt_text` returns prompts.
     """
 
-    def __init__(self, tokenizer: Any, model: Model | None = None, *, keeps_prompts: bool = False) -> None:
+    def __init__(
+        self, tokenizer: Any, model: Model | None = None, *, keeps_prompts: bool = False
+    ) -> None:
         self.tokenizer, self._keeps_prompts = tokenizer, keeps_prompts
         self.arguments = {} if model is None else model.template_arguments
         self.tools_prompt = ToolsPrompt.TEMPLATE if model is None else model.tools_prompt
@@ -66,7 +79,9 @@ class ChatTokens:
     @cached_property
     def ends(self) -> TurnEnds:
         """Tokens that end a turn: the template's, and the tokenizer's end-of-text token."""
-        return turn_ends(self.tokenizer, lambda dialogue: str(self._render(dialogue, tokenize=False)))
+        return turn_ends(
+            self.tokenizer, lambda dialogue: str(self._render(dialogue, tokenize=False))
+        )
 
     @property
     def end_ids(self) -> tuple[int, ...]:
@@ -112,13 +127,20 @@ class ChatTokens:
         """Number of tokens of the prompt; None if it is far above the limit, which its beginning shows."""
         if beginnings(num_characters(messages) + len(tools), limit):
             text = self.rendered(messages, tools)
-            if any(is_far_over(len(self._ids(text[:size])), limit) for size in beginnings(len(text), limit)):
+            if any(
+                is_far_over(len(self._ids(text[:size])), limit)
+                for size in beginnings(len(text), limit)
+            ):
                 return None
         return len(self.prompt(messages, tools))
 
     def prompt_text(self, prompt_ids: Sequence[int]) -> str | None:
         """The exact prompt for the trajectory; None if the run does not keep prompts."""
-        return str(self.tokenizer.decode(prompt_ids, skip_special_tokens=False)) if self._keeps_prompts else None
+        return (
+            str(self.tokenizer.decode(prompt_ids, skip_special_tokens=False))
+            if self._keeps_prompts
+            else None
+        )
 
     def rendered(self, messages: Sequence[Message], tools: str) -> str:
         """The text of `prompt`."""
@@ -126,7 +148,9 @@ class ChatTokens:
 
     def reads(self, argument: str) -> bool:
         """Returns whether the chat template uses an argument; it silently ignores others."""
-        return re.search(rf"\b{re.escape(argument)}\b", str(self.tokenizer.chat_template)) is not None
+        return (
+            re.search(rf"\b{re.escape(argument)}\b", str(self.tokenizer.chat_template)) is not None
+        )
 
     def _apply(self, messages: Sequence[Message], tools: str, **how: Any) -> Any:
         schemas = json.loads(tools)
@@ -138,7 +162,9 @@ class ChatTokens:
         """The rendered dialogue; a template that refuses objects gets the arguments of calls as JSON text."""
         faults = []
         plain = [dict(message) for message in dialogue]
-        names = [call["function"]["name"] for message in plain for call in message.get("tool_calls", ())]
+        names = [
+            call["function"]["name"] for message in plain for call in message.get("tool_calls", ())
+        ]
         if names:  # Some models have another template for dialogues with tools.
             how.setdefault("tools", tool_schemas([ToolSpec(name, "", {}) for name in names]))
         how |= dated(self.tokenizer, self._arguments, how.get("tools"))
@@ -162,7 +188,9 @@ class ChatTokens:
         end = (self.ends.of_call if is_call else "") or self.ends.texts[0]
         return [*self._ids(text), self.ends.ids[self.ends.texts.index(end)]]
 
-    def reply(self, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[str] = ()) -> list[int]:
+    def reply(
+        self, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[str] = ()
+    ) -> list[int]:
         """Token ids from the end of the assistant's turn to the beginning of its next.
 
         Args:
@@ -185,7 +213,9 @@ class ChatTokens:
             self._known[key] = ids
         return list(ids)
 
-    def reply_within(self, room: int, messages: Sequence[Message], *, last_id: int | None) -> list[int] | None:
+    def reply_within(
+        self, room: int, messages: Sequence[Message], *, last_id: int | None
+    ) -> list[int] | None:
         """The ids of `reply`; None if no room is left for a token of the next turn.
 
         Only the beginning of a reply that is far too long is rendered and tokenized.
@@ -200,7 +230,9 @@ class ChatTokens:
         ids = self.reply(messages, last_id=last_id)
         return ids if len(ids) < room else None
 
-    def _reply(self, messages: Sequence[Message], last_id: int | None, tools: Sequence[str] = ()) -> list[int]:
+    def _reply(
+        self, messages: Sequence[Message], last_id: int | None, tools: Sequence[str] = ()
+    ) -> list[int]:
         tail, first = self._tail(messages, tools)
         last = self.ends.text_of(last_id)
         if last and (last == first or not self.ends.openings & {first, last}):
@@ -222,7 +254,11 @@ class ChatTokens:
 
         def is_there(ids: Sequence[int]) -> bool:
             # A token has at least one byte; the last token of a text may extend beyond it.
-            end = self.tokenizer.decode(ids[-longest - 1 :], skip_special_tokens=False) if texts else ""
+            end = (
+                self.tokenizer.decode(ids[-longest - 1 :], skip_special_tokens=False)
+                if texts
+                else ""
+            )
             return any(text in end for text in texts)
 
         return is_there
@@ -240,7 +276,11 @@ class ChatTokens:
         reply, names = self.env_messages(messages), iter(tools)
         for number, one in enumerate(reply):
             if one["role"] == "tool":
-                reply[number] = {"name": next(names, "tool"), "tool_call_id": call_id(number), **one}
+                reply[number] = {
+                    "name": next(names, "tool"),
+                    "tool_call_id": call_id(number),
+                    **one,
+                }
         results = [one for one in reply if one["role"] == "tool"]
         if results:
             with suppress(TemplateFault):
@@ -249,9 +289,13 @@ class ChatTokens:
                 return self._joined(results)
         return self._after(plain_turn(), reply)
 
-    def _after(self, turn: Dialogue, messages: Sequence[Message], *, is_last: bool = True) -> tuple[str, str]:
+    def _after(
+        self, turn: Dialogue, messages: Sequence[Message], *, is_last: bool = True
+    ) -> tuple[str, str]:
         """Text after the turn, from the token that ends it, and this token."""
-        rendered = str(self._render([*turn, *messages], tokenize=False, add_generation_prompt=is_last))
+        rendered = str(
+            self._render([*turn, *messages], tokenize=False, add_generation_prompt=is_last)
+        )
         tail = rendered.partition(TURN)[2]
         if not tail:
             raise TemplateFault("it does not render what an assistant wrote")
@@ -267,7 +311,9 @@ class ChatTokens:
             turn = _calls_of([result])
             tail, first = self._after(turn, [result], is_last=number == len(results) - 1)
             ended, _ = self._after(turn, [], is_last=False)
-            tails.append(tail.removeprefix(ended if tail.startswith(ended) else first) if number else tail)
+            tails.append(
+                tail.removeprefix(ended if tail.startswith(ended) else first) if number else tail
+            )
         return "".join(tails), first
 
     @cached_property
@@ -317,7 +363,9 @@ def is_far_over(num_tokens: int, room: int) -> bool:
 def num_characters(messages: Sequence[Message]) -> int:
     """Number of characters of all contents and calls together."""
     calls = (message["tool_calls"] for message in messages if "tool_calls" in message)
-    return sum(len(message["content"]) for message in messages) + sum(map(len, map(json.dumps, calls)))
+    return sum(len(message["content"]) for message in messages) + sum(
+        map(len, map(json.dumps, calls))
+    )
 
 
 def cut(messages: Sequence[Message], size: int) -> list[Message]:

@@ -64,7 +64,9 @@ class Syntax:
     """Pairs of tags around thinking, besides `<think>`."""
     joined: Callable[[Sequence[str]], str] = "\n".join
     """Joins the written calls of one turn."""
-    prose: Callable[[str, bool], str] = lambda text, is_before_call: f"{text}\n" if is_before_call else text
+    prose: Callable[[str, bool], str] = lambda text, is_before_call: (
+        f"{text}\n" if is_before_call else text
+    )
     """Writes text that is no call, as a whole turn or before the turn's calls."""
 
     def thinking_of(self, text: str) -> str:
@@ -88,7 +90,9 @@ NO_NAME: Final = MalformedCall("the tool call does not begin with the name of a 
 TOO_MANY: Final = MalformedCall(f"more than {MAX_CALLS} tool calls in one message")
 
 
-def bodies(text: str, data: Data, opening: str, closing: str, *thinking: tuple[str, str]) -> list[str]:
+def bodies(
+    text: str, data: Data, opening: str, closing: str, *thinking: tuple[str, str]
+) -> list[str]:
     """Text of each call, from its opening tag to its closing one. Text of thinking is not a call.
 
     The last closing tag may be missing, if it was the stop string or the turn ended with the call. Text before a
@@ -146,7 +150,9 @@ def read_json(text: str) -> Any:
     except RecursionError:
         return MalformedCall("the tool call is nested too deeply")
     except json.JSONDecodeError as error:
-        return MalformedCall(f"the tool call is not valid JSON ({error.msg} at character {error.pos})")
+        return MalformedCall(
+            f"the tool call is not valid JSON ({error.msg} at character {error.pos})"
+        )
     except ValueError as error:
         return MalformedCall(f"the tool call is not valid JSON ({error})")
 
@@ -164,7 +170,9 @@ def call_of(value: Any) -> ParsedCall:
         return MalformedCall('the tool call has no "name" that is a string')
     if len(value) > 2 or (len(value) == 2 and not value.keys() & ARGUMENT_KEYS):
         keys = ", ".join(json.dumps(key) for key in value)
-        return MalformedCall(f'the tool call has the keys {keys[:80]}; expected "name" and "arguments"')
+        return MalformedCall(
+            f'the tool call has the keys {keys[:80]}; expected "name" and "arguments"'
+        )
     arguments = next((value[key] for key in ARGUMENT_KEYS if key in value), None)
     if isinstance(arguments, str):
         # Some models write the arguments as a JSON string, as in OpenAI's API.
@@ -192,7 +200,9 @@ def checked_call(name: str, arguments: Mapping[str, Any]) -> ParsedCall:
     try:
         json.dumps([name, arguments], ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
-        return MalformedCall("the tool call holds a lone surrogate or a number that JSON cannot carry")
+        return MalformedCall(
+            "the tool call holds a lone surrogate or a number that JSON cannot carry"
+        )
     return ToolCall(name, arguments)
 
 

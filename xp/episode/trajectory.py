@@ -68,8 +68,14 @@ class Trajectory:
     """Further data of an adapter, as JSON values."""
 
     def to_line(self) -> bytes:
-        digests = {TOOLS: tools_digest(self.tools), PROMPT: None if self.prompt is None else text_digest(self.prompt)}
-        nested = {"outcome": vars(self.outcome), "tokens": None if self.tokens is None else vars(self.tokens)}
+        digests = {
+            TOOLS: tools_digest(self.tools),
+            PROMPT: None if self.prompt is None else text_digest(self.prompt),
+        }
+        nested = {
+            "outcome": vars(self.outcome),
+            "tokens": None if self.tokens is None else vars(self.tokens),
+        }
         # `asdict` copies every message and takes five times as long.
         value = {"schema_version": SCHEMA_VERSION, **vars(self), **nested, **digests}
         # A lone surrogate from a model is written as its JSON escape.
@@ -148,7 +154,9 @@ class TrajectoryWriter(Closing):
         self._directory = path.parent
         self._written: set[str] = set()
         self._lock = threading.Lock()
-        self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        self._fd = os.open(
+            path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
         size = os.fstat(self._fd).st_size
         self._is_torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
 
@@ -193,7 +201,9 @@ def read_trajectories(path: Path) -> list[Mapping[str, Any]]:
             continue
         version = record.get("schema_version") if isinstance(record, dict) else None
         if version != SCHEMA_VERSION:
-            raise ValueError(f"{path}:{number}: trajectory schema {version!r}; this xp reads {SCHEMA_VERSION}")
+            raise ValueError(
+                f"{path}:{number}: trajectory schema {version!r}; this xp reads {SCHEMA_VERSION}"
+            )
         records.append(record)
     return records
 

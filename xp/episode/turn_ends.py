@@ -71,7 +71,11 @@ def calling_turn(names: Sequence[str], ids: Sequence[str] = ()) -> list[Mapping[
     """A dialogue whose last turn calls these tools, with the placeholder in the last call."""
     last = len(names) - 1
     calls = [
-        chat_call(ids[number] if ids else call_id(number), name, {"mark": TURN if number == last else CALL})
+        chat_call(
+            ids[number] if ids else call_id(number),
+            name,
+            {"mark": TURN if number == last else CALL},
+        )
         for number, name in enumerate(names)
     ]
     return [ASKED, {"role": "assistant", "content": "", "tool_calls": calls}]
@@ -88,7 +92,11 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
         tokenizer: a Hugging Face tokenizer.
         render: renders a dialogue, or raises XpError.
     """
-    named = {text: one for one in _named_ids(tokenizer) if (text := tokenizer.convert_ids_to_tokens(one)) is not None}
+    named = {
+        text: one
+        for one in _named_ids(tokenizer)
+        if (text := tokenizer.convert_ids_to_tokens(one)) is not None
+    }
     every = {*_special_tokens(tokenizer), *named}
     special = re.compile("|".join(map(re.escape, sorted(every, key=len, reverse=True))))
 
@@ -105,7 +113,9 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
     def end_of(turn: Dialogue, answer: Dialogue, known: Collection[str]) -> tuple[str, bool, int]:
         """The token that ends a turn, whether it opens the answer as well, and its place after the turn."""
         at_end, before = (special.findall(after(dialogue)) for dialogue in (turn, [*turn, *answer]))
-        outer = [place for place, text in enumerate(before) if text not in between] or [*range(len(before))]
+        outer = [place for place, text in enumerate(before) if text not in between] or [
+            *range(len(before))
+        ]
         common = [place for place in outer if at_end[: place + 1] == before[: place + 1]]
         if common:
             place = next((place for place in common if before[place] in known), common[-1])
@@ -118,10 +128,16 @@ def turn_ends(tokenizer: Any, render: Render) -> TurnEnds:
     plain, opens_user, plain_place = end_of(plain_turn(), [ASKED], every)
     call, opens_result, call_place = end_of(calling_turn(NAMES[:1]), RESULTS[:1], {plain, *named})
     _, _, results = after([*two_calls, *RESULTS]).partition(RESULTS[0]["content"])
-    opens_result |= call != plain and call in special.findall(results.partition(RESULTS[1]["content"])[0])
+    opens_result |= call != plain and call in special.findall(
+        results.partition(RESULTS[1]["content"])[0]
+    )
     texts = tuple(filter(None, dict.fromkeys([plain, call, *named])))
-    ids = tuple(named[text] if text in named else tokenizer.convert_tokens_to_ids(text) for text in texts)
-    openings = {text for text, is_opening in ((plain, opens_user), (call, opens_result)) if is_opening}
+    ids = tuple(
+        named[text] if text in named else tokenizer.convert_tokens_to_ids(text) for text in texts
+    )
+    openings = {
+        text for text, is_opening in ((plain, opens_user), (call, opens_result)) if is_opening
+    }
     return TurnEnds(ids, texts, call, frozenset(openings), special, (plain_place, call_place))
 
 
@@ -140,5 +156,7 @@ def _named_ids(tokenizer: Any) -> list[int]:
 
 def _special_tokens(tokenizer: Any) -> set[str]:
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    named = {str(token) for token in getattr(tokenizer, "all_special_tokens", [tokenizer.eos_token])}
+    named = {
+        str(token) for token in getattr(tokenizer, "all_special_tokens", [tokenizer.eos_token])
+    }
     return {text for text in {token.content for token in added if token.special} | named if text}

@@ -24,7 +24,11 @@ NUM_SENDERS: Final = 4
 REQUEST_S: Final = 60.0
 BATCH_EVENTS: Final = 128
 BATCH_BYTES: Final = 1_000_000
-KINDS: Final = {"system": "system_message", "user": "user_message", "assistant": "assistant_message"}
+KINDS: Final = {
+    "system": "system_message",
+    "user": "user_message",
+    "assistant": "assistant_message",
+}
 
 Event = dict[str, Any]
 log = logging.getLogger(__name__)
@@ -80,11 +84,17 @@ class Uploader:
                 self._queue.task_done()
 
     async def _send(self, record: Trajectory) -> None:
-        for batch in batches(rollout_events(record, self._run_name, self._environments.get(record.env))):
+        for batch in batches(
+            rollout_events(record, self._run_name, self._environments.get(record.env))
+        ):
             deadline = asyncio.get_running_loop().time() + REQUEST_S
             # Each event has its own id, so that the API recognises repeated events.
             await self._transport.request(
-                "POST", "/v1/rollouts", deadline=deadline, body={"events": batch}, repeat=Repeat.NOTICE
+                "POST",
+                "/v1/rollouts",
+                deadline=deadline,
+                body={"events": batch},
+                repeat=Repeat.NOTICE,
             )
 
     async def _finish(self, limit_s: float) -> None:
@@ -99,7 +109,10 @@ class Uploader:
 
     def _lose(self, why: str) -> None:
         if not self._lost:
-            log.warning("a trajectory could not be uploaded: %s; the run's record says how many in the end", why)
+            log.warning(
+                "a trajectory could not be uploaded: %s; the run's record says how many in the end",
+                why,
+            )
         self._lost += 1
 
 
@@ -115,7 +128,11 @@ def rollout_events(record: Trajectory, run_name: str, environment: str | None) -
         "rolloutName": f"{record.phase}-{record.step}-{record.split}-{record.index}-{record.sample}",
         "split": record.split,
         "step": record.step,
-        "metadata": {"status": record.outcome.status.value, "void": record.outcome.reward is None, "env": record.env},
+        "metadata": {
+            "status": record.outcome.status.value,
+            "void": record.outcome.reward is None,
+            "env": record.env,
+        },
         "rollout_info": {"task_index": record.index, "current_step": record.step, "harness": "xp"},
     }
     if environment is not None:
@@ -147,9 +164,16 @@ def batches(events: Sequence[Event]) -> Iterator[list[Event]]:
 
 def _message_events(record: Trajectory) -> Iterator[Event]:
     """Events of the messages, in order; a tool's message has the reward of its call."""
-    answered = {call["message"]: call["result"] for call in record.tool_calls if "result" in call and "message" in call}
+    answered = {
+        call["message"]: call["result"]
+        for call in record.tool_calls
+        if "result" in call and "message" in call
+    }
     for index, message in enumerate(record.messages):
-        event: Event = {"type": KINDS.get(message["role"], "tool_result"), "content": message["content"]}
+        event: Event = {
+            "type": KINDS.get(message["role"], "tool_result"),
+            "content": message["content"],
+        }
         if message["role"] not in KINDS:
             result = answered.get(index, {})
             event |= {"callId": str(index), "isFinished": bool(result.get("finished"))}
@@ -168,10 +192,14 @@ class Recorder(Closing):
         environ: variables with the API key.
     """
 
-    def __init__(self, path: Path, mix: EnvironmentMixture, upload_as: str | None, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, path: Path, mix: EnvironmentMixture, upload_as: str | None, environ: Mapping[str, str]
+    ) -> None:
         self._uploader = None
         if upload_as is not None:
-            self._uploader = Uploader(api_target(environ, mix.allowed_origins()), upload_as, mix.catalog_names())
+            self._uploader = Uploader(
+                api_target(environ, mix.allowed_origins()), upload_as, mix.catalog_names()
+            )
         self._writer = TrajectoryWriter(path)
 
     def write(self, record: Trajectory) -> None:

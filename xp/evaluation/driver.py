@@ -46,13 +46,19 @@ class Allowance:
     cost_usd: float = 0.0
     tokens: int = 0
 
-    def spend(self, usage: Mapping[str, Any], price_in: float | None, price_out: float | None) -> None:
+    def spend(
+        self, usage: Mapping[str, Any], price_in: float | None, price_out: float | None
+    ) -> None:
         """Adds an episode's usage; raises XpError if there is a limit and the API does not count tokens."""
         self.cost_usd += usage.get(JUDGES, 0.0)
         read, written = usage.get("prompt_tokens"), usage.get("completion_tokens")
         if read is None or written is None:
-            if usage.get("requests", 1) and (self.budget_usd is not None or self.max_tokens is not None):
-                raise XpError("the endpoint counts no tokens (`usage`), so that no limit of them can be kept")
+            if usage.get("requests", 1) and (
+                self.budget_usd is not None or self.max_tokens is not None
+            ):
+                raise XpError(
+                    "the endpoint counts no tokens (`usage`), so that no limit of them can be kept"
+                )
             return
         self.tokens += read + written
         if price_in is not None and price_out is not None:
@@ -158,14 +164,18 @@ Spend = Callable[[Mapping[str, Any]], str | None]
 """Function of an episode's usage; returns a description of the reached limit, after which no episode begins."""
 
 
-def play_local(stage: EvaluationStage, model: LocalModel, todo: Todo, size: int, spend: Spend) -> str | None:
+def play_local(
+    stage: EvaluationStage, model: LocalModel, todo: Todo, size: int, spend: Spend
+) -> str | None:
     """Plays the episodes that are not done, at most `size` at the same time, and records each at its end.
 
     Returns:
         Reason of an early stop. None means that all episodes were played.
     """
     left = [(row, sample) for row, sample in todo if (row.task_id, sample) not in stage.done]
-    episodes = EpisodePlay(model.open_engine, model.chat, left, stage.mix, places=size, in_order=False)
+    episodes = EpisodePlay(
+        model.open_engine, model.chat, left, stage.mix, places=size, in_order=False
+    )
     reason: str | None = None
     for played in (one.record for one in episodes):
         record = partial(played.trajectory, stage.run, "eval", 0)
@@ -197,7 +207,12 @@ class EndpointPlay:
         top_p: float,
         spend: Spend,
     ) -> None:
-        self._stage, self._tools, self._sampling, self._spend = stage, tools, (temperature, top_p), spend
+        self._stage, self._tools, self._sampling, self._spend = (
+            stage,
+            tools,
+            (temperature, top_p),
+            spend,
+        )
         self._halt = threading.Event()
         self._enough: str | None = None
         """Description of the reached limit of cost or of void episodes. None means that no limit is reached."""
@@ -257,7 +272,9 @@ class EndpointPlay:
             while not self._halt.is_set():
                 with self._lock:
                     # A group that has begun is played to its end, or what it cost would be lost.
-                    if not waiting or (self._enough is not None and waiting[-1][0].task_id not in self._begun):
+                    if not waiting or (
+                        self._enough is not None and waiting[-1][0].task_id not in self._begun
+                    ):
                         break
                     row, sample = waiting.pop()
                     if self._stage.is_grouped(row.env):
@@ -277,7 +294,11 @@ class EndpointPlay:
         played = replace(row, messages=tuple(episode.opening))
         dialogue = Dialogue(played, stage.rules.members[row.env], self._tools)
         usage = play(partial(self._ask, f"{row.task_id}/{sample}"), dialogue, episode)
-        return EndedSample(episode, sample, partial(record, episode, row.tools, usage, run=stage.run, sample=sample))
+        return EndedSample(
+            episode,
+            sample,
+            partial(record, episode, row.tools, usage, run=stage.run, sample=sample),
+        )
 
     def _ask(self, name: str, dialogue: Dialogue) -> Answer:
         """Sends a request of an episode; a pause between attempts keeps the slot, so a busy endpoint gets fewer."""

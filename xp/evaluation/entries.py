@@ -20,7 +20,16 @@ from xp.worker.places import start_place
 
 CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _OF_A_RUN: Final = (
-    *("env.", "evaluation.", "preparation.", "project", "seed", "tracking", "training.max_", "training.stop"),
+    *(
+        "env.",
+        "evaluation.",
+        "preparation.",
+        "project",
+        "seed",
+        "tracking",
+        "training.max_",
+        "training.stop",
+    ),
     "backend.engine.memory_fraction",
 )
 """Keys that an evaluation of a run may set; the rest of its spec is the run's."""
@@ -47,7 +56,9 @@ class Entry:
 def entries(request: EvalRequest) -> list[Entry]:
     """Every model on every environment; raises XpError for a name that does not exist."""
     of_models = [entry for env in request.envs or (None,) for entry in _models(request, env)]
-    return of_models + [_of_run(request, name, env) for env in request.envs or (None,) for name in request.runs]
+    return of_models + [
+        _of_run(request, name, env) for env in request.envs or (None,) for name in request.runs
+    ]
 
 
 def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
@@ -62,13 +73,21 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
                 if getattr(spec.evaluation, name) is not None:
                     fix = "set null; model.max_tokens limits each answer of an endpoint"
                     raise XpError(f"evaluation.{name}: the chat API has no such setting; {fix}")
-            engine, is_alone = request.settings.eval.engine, {*request.models} == {ENDPOINT} and not request.runs
+            engine, is_alone = (
+                request.settings.eval.engine,
+                {*request.models} == {ENDPOINT} and not request.runs,
+            )
             if engine is not EngineName.TRANSFORMERS and is_alone and spec.served_judge is None:
                 fix = "an endpoint has an engine of its own: leave it out"
                 raise XpError(f"eval.engine={engine} plays models of this machine; {fix}")
             url = request.settings.model.url
             for name in request.endpoint_names:
-                yield Entry(name, "+".join(spec.env.members), spec, {"kind": "endpoint", "name": name, "url": url})
+                yield Entry(
+                    name,
+                    "+".join(spec.env.members),
+                    spec,
+                    {"kind": "endpoint", "name": name, "url": url},
+                )
             continue
         is_known = model in options("model", request.config_dirs)
         chosen = [f"model={model}"] if is_known else _hugging_face(model, request.config_dirs)
@@ -77,7 +96,9 @@ def _models(request: EvalRequest, env: str | None) -> Iterator[Entry]:
         where, start = start_place(spec), spec.training.initial_checkpoint
         name = spec.model.name if start is None else f"{spec.model.name}:{Path(start).name}"
         directory = _local(Path(spec.outputs), where)
-        yield Entry(name, "+".join(spec.env.members), spec, _identity(name, where, directory), directory)
+        yield Entry(
+            name, "+".join(spec.env.members), spec, _identity(name, where, directory), directory
+        )
 
 
 def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
@@ -87,7 +108,10 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
     from xp.worker.places import RunPaths, policy_start
 
     run, _, step = name.partition("@")
-    root = next((word.partition("=")[2] for word in request.overrides if word.startswith("outputs=")), "outputs")
+    root = next(
+        (word.partition("=")[2] for word in request.overrides if word.startswith("outputs=")),
+        "outputs",
+    )
     directory = run_directory(Path(root), run)
     check_ours(directory)
     spec = _spec_of_run(directory, request, env)
@@ -98,15 +122,30 @@ def _of_run(request: EvalRequest, name: str, env: str | None) -> Entry:
     elif step == SFT:
         where = places.sft
     elif step.isdigit():
-        where = backend_of(spec).checkpoint(spec, places, int(step)) if int(step) else policy_start(spec, places)
+        where = (
+            backend_of(spec).checkpoint(spec, places, int(step))
+            if int(step)
+            else policy_start(spec, places)
+        )
     else:
-        raise XpError(f"run={name}: after @ write a rollout step, 0 for the model before training, {SFT} or {BEST}")
+        raise XpError(
+            f"run={name}: after @ write a rollout step, 0 for the model before training, {SFT} or {BEST}"
+        )
     place = _local(outputs, where)
     has_model = any((Path(place) / file).is_file() for file in ("config.json", WEIGHTS[2]))
     if where.startswith(f"{places.run}/") and not has_model:
-        raise XpError(f"run={name}: there is no model at {place}{_steps(directory)}", ExitCode.RUN_DIR)
+        raise XpError(
+            f"run={name}: there is no model at {place}{_steps(directory)}", ExitCode.RUN_DIR
+        )
     label = f"{directory.name}@{step}" if step else directory.name
-    return Entry(label, "+".join(spec.env.members), spec, _identity(label, where, place), place, directory.name)
+    return Entry(
+        label,
+        "+".join(spec.env.members),
+        spec,
+        _identity(label, where, place),
+        place,
+        directory.name,
+    )
 
 
 def _spec_of_run(directory: Path, request: EvalRequest, env: str | None) -> RunSpec:
@@ -120,9 +159,13 @@ def _spec_of_run(directory: Path, request: EvalRequest, env: str | None) -> RunS
     words = [word for word in request.overrides if not word.startswith("outputs=")]
     if env is not None:
         of_env = [word for word in words if word.startswith("env.")]
-        container["env"] = compose([*env_words(env), *of_env], request.config_dirs).env.model_dump(mode="json")
+        container["env"] = compose([*env_words(env), *of_env], request.config_dirs).env.model_dump(
+            mode="json"
+        )
         words = [word for word in words if word not in of_env]
-    values = {_in_mix(key, container["env"]): value for key, value in parse_assignments(words).items()}
+    values = {
+        _in_mix(key, container["env"]): value for key, value in parse_assignments(words).items()
+    }
     return with_assignments(container, values, _set)
 
 
@@ -146,7 +189,9 @@ def _steps(directory: Path) -> str:
     if (directory / SFT).is_dir():
         return f"; the fine-tuned model is run={directory.name}@{SFT}"
     names = [path.name for path in (directory / "checkpoints").glob("*") if path.is_dir()]
-    ordered = sorted(names, key=lambda name: (len(name), name))  # checkpoint-9 is before checkpoint-13
+    ordered = sorted(
+        names, key=lambda name: (len(name), name)
+    )  # checkpoint-9 is before checkpoint-13
     return f"; its checkpoints: {', '.join(ordered)}" if ordered else "; did the run get that far?"
 
 
@@ -160,7 +205,9 @@ def env_words(env: str) -> list[str]:
 def _hugging_face(model: str, config_dirs: Sequence[Path]) -> list[str]:
     if "/" not in model and not Path(model).is_dir():
         known = ", ".join(options("model", config_dirs))
-        raise XpError(f"model={model}: no option of the group ({known}), no directory, and no ORG/NAME")
+        raise XpError(
+            f"model={model}: no option of the group ({known}), no directory, and no ORG/NAME"
+        )
     return ["model=hf", f"model.path='{model}'"]
 
 

@@ -24,10 +24,30 @@ def write_files(place: Path, result: Result, records: Sequence[Mapping[str, Any]
 
 
 COLUMNS: Final = (
-    *("evaluation", "model", "task", "env", "split", "index", "sample", "status", "reward", "passed", "turns"),
+    *(
+        "evaluation",
+        "model",
+        "task",
+        "env",
+        "split",
+        "index",
+        "sample",
+        "status",
+        "reward",
+        "passed",
+        "turns",
+    ),
     *("tool_calls", "malformed", "prompt_tokens", "completion_tokens", "seconds", "void_reason"),
 )
-WHOLE: Final = ("index", "sample", "turns", "tool_calls", "malformed", "prompt_tokens", "completion_tokens")
+WHOLE: Final = (
+    "index",
+    "sample",
+    "turns",
+    "tool_calls",
+    "malformed",
+    "prompt_tokens",
+    "completion_tokens",
+)
 """Columns with whole numbers."""
 
 
@@ -36,7 +56,12 @@ def write_parquet(file: Path, result: Result, records: Sequence[Mapping[str, Any
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {**dict.fromkeys(WHOLE, pa.int64()), "reward": pa.float64(), "seconds": pa.float64(), "passed": pa.bool_()}
+    kinds = {
+        **dict.fromkeys(WHOLE, pa.int64()),
+        "reward": pa.float64(),
+        "seconds": pa.float64(),
+        "passed": pa.bool_(),
+    }
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
     table = pa.Table.from_pylist([_row(result, record) for record in records], schema=schema)
     with replacing(file) as temporary:
@@ -99,7 +124,9 @@ def inspect_log(result: Result, records: Sequence[Mapping[str, Any]]) -> str:
                     "scorer": SCORER,
                     "scored_samples": summary["num_episodes"] - summary["num_void"],
                     "unscored_samples": summary["num_void"],
-                    "metrics": {name: {"name": name, "value": value} for name, value in _metrics(summary)},
+                    "metrics": {
+                        name: {"name": name, "value": value} for name, value in _metrics(summary)
+                    },
                 }
             ],
         },
@@ -127,7 +154,10 @@ def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
         "input": messages[: played[0] if played else len(messages)],
         "target": "",
         "messages": messages,
-        "output": {"model": f"xp/{model}", "choices": [{"message": messages[one]} for one in played[-1:]]},
+        "output": {
+            "model": f"xp/{model}",
+            "choices": [{"message": messages[one]} for one in played[-1:]],
+        },
         "metadata": {"status": outcome["status"], "step_rewards": outcome["step_rewards"]},
         "started_at": _time(record["started_at"]),
         "completed_at": _time(record["started_at"] + record["elapsed_s"]),
@@ -144,7 +174,10 @@ def _sample(record: Mapping[str, Any], model: str) -> dict[str, Any]:
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     entry = {"role": message["role"], "content": message["content"]}
     if "tool_calls" in message:
-        calls = [{"id": call["id"], "type": "function", **call["function"]} for call in message["tool_calls"]]
+        calls = [
+            {"id": call["id"], "type": "function", **call["function"]}
+            for call in message["tool_calls"]
+        ]
         entry["tool_calls"] = [{"function": call.pop("name"), **call} for call in calls]
     if message["role"] == "tool":
         entry |= {"function": message.get("name"), "tool_call_id": message.get("tool_call_id")}

@@ -45,7 +45,9 @@ def local_model(entry: Entry, how: Eval, place: Path) -> Iterator[LocalModel]:
         chat = model_chat(directory, spec_in_job(entry.spec))
     server = evaluation_server(entry.spec, how.engine)
     python = _python_with(how.engine, how.python) if server else sys.executable
-    with local_engine(how.engine, server, directory, chat, entry.spec, place, python) as open_engine:
+    with local_engine(
+        how.engine, server, directory, chat, entry.spec, place, python
+    ) as open_engine:
         yield LocalModel(chat, open_engine)
 
 
@@ -79,7 +81,11 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
         XpError: RUNTIME if `eval.engine` is not installed in its Python; PLAN if it cannot play the model, or serve
             the judge.
     """
-    if how.engine is EngineName.TRANSFORMERS and is_local and (fault := no_own_decoding(spec)) is not None:
+    if (
+        how.engine is EngineName.TRANSFORMERS
+        and is_local
+        and (fault := no_own_decoding(spec)) is not None
+    ):
         raise XpError(f"eval.engine={how.engine.value}: {fault}", ExitCode.PLAN)
     is_on_cpu, reason = spec.hardware.accelerator == "cpu", ""
     if how.engine is EngineName.TRANSFORMERS or (is_on_cpu and how.engine is not EngineName.VLLM):
@@ -97,9 +103,13 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
 def _python_with(engine: EngineName, python: str | None) -> str:
     """The interpreter with the engine; raises XpError(RUNTIME) if it lacks the engine."""
     program = sys.executable if python is None else str(Path(python).expanduser().absolute())
-    lacks_it = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({engine.value!r}) is None)"
+    lacks_it = (
+        f"import importlib.util, sys; sys.exit(importlib.util.find_spec({engine.value!r}) is None)"
+    )
     try:
-        is_installed = subprocess.run([program, "-c", lacks_it], cwd="/", check=False).returncode == 0
+        is_installed = (
+            subprocess.run([program, "-c", lacks_it], cwd="/", check=False).returncode == 0
+        )
     except OSError:
         is_installed = False
     if not is_installed:
@@ -132,6 +142,11 @@ def ensure_made(spec: RunSpec, directory: str) -> None:
         file.write_text(config, encoding="utf-8")
         outputs.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, *job.argv[1:-1], str(file)]
-        done = subprocess.run(command, cwd=outputs, env={**os.environ, **job.env}, stdout=sys.stderr, check=False)
+        done = subprocess.run(
+            command, cwd=outputs, env={**os.environ, **job.env}, stdout=sys.stderr, check=False
+        )
     if done.returncode:
-        raise XpError(f"the model {spec.model.name} could not be made; the messages are above", ExitCode.STAGE_FAILED)
+        raise XpError(
+            f"the model {spec.model.name} could not be made; the messages are above",
+            ExitCode.STAGE_FAILED,
+        )

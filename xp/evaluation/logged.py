@@ -40,7 +40,9 @@ def logged_rates(spec: RunSpec, model: str | None) -> tuple[str, LoggedRates]:
     """
     member, *others = spec.env.members.values()
     if others or not needs_catalog_key(member) or len(member.train.split) != 1:
-        raise XpError(f"--logged needs one environment of the OpenReward catalog and one training split; {REMEDY}")
+        raise XpError(
+            f"--logged needs one environment of the OpenReward catalog and one training split; {REMEDY}"
+        )
     api = api_target(os.environ, member.allowed_origins, "tasks profile --logged")
     parameters = {"variant": member.variant, "split": member.train.split[0], "model_name": model}
     query = urlencode({name: value for name, value in parameters.items() if value is not None})
@@ -50,7 +52,9 @@ def logged_rates(spec: RunSpec, model: str | None) -> tuple[str, LoggedRates]:
     async def fetch() -> bytes:
         deadline = asyncio.get_running_loop().time() + LIMIT_S
         try:
-            return await transport.request("GET", f"{path}?{query}", deadline=deadline, repeat=Repeat.QUESTION)
+            return await transport.request(
+                "GET", f"{path}?{query}", deadline=deadline, repeat=Repeat.QUESTION
+            )
         finally:
             await transport.close()
 
@@ -68,7 +72,11 @@ def logged_rates(spec: RunSpec, model: str | None) -> tuple[str, LoggedRates]:
         {str(index): mean for index, (mean, _) in rows.items()},
         {str(index): number for index, (_, number) in rows.items()},
     )
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{logged.environment}-{logged.split}-{model or 'any'}-{logged.fetched}")
+    name = re.sub(
+        r"[^A-Za-z0-9._-]+",
+        "-",
+        f"{logged.environment}-{logged.split}-{model or 'any'}-{logged.fetched}",
+    )
     write_atomically(Path(spec.outputs) / LOGGED_ROOM / f"{name}.json", logged.to_json())
     return name, logged
 
@@ -77,16 +85,28 @@ def _rows(answer: Any, path: str, member: EnvMember) -> dict[int, tuple[float, i
     """Index of a task -> mean reward and number of rollouts."""
     rows: dict[int, tuple[float, int]] = {}
     for task in wire.task_specs(answer, f"GET {path}"):
-        index, number = wire.count(task.get("task_index"), path), wire.count(task.get("num_rollouts"), path)
-        lowest, mean, highest = (wire.reward_of(task.get(f"{name}_reward"), path) for name in ("min", "avg", "max"))
+        index, number = (
+            wire.count(task.get("task_index"), path),
+            wire.count(task.get("num_rollouts"), path),
+        )
+        lowest, mean, highest = (
+            wire.reward_of(task.get(f"{name}_reward"), path) for name in ("min", "avg", "max")
+        )
         if lowest is None or mean is None or highest is None:
             continue
         if not 0 <= lowest <= mean <= highest <= 1:
             rewards = f"task {index} has rewards from {lowest:g} to {highest:g}, mean {mean:g}"
-            raise XpError(f"--logged takes mean rewards from 0 to 1 as pass rates; {rewards}; {REMEDY}", ExitCode.TASKS)
+            raise XpError(
+                f"--logged takes mean rewards from 0 to 1 as pass rates; {rewards}; {REMEDY}",
+                ExitCode.TASKS,
+            )
         if index in rows:
-            raise XpError(f"{member.target} has rollouts of several variants of task {index}; set env.variant")
+            raise XpError(
+                f"{member.target} has rollouts of several variants of task {index}; set env.variant"
+            )
         rows[index] = (mean, number)
     if not rows:
-        raise XpError(f"OpenReward has logged no rollouts of {member.target}, split {member.train.split[0]}; {REMEDY}")
+        raise XpError(
+            f"OpenReward has logged no rollouts of {member.target}, split {member.train.split[0]}; {REMEDY}"
+        )
     return rows

@@ -85,7 +85,9 @@ class EvaluationRun:
             return
         if self.entry.directory is None:
             self._connect()
-        check_engine(self.entry.spec, self._settings.eval, is_local=self.entry.directory is not None)
+        check_engine(
+            self.entry.spec, self._settings.eval, is_local=self.entry.directory is not None
+        )
         check_writable(self._outputs)
 
     def run(self, *, again: bool) -> dict[str, Any]:
@@ -106,8 +108,14 @@ class EvaluationRun:
             todo, rules = self._todo(model), self._rules(model)
             stopped = self._play(place, model, rules, todo)
             episodes = records.played(place)
-            prices = (self._settings.model.price_in, self._settings.model.price_out) if model is None else (None, None)
-            result = summary_of(self.requested, self.entry.spec, todo, episodes, stopped, prices, place.name)
+            prices = (
+                (self._settings.model.price_in, self._settings.model.price_out)
+                if model is None
+                else (None, None)
+            )
+            result = summary_of(
+                self.requested, self.entry.spec, todo, episodes, stopped, prices, place.name
+            )
             write_files(place, result, [episodes[one] for one in sorted(episodes)])
             write_atomically(place / RECORD, json.dumps(result, indent=2) + "\n")
             track(place, result, self.entry.spec, self._tracker_keys)
@@ -126,10 +134,14 @@ class EvaluationRun:
         """All episodes of the evaluation: each task once, then each task again."""
         rows = self._rows
         if model is not None:
-            rows = within_limit(self._task_set.path, rows, model.chat, self.entry.spec.training.max_prompt_tokens)
+            rows = within_limit(
+                self._task_set.path, rows, model.chat, self.entry.spec.training.max_prompt_tokens
+            )
         rule = self.entry.spec.evaluation
         chosen = evaluated_tasks(rule, rows)
-        if self.entry.spec.env.scores_groups:  # an interruption loses the groups that have begun: as few as possible
+        if (
+            self.entry.spec.env.scores_groups
+        ):  # an interruption loses the groups that have begun: as few as possible
             return [(row, sample) for row in chosen for sample in range(rule.samples_per_task)]
         return [(row, sample) for sample in range(rule.samples_per_task) for row in chosen]
 
@@ -140,12 +152,23 @@ class EvaluationRun:
         def fitting(dialect: Dialect | str) -> Dialect | str:
             if model is None:
                 return Dialect.ACTION if dialect is Dialect.ACTION else Dialect.HERMES
-            return detect(model.chat.tokenizer, model.chat.arguments) if dialect is Dialect.AUTO else dialect
+            return (
+                detect(model.chat.tokenizer, model.chat.arguments)
+                if dialect is Dialect.AUTO
+                else dialect
+            )
 
         members = config.members.items()
-        return EpisodeConfig({name: one.model_copy(update={"dialect": fitting(one.dialect)}) for name, one in members})
+        return EpisodeConfig(
+            {
+                name: one.model_copy(update={"dialect": fitting(one.dialect)})
+                for name, one in members
+            }
+        )
 
-    def _play(self, place: Path, model: LocalModel | None, rules: EpisodeConfig, todo: Todo) -> str | None:
+    def _play(
+        self, place: Path, model: LocalModel | None, rules: EpisodeConfig, todo: Todo
+    ) -> str | None:
         """Plays missing episodes; returns the reason of an early stop, else None."""
         episodes = records.played(place)
         for record in episodes.values():
@@ -157,35 +180,51 @@ class EvaluationRun:
         torn = {row.task_id for row, _ in missing} if self.entry.spec.env.scores_groups else set()
         done = frozenset(one for one in recorded if one[0] not in torn)
         rows = {row.task_id: row for row, _ in missing}
-        check_unchanged(self._task_set.path, prepare_config(self.entry.spec), list(rows.values()), self._environ)
+        check_unchanged(
+            self._task_set.path, prepare_config(self.entry.spec), list(rows.values()), self._environ
+        )
         num_void = sum(record["outcome"]["reward"] is None for record in episodes.values())
         health = Health(self.entry.spec.training.max_void_fraction, len(todo), num_void)
         if (reason := self._allowance.spent() or health.passed()) is not None:
             return reason
-        record = {one.VARIABLE: str((place / one.FILE).absolute()) for one in (loaded_code, server_events)}
+        record = {
+            one.VARIABLE: str((place / one.FILE).absolute()) for one in (loaded_code, server_events)
+        }
         board = EvaluationProgress(self.title, len(todo), episodes.values(), self._cost)
         with (
             _variables(record),
             served_judge(self.entry.spec, self._settings.eval, place) as judge,
             EnvironmentMixture(
-                rules, self._environ | judge | record, JudgeLog(place / JUDGE, (place / JUDGE).glob("*.jsonl"))
+                rules,
+                self._environ | judge | record,
+                JudgeLog(place / JUDGE, (place / JUDGE).glob("*.jsonl")),
             ) as mix,
             TrajectoryWriter(place / records.EPISODES) as writer,
             board,
         ):
             size = self.entry.spec.evaluation.samples_per_task
-            stage = EvaluationStage(place.name, mix, rules, writer, board, health, done, recorded, size)
+            stage = EvaluationStage(
+                place.name, mix, rules, writer, board, health, done, recorded, size
+            )
             concurrency = min(self._settings.eval.concurrency, mix.max_sessions())
             if model is not None:
                 return play_local(stage, model, todo, concurrency, self._spend)
             how, tools = self.entry.spec.evaluation, self._settings.model.tools
-            play = EndpointPlay(stage, self._connect, tools, how.temperature, how.top_p, self._spend)
+            play = EndpointPlay(
+                stage, self._connect, tools, how.temperature, how.top_p, self._spend
+            )
             return play(todo, concurrency, mix.max_sessions())
 
     def _connect(self, pause: Callable[[float], None] = time.sleep) -> Api:
         name = self._settings.model.key
         key = resolve([name])[name] if name else None
-        return Api(self._settings.model, self.entry.name, key, pause, max_attempts=self._settings.model.max_attempts)
+        return Api(
+            self._settings.model,
+            self.entry.name,
+            key,
+            pause,
+            max_attempts=self._settings.model.max_attempts,
+        )
 
     def _spend(self, usage: Mapping[str, Any]) -> str | None:
         self._allowance.spend(usage, self._settings.model.price_in, self._settings.model.price_out)
@@ -200,7 +239,9 @@ class EvaluationRun:
         evaluation = spec.evaluation
         if self.entry.directory is None:
             how: dict[str, Any] = {
-                **evaluation.model_dump(include={"num_tasks", "samples_per_task", "temperature", "pass_threshold"}),
+                **evaluation.model_dump(
+                    include={"num_tasks", "samples_per_task", "temperature", "pass_threshold"}
+                ),
                 **model.model_dump(mode="json", include={"tools", "max_tokens", "seed"}),
                 **({"top_p": evaluation.top_p} if evaluation.top_p < 1 else {}),
             }
@@ -211,14 +252,20 @@ class EvaluationRun:
                 how["engine"] = engine.value
         how["tasks"] = self._settings.eval.tasks.value
         config = episode_config(spec)
-        rules = digest_of([{name: rules_of(one) for name, one in config.members.items()}, scoring(config)])
-        return EvaluationIdentity(self.entry.env, self.entry.model, self.entry.run, task_set, rules, how)
+        rules = digest_of(
+            [{name: rules_of(one) for name, one in config.members.items()}, scoring(config)]
+        )
+        return EvaluationIdentity(
+            self.entry.env, self.entry.model, self.entry.run, task_set, rules, how
+        )
 
 
 def rules_of(config: EnvConfig) -> dict[str, Any]:
     """Everything of an environment that its episodes depend on, as JSON values."""
     selection, server = {"train", "held_out", "weight"}, {"model": {"serve", "accelerators"}}
-    values: dict[str, Any] = config.model_dump(mode="json", exclude={**dict.fromkeys(selection, True), "judge": server})
+    values: dict[str, Any] = config.model_dump(
+        mode="json", exclude={**dict.fromkeys(selection, True), "judge": server}
+    )
     return values
 
 
@@ -233,7 +280,9 @@ def _rows(task_set: TaskSet, tasks: Tasks) -> list[TaskRow]:
     rows = list(task_set.rows(None if tasks is Tasks.ALL else tasks.value))
     if not rows:
         others = ", ".join(one.value for one in Tasks if one is not tasks)
-        raise XpError(f"there are no {tasks.value} tasks in {task_set.path}; eval.tasks takes also {others}")
+        raise XpError(
+            f"there are no {tasks.value} tasks in {task_set.path}; eval.tasks takes also {others}"
+        )
     return rows
 
 

@@ -74,7 +74,13 @@ class PairedComparison:
 
 
 def compare(
-    names: tuple[str, str], first: Rewards, second: Rewards, pass_threshold: float, margin: float, *, unit: str = "task"
+    names: tuple[str, str],
+    first: Rewards,
+    second: Rewards,
+    pass_threshold: float,
+    margin: float,
+    *,
+    unit: str = "task",
 ) -> PairedComparison:
     """Compares two evaluations task by task, or two settings seed by seed; `p_holm` is for a single comparison.
 
@@ -85,10 +91,15 @@ def compare(
     scored = {task: (_scored(first[task]), _scored(second[task])) for task in first}
     pairs = {task: pair for task, pair in scored.items() if all(pair)}
     if not pairs:
-        raise XpError(f"{names[0]} and {names[1]}: no task has a scored episode of both", ExitCode.PLAN)
+        raise XpError(
+            f"{names[0]} and {names[1]}: no task has a scored episode of both", ExitCode.PLAN
+        )
     means = [(fmean(one), fmean(other)) for one, other in pairs.values()]
     rewards = [reward for pair in pairs.values() for side in pair for reward in side]
-    differences, reach = _without_rounding([other - one for one, other in means], rewards), _reach(rewards)
+    differences, reach = (
+        _without_rounding([other - one for one, other in means], rewards),
+        _reach(rewards),
+    )
     low, high, p_value = _interval(differences)
     if low is not None and high is not None and None not in reward_limits(rewards):
         low, high = max(low, -1.0), min(high, 1.0)
@@ -125,7 +136,10 @@ def holm(comparisons: Sequence[PairedComparison]) -> list[PairedComparison]:
     from statsmodels.stats.multitest import multipletests
 
     adjusted = iter(multipletests(tested, method="holm")[1])
-    results = [replace(one, p_holm=None if one.p_value is None else float(next(adjusted))) for one in comparisons]
+    results = [
+        replace(one, p_holm=None if one.p_value is None else float(next(adjusted)))
+        for one in comparisons
+    ]
     return [replace(one, verdict=verdict(one)) for one in results]
 
 
@@ -140,14 +154,18 @@ def verdict(result: PairedComparison) -> str:
     is_equivalent = result.p_equivalent is not None and result.p_equivalent < 1 - CONFIDENCE
     if result.p_holm is not None and result.p_holm < 1 - CONFIDENCE:
         word = "better" if result.difference > 0 else "worse"
-        but = f", which is within {result.margin:g} all the same: equivalent" if is_equivalent else ""
+        but = (
+            f", which is within {result.margin:g} all the same: equivalent" if is_equivalent else ""
+        )
         return f"{result.second} is {word} than {result.first} {size} on {samples}{but}."
     if is_equivalent:
         return (
             f"{result.second} and {result.first} are equivalent within {result.margin:g} on {samples}"
             f" (two one-sided tests, p {p_text(result.p_equivalent)})."
         )
-    return f"No difference between {result.second} and {result.first} was shown: {_missing(result)}."
+    return (
+        f"No difference between {result.second} and {result.first} was shown: {_missing(result)}."
+    )
 
 
 def _missing(result: PairedComparison) -> str:
@@ -198,7 +216,11 @@ def _interval(differences: Sequence[float]) -> tuple[float | None, float | None,
         return None, None, 1.0 if differences[0] == 0 else 0.5 ** (len(differences) - 1)
     from scipy.special import stdtr
 
-    center, error, degrees = fmean(differences), stdev(differences) / len(differences) ** 0.5, len(differences) - 1
+    center, error, degrees = (
+        fmean(differences),
+        stdev(differences) / len(differences) ** 0.5,
+        len(differences) - 1,
+    )
     reach = student(degrees) * error
     return center - reach, center + reach, 2 * float(stdtr(degrees, -abs(center) / error))
 
@@ -206,8 +228,12 @@ def _interval(differences: Sequence[float]) -> tuple[float | None, float | None,
 def _passes(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], threshold: float) -> Passes:
     from scipy.special import bdtr
 
-    counts: Counter[tuple[bool, ...]] = Counter((one[0] >= threshold, other[0] >= threshold) for one, other in pairs)
-    both, only_first, only_second, neither = (counts[passed] for passed in product((True, False), repeat=2))
+    counts: Counter[tuple[bool, ...]] = Counter(
+        (one[0] >= threshold, other[0] >= threshold) for one, other in pairs
+    )
+    both, only_first, only_second, neither = (
+        counts[passed] for passed in product((True, False), repeat=2)
+    )
     # McNemar's exact test: among tasks on which they differ, each side wins half by chance.
     p_value = min(1.0, 2 * float(bdtr(min(only_first, only_second), only_first + only_second, 0.5)))
     return Passes(both, only_first, only_second, neither, p_value)
@@ -222,11 +248,22 @@ def _equivalence(differences: Sequence[float], margin: float, reach: float) -> f
     if len(differences) < 2:
         return None
     if max(differences) == min(differences):
-        return 1.0 if abs(differences[0]) >= margin else max(0.0, 1 - margin / reach) ** len(differences)
+        return (
+            1.0
+            if abs(differences[0]) >= margin
+            else max(0.0, 1 - margin / reach) ** len(differences)
+        )
     from scipy.special import stdtr
 
-    center, error, degrees = fmean(differences), stdev(differences) / len(differences) ** 0.5, len(differences) - 1
-    return max(float(stdtr(degrees, -(center + margin) / error)), float(stdtr(degrees, (center - margin) / error)))
+    center, error, degrees = (
+        fmean(differences),
+        stdev(differences) / len(differences) ** 0.5,
+        len(differences) - 1,
+    )
+    return max(
+        float(stdtr(degrees, -(center + margin) / error)),
+        float(stdtr(degrees, (center - margin) / error)),
+    )
 
 
 def _reach(rewards: Sequence[float]) -> float:

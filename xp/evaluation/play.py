@@ -108,7 +108,8 @@ class Dialogue:
         """The API's own calls, for the Episode. None means that calls are read from the text."""
         calls = [call["function"] for call in self._calls(message)] if self.is_native else []
         bodies = (
-            json.dumps({**call, "arguments": _arguments(call["arguments"])}, ensure_ascii=False) for call in calls
+            json.dumps({**call, "arguments": _arguments(call["arguments"])}, ensure_ascii=False)
+            for call in calls
         )
         return with_calls(bodies, parse_call) or None
 
@@ -127,10 +128,16 @@ class Dialogue:
         answers = [one for one in reply.messages if one["role"] == "tool"]
         taken = calls[: len(answers)]
         text = message.get("content")
-        turn: dict[str, Any] = {"role": "assistant", "content": valid_text(text) if isinstance(text, str) else ""}
+        turn: dict[str, Any] = {
+            "role": "assistant",
+            "content": valid_text(text) if isinstance(text, str) else "",
+        }
         if self.is_native and taken and len(taken) == len(answers):
             turn["tool_calls"] = taken
-            results = [{**answer, "tool_call_id": call["id"]} for call, answer in zip(taken, answers, strict=True)]
+            results = [
+                {**answer, "tool_call_id": call["id"]}
+                for call, answer in zip(taken, answers, strict=True)
+            ]
             others = [one for one in reply.messages if one["role"] != "tool"]
             self.messages += [turn, *results, *map(dict, others)]
             return
@@ -149,7 +156,11 @@ class Dialogue:
             function = call.get("function") if isinstance(call, dict) else None
             if isinstance(function, dict) and isinstance(function.get("name"), str):
                 name = call.get("id")
-                known = name if isinstance(name, str) and name else f"call_{len(self.messages)}_{number}"
+                known = (
+                    name
+                    if isinstance(name, str) and name
+                    else f"call_{len(self.messages)}_{number}"
+                )
                 calls.append(chat_call(known, function["name"], _text(function.get("arguments"))))
         return calls[:1] if self.rules.tool_calls_per_turn is ToolCallsPerTurn.FIRST else calls
 
@@ -173,7 +184,9 @@ def play(ask: Callable[[Dialogue], Answer], dialogue: Dialogue, episode: Episode
                 answer = ask(dialogue)
             except TooLong as fault:
                 if not usage.requests:
-                    episode.give_up(f"the task's prompt and model.max_tokens exceed the model's context: {fault}")
+                    episode.give_up(
+                        f"the task's prompt and model.max_tokens exceed the model's context: {fault}"
+                    )
                 return usage
             except DialogueFails as fault:
                 episode.give_up(str(fault))
@@ -193,7 +206,14 @@ def record(episode: Episode, tools: str, usage: Usage, *, run: str, sample: int)
     """The trajectory of a settled episode."""
     extra = {"usage": usage.on_record()}
     return trajectory(
-        episode, run=run, phase="eval", step=0, sample=sample, tools=tools, tokens=usage.tokens(), extra=extra
+        episode,
+        run=run,
+        phase="eval",
+        step=0,
+        sample=sample,
+        tools=tools,
+        tokens=usage.tokens(),
+        extra=extra,
     )
 
 
@@ -206,4 +226,8 @@ def _arguments(value: Any) -> Any:
 
 
 def _text(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
+    return (
+        arguments
+        if isinstance(arguments, str)
+        else json.dumps({} if arguments is None else arguments)
+    )

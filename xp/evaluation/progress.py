@@ -22,13 +22,21 @@ class EvaluationProgress(ProgressBar):
     removes_bar = True
 
     def __init__(
-        self, title: str, total: int, records: Iterable[Mapping[str, Any]], cost: Callable[[], str] = lambda: ""
+        self,
+        title: str,
+        total: int,
+        records: Iterable[Mapping[str, Any]],
+        cost: Callable[[], str] = lambda: "",
     ) -> None:
         super().__init__(title, total, "episodes")
         self._cost = cost
         rewards = [record["outcome"]["reward"] for record in records]
         scored = [reward for reward in rewards if reward is not None]
-        self._sum, self._scored, self._void = float(sum(scored)), len(scored), len(rewards) - len(scored)
+        self._sum, self._scored, self._void = (
+            float(sum(scored)),
+            len(scored),
+            len(rewards) - len(scored),
+        )
 
     def ended(self, outcome: EpisodeResult) -> None:
         """Counts an episode that was recorded."""
@@ -39,4 +47,7 @@ class EvaluationProgress(ProgressBar):
             self._scored += 1
         mean = f"reward {self._sum / self._scored:.3f}" if self._scored else ""
         void = f"{self._void} void" if self._void else ""
-        self.show(self._scored + self._void, ", ".join(part for part in (mean, void, self._cost()) if part))
+        self.show(
+            self._scored + self._void,
+            ", ".join(part for part in (mean, void, self._cost()) if part),
+        )

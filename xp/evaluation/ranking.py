@@ -58,7 +58,9 @@ def settings_of(rows: Sequence[RunRow]) -> list[SeedGroup]:
     groups: dict[str, list[RunRow]] = {}
     for row in scored:
         values = {**{name: getattr(row, name) for name in varied}, **row.differs}
-        groups.setdefault(" ".join(f"{key}={text(value)}" for key, value in values.items()), []).append(row)
+        groups.setdefault(
+            " ".join(f"{key}={text(value)}" for key, value in values.items()), []
+        ).append(row)
     ranked = []
     for words, runs in groups.items():
         rewards: dict[int, list[float]] = {}
@@ -80,7 +82,9 @@ def sentence(outputs: Path, rows: Sequence[RunRow]) -> str | None:
     if len(scored) < 2:
         return None
     if reason := scored[0].incomparable:
-        order = {"passes": "ranked by passes of the environment's own reward"}.get(scored[0].ranked_by, "not ranked")
+        order = {"passes": "ranked by passes of the environment's own reward"}.get(
+            scored[0].ranked_by, "not ranked"
+        )
         return f"{order}, without a verdict: the rewards are not on one scale, since {reason}"
     best, *others = settings_of(scored)
     if not others:
@@ -124,7 +128,9 @@ def _paired(outputs: Path, other: SeedGroup, best: SeedGroup) -> PairedCompariso
         return compare((other.label, best.label), first, second, 1.0, margin, unit="seed")
     if not common:
         raise XpError(f"no seed of {best.label} was run with {other.label} too")
-    runs = [next(row.run for row in one.runs if row.seed in (common[0], None)) for one in (other, best)]
+    runs = [
+        next(row.run for row in one.runs if row.seed in (common[0], None)) for one in (other, best)
+    ]
     (paired,) = compare_all(outputs, runs, margin)
     paired = replace(paired, first=other.label, second=best.label)
     return replace(paired, verdict=verdict(paired))

@@ -125,10 +125,17 @@ def task_of(record: Mapping[str, Any]) -> str:
 
 def recorded_usage(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Input and output tokens of an episode, by the endpoint's count or the tokenizer's, and the cost of its judges."""
-    counts, judges = record["tokens"], {JUDGES: record["outcome"].get("judges", {}).get("cost_usd", 0.0)}
+    counts, judges = (
+        record["tokens"],
+        {JUDGES: record["outcome"].get("judges", {}).get("cost_usd", 0.0)},
+    )
     if "usage" in record["extra"] or counts is None:
         return {**record["extra"].get("usage", {}), **judges}
-    return {"prompt_tokens": counts["prompt"] + counts["observed"], "completion_tokens": counts["generated"], **judges}
+    return {
+        "prompt_tokens": counts["prompt"] + counts["observed"],
+        "completion_tokens": counts["generated"],
+        **judges,
+    }
 
 
 def evaluation_place(outputs: Path, name: str) -> Path | None:

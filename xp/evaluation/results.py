@@ -12,7 +12,12 @@ from xp.evaluation.paired import SHOWN, PairedComparison, compare, holm
 from xp.evaluation.records import evaluation_place
 from xp.evaluation.statistics import Rewards
 from xp.lib.text import counted, first_of
-from xp.run_records.held_out import ScoreChoice, evaluation_files, read_evaluation, scoring_differences
+from xp.run_records.held_out import (
+    ScoreChoice,
+    evaluation_files,
+    read_evaluation,
+    scoring_differences,
+)
 from xp.run_records.named import EVALUATIONS, RUNS, chosen, known_names, run_directory
 
 
@@ -39,7 +44,9 @@ def compare_all(outputs: Path, names: Sequence[str], margin: float) -> list[Pair
     full_names = whole_names(outputs, names)
     if len(full_names) == 1:
         if evaluation_place(outputs, full_names[0]) is not None:
-            raise XpError(f"compare --paired: {full_names[0]} is one evaluation; name another one, or a run, beside it")
+            raise XpError(
+                f"compare --paired: {full_names[0]} is one evaluation; name another one, or a run, beside it"
+            )
         full_names = [f"{full_names[0]}@0", full_names[0]]
     first, *others = [named(outputs, name) for name in full_names]
     return holm([compare_named(first, other, margin) for other in others])
@@ -65,7 +72,9 @@ def compare_named(first: NamedResult, other: NamedResult, margin: float) -> Pair
             ExitCode.PLAN,
         )
     check_content(first, other)
-    return compare((first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin)
+    return compare(
+        (first.name, other.name), first.rewards, other.rewards, first.pass_threshold, margin
+    )
 
 
 def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
@@ -80,7 +89,11 @@ def whole_names(outputs: Path, words: Sequence[str]) -> list[str]:
     for word in words:
         base, at, step = word.partition("@")
         is_place = "/" in base and evaluation_place(outputs, word) is not None
-        full_names += [word] if is_place else [f"{name}{at}{step}" for name in chosen(outputs, base, known, rooms)]
+        full_names += (
+            [word]
+            if is_place
+            else [f"{name}{at}{step}" for name in chosen(outputs, base, known, rooms)]
+        )
     return list(dict.fromkeys(full_names))
 
 
@@ -93,7 +106,9 @@ def named(outputs: Path, name: str) -> NamedResult:
         return _of_file(name, place / RECORD)
     run, _, step = name.partition("@")
     if step not in ("", "0"):
-        raise XpError(f"{name}: a checkpoint is compared by its evaluation: python -m xp eval run={name}")
+        raise XpError(
+            f"{name}: a checkpoint is compared by its evaluation: python -m xp eval run={name}"
+        )
     return of_run(run_directory(outputs, run), name, "before" if step else "after")
 
 
@@ -110,7 +125,9 @@ def _of_file(name: str, file: Path, of_run: str | None = None) -> NamedResult:
     value = read_evaluation(file)
     rewards = {task: one["rewards"] for task, one in value["tasks"].items()}
     hashes = {task: one["hash"] for task, one in value["tasks"].items()}
-    return NamedResult(name, rewards, hashes, value["summary"]["pass_threshold"], value["scoring"], of_run)
+    return NamedResult(
+        name, rewards, hashes, value["summary"]["pass_threshold"], value["scoring"], of_run
+    )
 
 
 def check_content(first: NamedResult, other: NamedResult) -> None:

@@ -64,7 +64,9 @@ class Settings(Section):
 
 def defaults() -> dict[str, Any]:
     """The content of eval.yaml."""
-    content: dict[str, Any] = yaml.load((ROOT / "conf" / "eval.yaml").read_text(encoding="utf-8"), Loader=LOADER)
+    content: dict[str, Any] = yaml.load(
+        (ROOT / "conf" / "eval.yaml").read_text(encoding="utf-8"), Loader=LOADER
+    )
     return content
 
 
@@ -89,7 +91,9 @@ def settings(values: Mapping[str, Any]) -> Settings:
     try:
         return Settings.model_validate(content, strict=False)
     except ValidationError as error:
-        raise XpError("\n".join(_line(".".join(map(str, one["loc"])), one) for one in error.errors())) from None
+        raise XpError(
+            "\n".join(_line(".".join(map(str, one["loc"])), one) for one in error.errors())
+        ) from None
 
 
 def _line(path: str, fault: Any) -> str:

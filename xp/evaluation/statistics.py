@@ -73,14 +73,23 @@ class Summary:
     @property
     def bootstrap_differs(self) -> bool:
         """Returns whether the bootstrap interval differs notably from Student's."""
-        if self.reward is None or self.bootstrap is None or self.reward.low is None or self.reward.high is None:
+        if (
+            self.reward is None
+            or self.bootstrap is None
+            or self.reward.low is None
+            or self.reward.high is None
+        ):
             return False
         low, high = self.reward.low, self.reward.high
-        return max(abs(self.bootstrap[0] - low), abs(self.bootstrap[1] - high)) > DIFFERS * (high - low)
+        return max(abs(self.bootstrap[0] - low), abs(self.bootstrap[1] - high)) > DIFFERS * (
+            high - low
+        )
 
 
 def summarize(
-    rewards: Rewards, pass_threshold: float, limits: tuple[float | None, float | None] = (None, None)
+    rewards: Rewards,
+    pass_threshold: float,
+    limits: tuple[float | None, float | None] = (None, None),
 ) -> Summary:
     """All statistics of one environment.
 
@@ -128,7 +137,9 @@ def bounded(estimate: Estimate | None, limits: Limits) -> Estimate | None:
     return replace(estimate, low=within(estimate.low, limits), high=within(estimate.high, limits))
 
 
-def interval(value: float, stderr: float, num_tasks: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def interval(
+    value: float, stderr: float, num_tasks: int, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
     """Student's interval of a mean whose standard error is clustered by task."""
     reach = stderr * student(num_tasks - 1, confidence)
     return value - reach, value + reach
@@ -162,7 +173,10 @@ def bootstrap(tasks: Sequence[Sequence[float]]) -> tuple[float, float] | None:
     import numpy as np
     from scipy.stats import bootstrap as resample  # the import takes over a second
 
-    sums, counts = np.array([sum(task) for task in filled]), np.array([float(len(task)) for task in filled])
+    sums, counts = (
+        np.array([sum(task) for task in filled]),
+        np.array([float(len(task)) for task in filled]),
+    )
     interval = resample(
         (sums, counts),
         lambda sums, counts, axis: sums.sum(axis) / counts.sum(axis),
@@ -199,19 +213,27 @@ def mix_of(parts: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
     num_tasks = sum(part.num_tasks for part in parts)
     if any(part.stderr is None for part in parts):
         return Estimate(value, None, None, None, STUDENT, num_tasks)
-    variances = [(share * (part.stderr or 0.0)) ** 2 for share, part in zip(shares, parts, strict=True)]
+    variances = [
+        (share * (part.stderr or 0.0)) ** 2 for share, part in zip(shares, parts, strict=True)
+    ]
     variance = sum(variances)
     if variance == 0:
         return Estimate(value, 0.0, None, None, STUDENT, num_tasks)
-    freedom = variance**2 / sum(one**2 / (part.num_tasks - 1) for one, part in zip(variances, parts, strict=True))
+    freedom = variance**2 / sum(
+        one**2 / (part.num_tasks - 1) for one, part in zip(variances, parts, strict=True)
+    )
     reach = math.sqrt(variance) * student(freedom)
     return Estimate(value, math.sqrt(variance), value - reach, value + reach, STUDENT, num_tasks)
 
 
-def _over_k(passed: Sequence[Sequence[float]], estimator: Callable[[int, int, int], float]) -> dict[str, Estimate]:
+def _over_k(
+    passed: Sequence[Sequence[float]], estimator: Callable[[int, int, int], float]
+) -> dict[str, Estimate]:
     """Text of k, as a JSON object has it -> the estimate."""
     most = max(map(len, passed), default=0)
-    sizes = [2**power for power in range(most.bit_length()) if 2**power < most] + ([most] if most else [])
+    sizes = [2**power for power in range(most.bit_length()) if 2**power < most] + (
+        [most] if most else []
+    )
     estimates: dict[str, Estimate] = {}
     for k in sizes:
         enough = [[estimator(len(task), round(sum(task)), k)] for task in passed if len(task) >= k]

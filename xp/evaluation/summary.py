@@ -63,7 +63,9 @@ def _played(record: Mapping[str, Any]) -> EpisodeFacts:
     tokens, outcome = record["tokens"] or {}, from_value(EpisodeResult, record["outcome"])
     read = tokens.get("prompt", 0) + tokens.get("observed", 0)
     times = record["started_at"], record["elapsed_s"]
-    return EpisodeFacts(record["env"], task_of(record), outcome, tokens.get("generated", 0), read, *times)
+    return EpisodeFacts(
+        record["env"], task_of(record), outcome, tokens.get("generated", 0), read, *times
+    )
 
 
 def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str, Any]:
@@ -85,20 +87,30 @@ def with_intervals(record: Mapping[str, Any], *, are_counted: bool) -> dict[str,
     whole = next(iter(envs.values()))
     if len(envs) > 1:
         limits = {limits_of(one) for one in rules.values()}
-        whole = _mix(record["summary"], rewards, threshold, envs, *(limits if len(limits) == 1 else ()))
+        whole = _mix(
+            record["summary"], rewards, threshold, envs, *(limits if len(limits) == 1 else ())
+        )
     for one in (*envs.values(), whole) if not are_counted else ():
         one["tokens_mean"] = None
     return {**record, "summary": whole, "environments": envs}
 
 
-def usage(records: Sequence[Mapping[str, Any]], prices: tuple[float | None, float | None]) -> dict[str, Any]:
+def usage(
+    records: Sequence[Mapping[str, Any]], prices: tuple[float | None, float | None]
+) -> dict[str, Any]:
     """Tokens over all episodes, and their price if it is known; None if an endpoint does not count tokens."""
     counts = [recorded_usage(record) for record in records]
     if not counts or any("prompt_tokens" not in one for one in counts):
         return {"prompt_tokens": None, "completion_tokens": None, "cost_usd": None}
-    read, written = (sum(one[name] for one in counts) for name in ("prompt_tokens", "completion_tokens"))
+    read, written = (
+        sum(one[name] for one in counts) for name in ("prompt_tokens", "completion_tokens")
+    )
     price_in, price_out = prices
-    cost = None if price_in is None or price_out is None else (read * price_in + written * price_out) / 1e6
+    cost = (
+        None
+        if price_in is None or price_out is None
+        else (read * price_in + written * price_out) / 1e6
+    )
     return {"prompt_tokens": read, "completion_tokens": written, "cost_usd": cost}
 
 
@@ -113,11 +125,19 @@ def _mix(
     summary = {**own, **asdict(summarize(rewards, threshold, limits_of_all))}
     limits = reward_limits((one for task in rewards.values() for one in task), limits_of_all)
     for figure in ("reward", "passes", "avg_at_k"):
-        parts = [(one[figure], one["num_episodes"] - one["num_void"]) for one in envs.values() if one[figure]]
+        parts = [
+            (one[figure], one["num_episodes"] - one["num_void"])
+            for one in envs.values()
+            if one[figure]
+        ]
         if parts:
             estimates = [Estimate(**part) for part, _ in parts]
-            weights = [part["num_tasks"] if figure == "avg_at_k" else count for part, count in parts]
-            mixed = bounded(mix_of(estimates, weights), (0.0, 1.0) if figure == "passes" else limits)
+            weights = [
+                part["num_tasks"] if figure == "avg_at_k" else count for part, count in parts
+            ]
+            mixed = bounded(
+                mix_of(estimates, weights), (0.0, 1.0) if figure == "passes" else limits
+            )
             summary[figure] = mixed and asdict(mixed)
     bounds = [one["void_bounds"] for one in envs.values()]
     kept = summary["void_bounds"] if any(bounds) else None

@@ -56,7 +56,11 @@ def notes(result: Result) -> Iterator[str]:
         tokens = f"{used['prompt_tokens']:,} tokens read and {used['completion_tokens']:,} written"
         yield f"{name}: {tokens} for {used['cost_usd']:.4f} US dollars"
     if judges := used.get("judges"):
-        price = f" for {judges['cost_usd']:.4f} US dollars" if "cost_usd" in judges else ", price unknown"
+        price = (
+            f" for {judges['cost_usd']:.4f} US dollars"
+            if "cost_usd" in judges
+            else ", price unknown"
+        )
         read, written = judges["prompt_tokens"], judges["completion_tokens"]
         yield f"{name}: judges: {read:,.0f} tokens read and {written:,.0f} written{price}"
 
@@ -73,12 +77,20 @@ def _notes(figures: Mapping[str, Any]) -> Iterator[str]:
     if figures["reward"] is None:
         yield "every episode is void: nothing is known of the reward"
     elif figures["reward"].get("low") is None:
-        reason = "one task says nothing about others" if figures["num_tasks"] == 1 else "all tasks have the same reward"
+        reason = (
+            "one task says nothing about others"
+            if figures["num_tasks"] == 1
+            else "all tasks have the same reward"
+        )
         yield f"no interval of the reward: {reason}"
     if late := figures.get("timed_out"):
         yield f"{late:.0f} answers count 0, since their grader did not end within its limit"
     if (bounds := figures.get("void_bounds")) is not None:
-        of = "the limits of its rule and grader" if bounds["of"] == "rule" else "the rewards that were seen"
+        of = (
+            "the limits of its rule and grader"
+            if bounds["of"] == "rule"
+            else "the rewards that were seen"
+        )
         low, high = bounds["low"], bounds["high"]
         yield f"{figures['num_void']} void; by {of}, they leave the mean between {low:.3f} and {high:.3f}"
 
@@ -93,7 +105,11 @@ def _rows(result: Result) -> Iterator[tuple[str, ...]]:
 
 def _row(env: str, model: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
     reward, passes = figures["reward"], figures["passes"]
-    interval = f"{reward['low']:.3f} to {reward['high']:.3f}" if reward and reward.get("low") is not None else "-"
+    interval = (
+        f"{reward['low']:.3f} to {reward['high']:.3f}"
+        if reward and reward.get("low") is not None
+        else "-"
+    )
     return (
         env,
         model,

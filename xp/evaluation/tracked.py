@@ -53,9 +53,19 @@ def metrics_of(result: Mapping[str, Any]) -> dict[str, float]:
             for part, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
                 if estimate.get(part) is not None:
                     metrics[f"eval/{env}/{name}{suffix}"] = float(estimate[part])
-        metrics |= {f"eval/{env}/{name}": float(figures[name]) for name in PLAIN if figures[name] is not None}
+        metrics |= {
+            f"eval/{env}/{name}": float(figures[name])
+            for name in PLAIN
+            if figures[name] is not None
+        }
         for kind in ("pass_at_k", "pass_hat_k"):
-            metrics |= {f"eval/{env}/{kind}/{k}": float(one["value"]) for k, one in figures[kind].items()}
+            metrics |= {
+                f"eval/{env}/{kind}/{k}": float(one["value"]) for k, one in figures[kind].items()
+            }
     judges = {f"judges/{name}": value for name, value in result["usage"].get("judges", {}).items()}
-    used = {name: value for name, value in (result["usage"] | judges).items() if isinstance(value, int | float)}
+    used = {
+        name: value
+        for name, value in (result["usage"] | judges).items()
+        if isinstance(value, int | float)
+    }
     return {**metrics, **{f"eval/{WHOLE}/{name}": float(value) for name, value in used.items()}}

@@ -64,10 +64,14 @@ def diagnose(run: Path, record: RunRecord, count: EpisodeCount | None = None) ->
     count = count or EpisodeCount.of(run)
     history = replace(metrics_history(run, record), tools=count.tools.result())
     observed = symptoms(history)
-    return Diagnosis(run.name, *_verdict(run, record, history, observed), observed, count.health.lines(run))
+    return Diagnosis(
+        run.name, *_verdict(run, record, history, observed), observed, count.health.lines(run)
+    )
 
 
-def _verdict(run: Path, record: RunRecord, history: History, observed: Sequence[Symptom]) -> tuple[RunVerdict, str]:
+def _verdict(
+    run: Path, record: RunRecord, history: History, observed: Sequence[Symptom]
+) -> tuple[RunVerdict, str]:
     if record.status is not RunStatus.SUCCEEDED:
         codes = [stage.exit_code for stage in record.attempts[-1].stages] if record.attempts else []
         ended = next((ExitCode(code) for code in codes if code in FATAL), None)
@@ -91,12 +95,16 @@ def _verdict(run: Path, record: RunRecord, history: History, observed: Sequence[
     return RunVerdict.FLAT, f"{text}: no difference was shown"
 
 
-def _by_reward(paired: PairedComparison, observed: Sequence[Symptom], text: str) -> tuple[RunVerdict, str]:
+def _by_reward(
+    paired: PairedComparison, observed: Sequence[Symptom], text: str
+) -> tuple[RunVerdict, str]:
     """The verdict by the held-out rewards; a rise without more passed tasks does not count as learning."""
     if paired.difference < 0:
         return RunVerdict.WORSE, text
     passes = paired.passes
-    is_hacked = any(one.rule == HACKED for one in observed) and passes.only_second <= passes.only_first
+    is_hacked = (
+        any(one.rule == HACKED for one in observed) and passes.only_second <= passes.only_first
+    )
     if not is_hacked:
         return RunVerdict.LEARNED, text
     before, after = passes.both + passes.only_first, passes.both + passes.only_second

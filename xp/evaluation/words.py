@@ -56,7 +56,9 @@ def read(words: Sequence[str], config_dirs: Sequence[Path] = ()) -> EvalRequest:
         raise XpError("which model? give model=... or run=...; see python -m xp eval --help")
     if strange := [word for word in overrides if word.startswith("backend.engine.name=")]:
         engines = "transformers, vllm or sglang"
-        raise XpError(f"{strange[0]}: the engine of a trainer; an evaluation has eval.engine={engines}")
+        raise XpError(
+            f"{strange[0]}: the engine of a trainer; an evaluation has eval.engine={engines}"
+        )
     return EvalRequest(
         models=tuple(dict.fromkeys(picked["model"])),
         runs=tuple(dict.fromkeys(picked["run"])),
@@ -76,9 +78,13 @@ def _eval_settings(words: Sequence[str], is_endpoint: bool) -> tuple[dict[str, A
     chosen = [word for word in words if word.partition("=")[0] in paths]
     texts = ("model.url", "model.name", "model.key", "eval.python")
     # A URL or a name is not parsed as a value of an override; it stays as typed.
-    typed = {word.partition("=")[0]: word.partition("=")[2] for word in chosen if word.startswith(texts)}
+    typed = {
+        word.partition("=")[0]: word.partition("=")[2] for word in chosen if word.startswith(texts)
+    }
     parsed = parse_assignments([word for word in chosen if word.partition("=")[0] not in typed])
     left = [word for word in words if word not in chosen]
-    if not is_endpoint and (strange := [word for word in left if word.startswith(("model.url=", "model.key="))]):
+    if not is_endpoint and (
+        strange := [word for word in left if word.startswith(("model.url=", "model.key="))]
+    ):
         raise XpError(f"{strange[0].partition('=')[0]} belongs to model=endpoint: add it")
     return {**parsed, **typed}, left

@@ -30,7 +30,13 @@ SUBMITTED = "submitted.json"
 
 
 def place_job_spec(
-    stage: Stage, context: Context, spec: LauncherSpec, *, extra: Mapping[str, str], prints: bool, spread: Spread | None
+    stage: Stage,
+    context: Context,
+    spec: LauncherSpec,
+    *,
+    extra: Mapping[str, str],
+    prints: bool,
+    spread: Spread | None,
 ) -> Path:
     """Writes a stage's files, its secrets and its job spec; returns the path of the job spec.
 
@@ -45,7 +51,9 @@ def place_job_spec(
     """
     write_files(stage.job.files, context.outputs)
     if spread is not None and spread.is_contained:  # the image has the packages instead of the lock
-        stage = replace(stage, job=replace(stage.job, runtime=replace(stage.job.runtime, lock=None)))
+        stage = replace(
+            stage, job=replace(stage.job, runtime=replace(stage.job.runtime, lock=None))
+        )
     values = {**extra, **context.secrets}
     file = spec.secrets_file
     if file is None and (written := secrets_files.write(context, stage.name, values)) is not None:
@@ -85,7 +93,16 @@ def spread_of(
     if needs.num_nodes == 1 and not srun and not container and not is_apart:
         return None
     gpus = 0 if needs.accelerator == "cpu" else needs.num_accelerators
-    return Spread(needs.num_nodes, by, needs.num_cpus, gpus, needs.memory_gb, tuple(srun), tuple(container), ray_token)
+    return Spread(
+        needs.num_nodes,
+        by,
+        needs.num_cpus,
+        gpus,
+        needs.memory_gb,
+        tuple(srun),
+        tuple(container),
+        ray_token,
+    )
 
 
 def read_launches(directory: Path) -> list[Launch] | None:
@@ -101,13 +118,20 @@ def read_launches(directory: Path) -> list[Launch] | None:
 
 def write_launches(directory: Path, launches: Sequence[Launch]) -> None:
     """Records submissions that the cluster accepted."""
-    write_atomically(directory / SUBMITTED, json.dumps([asdict(launch) for launch in launches], indent=2) + "\n")
+    write_atomically(
+        directory / SUBMITTED, json.dumps([asdict(launch) for launch in launches], indent=2) + "\n"
+    )
 
 
-def launches_of(launcher: str, native_id: str, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
+def launches_of(
+    launcher: str, native_id: str, stages: Sequence[tuple[Stage, Context]]
+) -> list[Launch]:
     """Launches of stages that one job runs, submitted now."""
     started = now()
-    return [Launch(launcher, its.key(one.name), native_id, its.log(one.name), started) for one, its in stages]
+    return [
+        Launch(launcher, its.key(one.name), native_id, its.log(one.name), started)
+        for one, its in stages
+    ]
 
 
 def identity(stage: Stage, context: Context) -> str:
@@ -130,7 +154,11 @@ def inherited(context: Context, *more: str) -> tuple[dict[str, str], dict[str, s
 
 
 def ask(
-    argv: Sequence[str], *, timeout_s: float, environ: Mapping[str, str] | None = None, codes: Collection[int] = (0,)
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    environ: Mapping[str, str] | None = None,
+    codes: Collection[int] = (0,),
 ) -> str:
     """Runs a cluster's own program and returns its output.
 
@@ -144,15 +172,27 @@ def ask(
     """
     try:
         run = subprocess.run(
-            list(argv), capture_output=True, text=True, timeout=timeout_s, check=False, env=environ, errors="replace"
+            list(argv),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            env=environ,
+            errors="replace",
         )
     except FileNotFoundError:
-        raise XpError(f"{argv[0]} is not on this machine's PATH; start xp where it is", ExitCode.RUNTIME) from None
+        raise XpError(
+            f"{argv[0]} is not on this machine's PATH; start xp where it is", ExitCode.RUNTIME
+        ) from None
     except subprocess.TimeoutExpired:
-        raise TimedOut(f"{argv[0]} did not answer within {timeout_s:g} s", ExitCode.RUNTIME) from None
+        raise TimedOut(
+            f"{argv[0]} did not answer within {timeout_s:g} s", ExitCode.RUNTIME
+        ) from None
     if run.returncode not in codes:
         output = (run.stderr or run.stdout).strip()
-        raise XpError(f"{shlex.join(argv[:1])} failed ({run.returncode}): {output}", ExitCode.RUNTIME)
+        raise XpError(
+            f"{shlex.join(argv[:1])} failed ({run.returncode}): {output}", ExitCode.RUNTIME
+        )
     return run.stdout
 
 

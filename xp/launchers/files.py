@@ -28,7 +28,9 @@ def write_files(files: Mapping[str, str], outputs: Path) -> None:
         if not path.exists():
             write_atomically(path, text)
         elif path.read_text(encoding="utf-8") != text:
-            raise XpError(f"{path} exists with other content; nothing is overwritten", ExitCode.RUN_DIR)
+            raise XpError(
+                f"{path} exists with other content; nothing is overwritten", ExitCode.RUN_DIR
+            )
 
 
 def inside(outputs: Path, name: str) -> Path:
@@ -53,9 +55,13 @@ def locate_modules(names: Sequence[str]) -> tuple[Path, ...]:
     Raises:
         XpError: CONFIG for a module that is not found; RESOURCE for a directory that is too large for code.
     """
-    places = tuple(with_imports(place for name in dict.fromkeys(names) if (place := _origin(name)) is not None))
+    places = tuple(
+        with_imports(place for name in dict.fromkeys(names) if (place := _origin(name)) is not None)
+    )
     for place in places:
-        _check_size(str(place), code_files(place), MAX_MODULE_BYTES, "keep data outside the package")
+        _check_size(
+            str(place), code_files(place), MAX_MODULE_BYTES, "keep data outside the package"
+        )
     return places
 
 
@@ -75,7 +81,9 @@ def locate_data(spec: RunSpec) -> tuple[Path, ...]:
 def _check_size(what: str, files: Iterable[Path], most: int, fix: str) -> None:
     size = sum(file.stat().st_size for file in files)
     if size > most:
-        raise XpError(f"{what}: {size / 1e6:.0f} MB would be copied into the run; {fix}", ExitCode.RESOURCE)
+        raise XpError(
+            f"{what}: {size / 1e6:.0f} MB would be copied into the run; {fix}", ExitCode.RESOURCE
+        )
 
 
 def data_places(spec: RunSpec) -> Iterator[Path]:
@@ -102,14 +110,20 @@ def _origin(name: str) -> Path | None:
     """Directory of a user's module; None for a module that is installed or part of xp."""
     spec = find_spec(name)
     if spec is None or (spec.origin is None and not spec.submodule_search_locations):
-        raise XpError(f"{name}: no such module; xp looks on PYTHONPATH and in the current directory")
+        raise XpError(
+            f"{name}: no such module; xp looks on PYTHONPATH and in the current directory"
+        )
     return code_places(spec)[0].resolve() if name in top_modules() else users_place(spec)
 
 
 def shipped_files(place: Path) -> list[Path]:
     """Files of a module that a run copies, or of such a copy."""
     files = code_files(place)
-    return [one for one in files if one.relative_to(place).parts[0] not in _UNUSED] if place == PACKAGE else files
+    return (
+        [one for one in files if one.relative_to(place).parts[0] not in _UNUSED]
+        if place == PACKAGE
+        else files
+    )
 
 
 def _left_out(directory: str, names: list[str]) -> set[str]:

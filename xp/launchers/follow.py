@@ -89,7 +89,9 @@ class Tail:
             echo(plain(text))
 
 
-def follow(directory: Path, ended: Callable[[], int | None], explain: Callable[[], str], echo: Echo) -> int:
+def follow(
+    directory: Path, ended: Callable[[], int | None], explain: Callable[[], str], echo: Echo
+) -> int:
     """Echoes a stage's log until its result is there; returns the exit code.
 
     Args:

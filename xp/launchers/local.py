@@ -80,7 +80,10 @@ class LocalLauncher:
             raise XpError(f"{log} exists: {key} was started before", ExitCode.RUN_DIR) from None
         write_files(stage.job.files, context.outputs)
         python = interpreter(stage.job.runtime)
-        argv = [python if part == "python" and at == 0 else part for at, part in enumerate(stage.job.argv)]
+        argv = [
+            python if part == "python" and at == 0 else part
+            for at, part in enumerate(stage.job.argv)
+        ]
         hold = self._hold_tree(context)
         process = processes.start(
             argv,
@@ -106,7 +109,9 @@ class LocalLauncher:
             self.cancel(launch)
             running.process.wait()
             log = running.context.outputs / launch.log
-            raise XpError(f"{log}: {error.strerror}; the stage was stopped", ExitCode.RESOURCE) from error
+            raise XpError(
+                f"{log}: {error.strerror}; the stage was stopped", ExitCode.RESOURCE
+            ) from error
         finally:
             with suppress(OSError):
                 running.file.close()
@@ -143,7 +148,9 @@ class LocalLauncher:
             **hidden,
             **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
             **(_screen() if self._on_screen else {}),
-            **python_variables(job.runtime, context.outputs / context.code, plain.get("PYTHONPATH", "")),
+            **python_variables(
+                job.runtime, context.outputs / context.code, plain.get("PYTHONPATH", "")
+            ),
             **job.env,
             **context.variables(stage.name),
             "XP_PYTHON": sys.executable,  # xp.envs.local_server
@@ -153,6 +160,10 @@ class LocalLauncher:
 
 def _screen() -> Mapping[str, str]:
     """Variables that make libraries draw progress bars as on a terminal, although the job's output is a pipe."""
-    size = os.get_terminal_size(sys.stdout.fileno()) if sys.stdout.isatty() else os.terminal_size((80, 24))
+    size = (
+        os.get_terminal_size(sys.stdout.fileno())
+        if sys.stdout.isatty()
+        else os.terminal_size((80, 24))
+    )
     flags = dict.fromkeys(("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"), "1")
     return {"COLUMNS": str(size.columns), "LINES": str(size.lines), **flags}

@@ -24,7 +24,13 @@ from xp.launchers.base import Context, Echo, Launch
 from xp.launchers.cluster import SUBMITTED, TimedOut, ask, identity, inherited
 from xp.launchers.files import inside
 from xp.launchers.node.job_spec import JOB_SPEC, RESULT, Result
-from xp.launchers.service import ServiceLauncher, StageContext, SubmittedStage, limit_of, run_unattended
+from xp.launchers.service import (
+    ServiceLauncher,
+    StageContext,
+    SubmittedStage,
+    limit_of,
+    run_unattended,
+)
 from xp.lib.atomic import replacing
 from xp.lib.packages import install_command
 from xp.planning.refusals import check_limits, needs_one_node
@@ -54,7 +60,8 @@ class ModalLauncher(ServiceLauncher):
         """Checks Modal's client, and whether Modal supports the stages' needs, without network requests."""
         if _program() is None:
             raise XpError(
-                f"launcher=modal needs Modal's client: {install_command('modal')}, then modal setup", ExitCode.RUNTIME
+                f"launcher=modal needs Modal's client: {install_command('modal')}, then modal setup",
+                ExitCode.RUNTIME,
             )
         check_limits(self._spec, stages)
         for stage in stages:
@@ -74,7 +81,12 @@ class ModalLauncher(ServiceLauncher):
         if (code := _code(self._read(result))) is not None:
             return code
         state = next(
-            (app.get("state") for app in _rows("app", "list") or () if app.get("app_id") == launch.native_id), None
+            (
+                app.get("state")
+                for app in _rows("app", "list") or ()
+                if app.get("app_id") == launch.native_id
+            ),
+            None,
         )
         if state is None or "stopped" not in state:
             return None
@@ -89,7 +101,9 @@ class ModalLauncher(ServiceLauncher):
     def fetch(self, launch: Launch) -> None:
         """See xp.launchers.base.Detachable; raises XpError(RUNTIME) with the names of files that Modal did not give."""
         if missing := self._bring(launch):
-            raise XpError(f"Modal did not give {', '.join(missing)}; ask again later", ExitCode.RUNTIME)
+            raise XpError(
+                f"Modal did not give {', '.join(missing)}; ask again later", ExitCode.RUNTIME
+            )
 
     def fetch_directories(self, names: Sequence[str]) -> list[str]:
         """Copies directories from the volume, replacing earlier copies; returns those that exist.
@@ -108,7 +122,10 @@ class ModalLauncher(ServiceLauncher):
             place.parent.mkdir(parents=True, exist_ok=True)
             # Atomic, and needed because Modal's --force empties its target directory.
             with tempfile.TemporaryDirectory(dir=place.parent, prefix=".fetch-") as fresh:
-                ask([*_modal(), "volume", "get", str(self._spec.volume), name, fresh], timeout_s=SUBMIT_S)
+                ask(
+                    [*_modal(), "volume", "get", str(self._spec.volume), name, fresh],
+                    timeout_s=SUBMIT_S,
+                )
                 if place.is_dir() and not place.is_symlink():
                     place.rename(Path(fresh, "before"))
                 Path(fresh, place.name).rename(place)
@@ -122,7 +139,9 @@ class ModalLauncher(ServiceLauncher):
         """
         directory = Path(launch.log).parent
         run = Path(*directory.parts[:2])
-        files = [name for name, kind in (self._entries(str(directory)) or {}).items() if kind == "file"]
+        files = [
+            name for name, kind in (self._entries(str(directory)) or {}).items() if kind == "file"
+        ]
         missing = []
         for name in (*files, f"{run}/metrics.jsonl"):
             place = inside(self._outputs, name)  # names on the volume are not trusted
@@ -150,7 +169,9 @@ class ModalLauncher(ServiceLauncher):
         tokens = {name: value for name, value in os.environ.items() if name.startswith("MODAL_")}
         try:
             answer = ask(
-                [*_modal(), "run", "--detach", "--quiet", str(file)], timeout_s=SUBMIT_S, environ=plain | tokens
+                [*_modal(), "run", "--detach", "--quiet", str(file)],
+                timeout_s=SUBMIT_S,
+                environ=plain | tokens,
             )
         except TimedOut as error:
             answer = str(error)
@@ -162,24 +183,37 @@ class ModalLauncher(ServiceLauncher):
 
     def _find(self, name: str) -> str | None:
         """Id of a running or recent app of this name. None means that there is none."""
-        return next((app.get("app_id") for app in _rows("app", "list") or () if app.get("description") == name), None)
+        return next(
+            (
+                app.get("app_id")
+                for app in _rows("app", "list") or ()
+                if app.get("description") == name
+            ),
+            None,
+        )
 
     def _entries(self, directory: str) -> dict[str, str] | None:
         """Name -> kind; None if the directory does not exist, or Modal does not answer."""
         rows = _rows("volume", "ls", str(self._spec.volume), directory)
-        return None if rows is None else {row.get("filename", ""): row.get("type", "") for row in rows}
+        return (
+            None if rows is None else {row.get("filename", ""): row.get("type", "") for row in rows}
+        )
 
     def _is_absent(self, name: str) -> bool:
         """Returns whether Modal says that a file does not exist; False also if it does not answer."""
         if (entries := self._entries(str(Path(name).parent))) is not None:
             return name not in entries
-        return self._entries("/") is not None  # it answers, so it is the directory that does not exist
+        return (
+            self._entries("/") is not None
+        )  # it answers, so it is the directory that does not exist
 
     def _read(self, name: str) -> bytes | None:
         """Content of a file on the volume; None if it does not exist, or Modal does not answer."""
         argv = [*_modal(), "volume", "get", str(self._spec.volume), name, "-"]
         try:
-            run = subprocess.run(argv, capture_output=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL)
+            run = subprocess.run(
+                argv, capture_output=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return run.stdout if run.returncode == 0 else None
@@ -200,7 +234,10 @@ def _rows(group: str, action: str, *words: str) -> list[dict[str, str]] | None:
     """Rows of a listing of Modal's, with keys in small letters. None means that Modal does not answer."""
     with suppress(XpError, ValueError, AttributeError, TypeError):
         rows = json.loads(ask([*_modal(), group, action, "--json", *words], timeout_s=ANSWER_S))
-        return [{key.lower().replace(" ", "_"): str(value) for key, value in row.items()} for row in rows]
+        return [
+            {key.lower().replace(" ", "_"): str(value) for key, value in row.items()}
+            for row in rows
+        ]
     return None
 
 

@@ -20,7 +20,8 @@ COMMIT_S = 30
 """Seconds between commits of the volume."""
 
 GPUS = {
-    name: name.upper() for name in ("t4", "l4", "a10g", "l40s", "a100-40gb", "a100-80gb", "h100", "h200", "b200")
+    name: name.upper()
+    for name in ("t4", "l4", "a10g", "l40s", "a100-40gb", "a100-80gb", "h100", "h200", "b200")
 } | {
     "a10g": "A10",
     "h100": "H100!",  # without the `!` Modal may provide an H200, which would change the experiment
@@ -123,7 +124,13 @@ def app_text(title: str, name: str, stages: Sequence[SubmittedStage], spec: Laun
         XpError: PLAN, as `limit_of` of xp.launchers.service.
     """
     head = HEAD.format(
-        title=title, file=APP_FILE, app=name, volume=str(spec.volume), specs=JOB_SPECS, code=CODE, commit_s=COMMIT_S
+        title=title,
+        file=APP_FILE,
+        app=name,
+        volume=str(spec.volume),
+        specs=JOB_SPECS,
+        code=CODE,
+        commit_s=COMMIT_S,
     )
     functions = "".join(_function(one, spec) for one in stages)
     names = [function_name(one.stage.name) for one in stages]

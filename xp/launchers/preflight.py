@@ -56,7 +56,8 @@ def interpreter(runtime: Runtime) -> str:
         path = shutil.which(os.path.expanduser(runtime.python))
         if path is None:
             raise XpError(
-                f"backend.runtime.python: {runtime.python} is not an executable on this machine", ExitCode.RUNTIME
+                f"backend.runtime.python: {runtime.python} is not an executable on this machine",
+                ExitCode.RUNTIME,
             )
         return os.path.abspath(path)
     checkout = project(runtime)
@@ -78,7 +79,9 @@ def project(runtime: Runtime) -> Path | None:
         raise XpError(
             f"backend.runtime needs a checkout and {runtime.project} {state};"
             f" set it with `export {runtime.project}=/path/to/checkout`"
-            + (f", or make one: {runtime.install}" if runtime.install and runtime.checkouts else ""),
+            + (
+                f", or make one: {runtime.install}" if runtime.install and runtime.checkouts else ""
+            ),
             ExitCode.RUNTIME,
         )
     return Path(value).absolute()
@@ -103,7 +106,12 @@ def python_variables(runtime: Runtime, code: Path, path: str) -> dict[str, str]:
         places.append(str(checkout))
     if runtime.python is None:
         places += [os.path.abspath(part) for part in path.split(os.pathsep) if part]
-    return {**checkouts(runtime), "PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1", **HASH_SEED}
+    return {
+        **checkouts(runtime),
+        "PYTHONPATH": os.pathsep.join(places),
+        "PYTHONUNBUFFERED": "1",
+        **HASH_SEED,
+    }
 
 
 def probe(
@@ -114,7 +122,9 @@ def probe(
     try:
         # -P: the job does not find modules of the current directory.
         run = subprocess.run(
-            [python, "-P", "-c", _PROBE, question] if python == sys.executable else [python, "-c", _PROBE, question],
+            [python, "-P", "-c", _PROBE, question]
+            if python == sys.executable
+            else [python, "-c", _PROBE, question],
             capture_output=True,
             text=True,
             timeout=60,
@@ -122,7 +132,9 @@ def probe(
         )
         is_there, versions, version = json.loads(run.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise XpError(f"{python} does not work as an interpreter: {error}", ExitCode.RUNTIME) from error
+        raise XpError(
+            f"{python} does not work as an interpreter: {error}", ExitCode.RUNTIME
+        ) from error
     return is_there, versions, version
 
 
@@ -135,7 +147,9 @@ def git(directory: Path, *words: str) -> str | None:
     """Output of git in a checkout; None if it fails."""
     command = ["git", "--no-optional-locks", "-C", str(directory), *words]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
 

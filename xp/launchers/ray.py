@@ -84,7 +84,9 @@ class RayLauncher(ClusterLauncher):
         try:
             import ray.job_submission  # noqa: F401
         except ImportError:
-            install = install_command("ray").replace("ray==", "ray[default]==")  # its client is in Ray's extra
+            install = install_command("ray").replace(
+                "ray==", "ray[default]=="
+            )  # its client is in Ray's extra
             raise XpError(f"launcher=ray needs Ray's client: {install}", ExitCode.RUNTIME) from None
         if is_loopback(self._address):
             check_machine(stages)
@@ -121,7 +123,10 @@ class RayLauncher(ClusterLauncher):
     def preview(self, stages: Sequence[tuple[Stage, Context]]) -> Mapping[str, str]:
         """The client's request for each Ray job; for one job of all stages of a detached run."""
         groups = [stages] if self._spec.detach else [[one] for one in stages]
-        return {f"{group[0][1].directory}/{group[0][0].name}/ray_job.json": self._previewed(group) for group in groups}
+        return {
+            f"{group[0][1].directory}/{group[0][0].name}/ray_job.json": self._previewed(group)
+            for group in groups
+        }
 
     def _previewed(self, stages: Sequence[tuple[Stage, Context]]) -> str:
         stage, context = stages[0]
@@ -129,7 +134,12 @@ class RayLauncher(ClusterLauncher):
         written = str(secrets_files.file_of(context, stage.name)) if stage.job.secrets else None
         file = self._spec.secrets_file or written
         jobs = [one.job for one, _ in stages]
-        return json.dumps(self._request(identity(stage, context), jobs, specs, file, context), indent=2) + "\n"
+        return (
+            json.dumps(
+                self._request(identity(stage, context), jobs, specs, file, context), indent=2
+            )
+            + "\n"
+        )
 
     @property
     def _address(self) -> str:
@@ -138,10 +148,16 @@ class RayLauncher(ClusterLauncher):
     def _client(self) -> Any:
         from ray.job_submission import JobSubmissionClient
 
-        for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
+        for name in (
+            "ray",
+            "ray.dashboard.modules.dashboard_sdk",
+            "ray._private.runtime_env.packaging",
+        ):
             logging.getLogger(name).setLevel(logging.WARNING)
         if self._head is not None:
-            return JobSubmissionClient(self._head.address, headers={"Authorization": f"Bearer {self._head.token}"})
+            return JobSubmissionClient(
+                self._head.address, headers={"Authorization": f"Bearer {self._head.token}"}
+            )
         return JobSubmissionClient(self._address)
 
     def _submit(self, stages: Sequence[tuple[Stage, Context]]) -> list[Launch]:
@@ -162,15 +178,26 @@ class RayLauncher(ClusterLauncher):
             specs = []
             for one, its in stages:
                 is_apart = is_shared and one.job.resources.num_accelerators > 0
-                spread = None if manages_own_gpus(one.job) else spread_of(one.job, "ray", is_apart=is_apart)
-                specs.append(place_job_spec(one, its, self._spec, extra=extra, prints=True, spread=spread))
+                spread = (
+                    None
+                    if manages_own_gpus(one.job)
+                    else spread_of(one.job, "ray", is_apart=is_apart)
+                )
+                specs.append(
+                    place_job_spec(one, its, self._spec, extra=extra, prints=True, spread=spread)
+                )
             self._hand_in(client, native_id, [one.job for one, _ in stages], specs, context)
         launches = launches_of(self.name, native_id, stages)
         write_launches(directory, launches)
         return launches
 
     def _hand_in(
-        self, client: Any, native_id: str, jobs: Sequence[Job], specs: Sequence[Path], context: Context
+        self,
+        client: Any,
+        native_id: str,
+        jobs: Sequence[Job],
+        specs: Sequence[Path],
+        context: Context,
     ) -> None:
         secrets_file = config_of(specs[0], JobSpec.from_json).secrets_file
         try:
@@ -180,33 +207,59 @@ class RayLauncher(ClusterLauncher):
                 if _info(client, native_id) is not None:  # it was accepted, and the answer was lost
                     return
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise XpError(f"Ray did not take the job {native_id}: {lines[-1]}", ExitCode.RUNTIME) from None
+            raise XpError(
+                f"Ray did not take the job {native_id}: {lines[-1]}", ExitCode.RUNTIME
+            ) from None
 
     def _request(
-        self, native_id: str, jobs: Sequence[Job], specs: Sequence[Path], secrets_file: str | None, context: Context
+        self,
+        native_id: str,
+        jobs: Sequence[Job],
+        specs: Sequence[Path],
+        secrets_file: str | None,
+        context: Context,
     ) -> dict[str, Any]:
         """Request to Ray's client."""
         python = sys.executable if is_loopback(self._address) else "python"
         variables = {
             **(dict(jobs[0].env) if len(jobs) == 1 else {}),
             **({"XP_SECRETS_FILE": secrets_file} if secrets_file and len(jobs) == 1 else {}),
-            **{name: os.environ[name] for job in jobs if (name := job.runtime.project or "") in os.environ},
+            **{
+                name: os.environ[name]
+                for job in jobs
+                if (name := job.runtime.project or "") in os.environ
+            },
             "RAY_JOB_STOP_WAIT_TIME_S": str(math.ceil(self._spec.grace_s) + 2),
             "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
         }
         return {
-            "entrypoint": shlex.join([python, "-m", "xp.launchers.node.on_node", native_id, *map(str, specs)]),
+            "entrypoint": shlex.join(
+                [python, "-m", "xp.launchers.node.on_node", native_id, *map(str, specs)]
+            ),
             "submission_id": native_id,
-            "runtime_env": {"working_dir": str(context.outputs / context.code), "env_vars": variables},
+            "runtime_env": {
+                "working_dir": str(context.outputs / context.code),
+                "env_vars": variables,
+            },
             **self._reservation(jobs),
         }
 
     def _reservation(self, jobs: Sequence[Job]) -> dict[str, Any]:
         """Resources that Ray reserves for the program of these jobs."""
-        needs = [job.resources for job in jobs if not manages_own_gpus(job) and job.resources.num_nodes == 1]
+        needs = [
+            job.resources
+            for job in jobs
+            if not manages_own_gpus(job) and job.resources.num_nodes == 1
+        ]
         is_shared = any(map(manages_own_gpus, jobs))
-        gpus = 0 if is_shared else max((one.num_accelerators for one in needs if one.accelerator != "cpu"), default=0)
-        memory_gb = 0.0 if self._spec.start_head else max((one.memory_gb for one in needs), default=0.0)
+        gpus = (
+            0
+            if is_shared
+            else max((one.num_accelerators for one in needs if one.accelerator != "cpu"), default=0)
+        )
+        memory_gb = (
+            0.0 if self._spec.start_head else max((one.memory_gb for one in needs), default=0.0)
+        )
         return {
             "entrypoint_num_cpus": max((one.num_cpus for one in needs), default=1),
             "entrypoint_num_gpus": gpus,
@@ -234,9 +287,15 @@ class RayLauncher(ClusterLauncher):
         if _lacking(stages, there) is None:
             return
         maximum = self._maximum()
-        found = _lacking(stages, {name: max(count, maximum.get(name, 0)) for name, count in there.items()} | maximum)
+        found = _lacking(
+            stages,
+            {name: max(count, maximum.get(name, 0)) for name, count in there.items()} | maximum,
+        )
         if found is None:
-            print(f"xp: the Ray cluster at {self._address} has too little now; its autoscaler can add it", flush=True)
+            print(
+                f"xp: the Ray cluster at {self._address} has too little now; its autoscaler can add it",
+                flush=True,
+            )
             return
         stage, name, needed, most = found
         grows = " at most, with its autoscaler" if maximum else ""
@@ -249,7 +308,12 @@ class RayLauncher(ClusterLauncher):
     def _resources(self) -> dict[str, int]:
         """Resources that the cluster has now; none while its head starts."""
         try:
-            status = self._client()._do_request("GET", "/api/cluster_status").json()["data"]["clusterStatus"] or {}
+            status = (
+                self._client()
+                ._do_request("GET", "/api/cluster_status")
+                .json()["data"]["clusterStatus"]
+                or {}
+            )
             usage = (status.get("loadMetricsReport") or {}).get("usage") or {}
             return {name: int(counts[1]) for name, counts in usage.items()}
         except Exception as error:
@@ -262,13 +326,23 @@ class RayLauncher(ClusterLauncher):
     def _maximum(self) -> dict[str, int]:
         """Limits of the autoscaler, by a job that needs no resources. Empty means that the cluster does not grow."""
         with suppress(Exception):
-            client, python = self._client(), sys.executable if is_loopback(self._address) else "python"
-            job = client.submit_job(entrypoint=shlex.join([python, "-c", MAXIMUM]), entrypoint_num_cpus=0)
+            client, python = (
+                self._client(),
+                sys.executable if is_loopback(self._address) else "python",
+            )
+            job = client.submit_job(
+                entrypoint=shlex.join([python, "-c", MAXIMUM]), entrypoint_num_cpus=0
+            )
             end = time.monotonic() + PROBE_S
             while not client.get_job_status(job).is_terminal() and time.monotonic() < end:
                 time.sleep(1)
             lines = client.get_job_logs(job).splitlines()
-            found = json.loads(next(line for line in lines if line.startswith("maximum ")).partition(" ")[2]) or {}
+            found = (
+                json.loads(
+                    next(line for line in lines if line.startswith("maximum ")).partition(" ")[2]
+                )
+                or {}
+            )
             return {str(name): int(count) for name, count in found.items()}
         return {}
 
@@ -277,7 +351,11 @@ class RayLauncher(ClusterLauncher):
             info = _info(self._client(), launch.native_id)
         except Exception:  # without an answer the state is unchanged, for a while
             is_lost = time.monotonic() - self._answered > LOST_S
-            return 128 + 15 if is_lost or (self._head is not None and not self._head.is_alive) else None
+            return (
+                128 + 15
+                if is_lost or (self._head is not None and not self._head.is_alive)
+                else None
+            )
         self._answered = time.monotonic()
         if info is None:
             return 128 + 15  # the cluster was restarted and has no such job

@@ -26,10 +26,26 @@ class RayHead:
         dashboard, client = free_ports(2)
         self.address = f"http://{HOST}:{dashboard}"
         command = [
-            *(sys.executable, *private_ray.COMMAND, "start", "--head", "--block", "--disable-usage-stats", "--port=0"),
-            *("--min-worker-port=0", "--max-worker-port=0", f"--temp-dir={private_ray.files(self._directory)}"),
+            *(
+                sys.executable,
+                *private_ray.COMMAND,
+                "start",
+                "--head",
+                "--block",
+                "--disable-usage-stats",
+                "--port=0",
+            ),
+            *(
+                "--min-worker-port=0",
+                "--max-worker-port=0",
+                f"--temp-dir={private_ray.files(self._directory)}",
+            ),
             # Without --include-dashboard, Ray 2.56 goes on if another process has taken the port.
-            *("--include-dashboard=true", f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"),
+            *(
+                "--include-dashboard=true",
+                f"--dashboard-host={HOST}",
+                f"--dashboard-port={dashboard}",
+            ),
             f"--node-ip-address={HOST}",
             f"--ray-client-server-port={client}",
             *(f"--num-cpus={num_cpus}", f"--num-gpus={len(gpus)}"),
@@ -40,7 +56,9 @@ class RayHead:
         }
         self._log = self._directory / "head.log"
         with self._log.open("wb") as log:
-            self._process = processes.start(command, env=variables, stdout=log, stderr=subprocess.STDOUT)
+            self._process = processes.start(
+                command, env=variables, stdout=log, stderr=subprocess.STDOUT
+            )
         self._wait()
 
     @property
@@ -65,7 +83,10 @@ class RayHead:
             time.sleep(0.3)
         output = self._log.read_text(errors="replace")[-2000:]
         self.stop()
-        raise XpError(f"launcher.start_head: Ray did not start within {START_S:g} s:\n{output}", ExitCode.RUNTIME)
+        raise XpError(
+            f"launcher.start_head: Ray did not start within {START_S:g} s:\n{output}",
+            ExitCode.RUNTIME,
+        )
 
     def _answers(self) -> bool:
         import urllib.request

@@ -26,7 +26,9 @@ def directory() -> Path:
 def file_of(context: Context, stage: str) -> Path:
     """Path of a stage's file, which may not exist."""
     if not (is_name(context.run_id) and is_name(stage)):
-        raise XpError(f"{context.run_id!r} and {stage!r} do not both name a directory", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{context.run_id!r} and {stage!r} do not both name a directory", ExitCode.RUN_DIR
+        )
     return directory() / context.run_id / f"{int(context.attempt)}.{stage}.json"
 
 
@@ -40,11 +42,15 @@ def write(context: Context, stage: str, values: Mapping[str, str]) -> Path | Non
         return None
     file = file_of(context, stage)
     if file.is_relative_to(context.outputs.resolve()):
-        raise XpError(f"{file} would be below the outputs; choose outputs=DIR elsewhere", ExitCode.RESOURCE)
+        raise XpError(
+            f"{file} would be below the outputs; choose outputs=DIR elsewhere", ExitCode.RESOURCE
+        )
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = file.with_suffix(".part")
     temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+    with os.fdopen(
+        os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+    ) as out:
         json.dump(dict(values), out)
     temporary.replace(file)
     return file
@@ -55,7 +61,9 @@ def write_token(context: Context, stage: str) -> Path:
     file = file_of(context, stage).with_suffix(".token")
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with suppress(FileExistsError):
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
+        with os.fdopen(
+            os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8"
+        ) as out:
             out.write(secrets.token_hex(32))
     return file
 

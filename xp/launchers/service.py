@@ -104,7 +104,10 @@ class ServiceLauncher:
         """Text of each submitted file; of one file for all stages of a detached run."""
         if self._spec.detach:
             return {f"{stages[0][1].directory}/{self.file_name}": self._text(stages)}
-        return {f"{its.directory}/{one.name}/{self.file_name}": self._text([(one, its)]) for one, its in stages}
+        return {
+            f"{its.directory}/{one.name}/{self.file_name}": self._text([(one, its)])
+            for one, its in stages
+        }
 
     def _submit(self, stages: Sequence[StageContext], directory: Path) -> list[Launch]:
         self._redactor = stages[0][1].redactor
@@ -123,9 +126,13 @@ class ServiceLauncher:
 
     def _place(self, stage: Stage, context: Context) -> None:
         """Writes the files that the machine gets: the job spec, and the lock's files."""
-        write_files(stage.job.files, context.outputs)  # so that the run's directory is complete on this machine too
+        write_files(
+            stage.job.files, context.outputs
+        )  # so that the run's directory is complete on this machine too
         files, grace_s = stage.job.files, self._spec.grace_s
-        job_spec = make_job_spec(stage, context, root=MOUNT, grace_s=grace_s, prints=True, files=files)
+        job_spec = make_job_spec(
+            stage, context, root=MOUNT, grace_s=grace_s, prints=True, files=files
+        )
         path = job_spec.write(context.outputs)
         if (lock := lock_of(stage.job)) is not None:
             for file in lock.files:
@@ -135,7 +142,9 @@ class ServiceLauncher:
         """Copies a stage's log, which a command of the service prints, until the stage's end; returns its exit code."""
         log = self._outputs / launch.log
         log.parent.mkdir(parents=True, exist_ok=True)
-        printing = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        printing = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         with log.open("ab") as file:
             stream = LogStream(file, self._redactor, echo, on_screen=False)
             reader = threading.Thread(target=drain, args=(printing, stream), daemon=True)
@@ -154,7 +163,9 @@ class ServiceLauncher:
 
 def run_unattended(command: Sequence[str]) -> None:
     """Starts a command whose output nobody reads, and does not wait for it."""
-    subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def lock_of(job: Job) -> RuntimeLock | None:
@@ -168,7 +179,10 @@ def lock_of(job: Job) -> RuntimeLock | None:
     key = job.runtime.lock
     lock = smallest_with(job.runtime.packages) if key is None else lock_with(key)
     if lock is None:
-        packages, fix = ", ".join(job.runtime.packages), "name an image that does: backend.runtime.image=..."
+        packages, fix = (
+            ", ".join(job.runtime.packages),
+            "name an image that does: backend.runtime.image=...",
+        )
         raise XpError(f"no lock of xp's holds {packages}; {fix}", ExitCode.PLAN)
     return lock
 

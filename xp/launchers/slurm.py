@@ -80,7 +80,9 @@ class SlurmLauncher(ClusterLauncher):
     def check(self, stages: Sequence[Stage], context: Context) -> None:
         """Checks Slurm's programs, this Python's modules, and whether the cluster can ever run such jobs."""
         check_limits(self._spec, stages)
-        check_machine([stage for stage in stages if not is_in_image(stage.job, self._spec.container)])
+        check_machine(
+            [stage for stage in stages if not is_in_image(stage.job, self._spec.container)]
+        )
         plain, _ = inherited(context)
         if any(is_in_image(stage.job, self._spec.container) for stage in stages):
             check_container(self._spec, context)
@@ -113,9 +115,16 @@ class SlurmLauncher(ClusterLauncher):
     def begin(self, sweep: Mapping[str, Sequence[Stage]]) -> None:
         """See xp.launchers.base.SweepLauncher; submits a job array if `launcher.array` is true."""
         if self._spec.array:
-            names = {name for stages in sweep.values() for one in stages for name in one.job.secrets.values()}
+            names = {
+                name
+                for stages in sweep.values()
+                for one in stages
+                for name in one.job.secrets.values()
+            }
             secrets = {name: os.environ[name] for name in names if name in os.environ}
-            plain, _ = inherited(Context("", 1, self._outputs, "", secrets, withheld=frozenset(names)))
+            plain, _ = inherited(
+                Context("", 1, self._outputs, "", secrets, withheld=frozenset(names))
+            )
             self._arrays = SlurmArrays(self._spec, self._outputs, sweep, plain)
 
     def finish(self) -> None:
@@ -126,7 +135,9 @@ class SlurmLauncher(ClusterLauncher):
     def cancel(self, launch: Launch, *, now: bool = False) -> None:
         argv = ["scancel", *(["--signal=KILL", "--full"] if now else []), launch.native_id]
         try:
-            subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
         except FileNotFoundError:
             raise XpError(
                 f"scancel is not on this machine's PATH, so job {launch.native_id} goes on; start xp where Slurm is",
@@ -145,7 +156,12 @@ class SlurmLauncher(ClusterLauncher):
             job_spec = context.outputs / context.directory / stage.name / JOB_SPEC
             argv = self._command(stage, identity(stage, context), job_spec, context, before)
             scripts[f"{context.directory}/{stage.name}/{SCRIPT}"] = batch_script(
-                self._spec, context, stage, job_spec, argv, self._spread(stage, context, has_token=False)
+                self._spec,
+                context,
+                stage,
+                job_spec,
+                argv,
+                self._spread(stage, context, has_token=False),
             )
             before = f"JOB_OF_{stage.name}" if self._spec.detach else None
         return scripts
@@ -156,7 +172,9 @@ class SlurmLauncher(ClusterLauncher):
             return known[0]
         name = identity(stage, context)
         native_id = _find(name) if (directory / SCRIPT).exists() else None
-        launches = launches_of(self.name, native_id or self._hand_in(stage, context, name, after), [(stage, context)])
+        launches = launches_of(
+            self.name, native_id or self._hand_in(stage, context, name, after), [(stage, context)]
+        )
         write_launches(directory, launches)
         return launches[0]
 
@@ -166,7 +184,9 @@ class SlurmLauncher(ClusterLauncher):
         for stage, its in stages:
             hidden = inherited(its)[1]
             spread = self._spread(stage, its)
-            paths.append(place_job_spec(stage, its, self._spec, extra=hidden, prints=False, spread=spread))
+            paths.append(
+                place_job_spec(stage, its, self._spec, extra=hidden, prints=False, spread=spread)
+            )
         native_id = arrays.place(context.run_id, context.outputs / context.code, paths)
         launches = launches_of(self.name, native_id, stages)
         for path, launch in zip(paths, launches, strict=True):
@@ -176,9 +196,16 @@ class SlurmLauncher(ClusterLauncher):
     def _hand_in(self, stage: Stage, context: Context, name: str, after: Launch | None) -> str:
         plain, hidden = inherited(context)
         spread = self._spread(stage, context)
-        job_spec = place_job_spec(stage, context, self._spec, extra=hidden, prints=False, spread=spread)
-        argv = self._command(stage, name, job_spec, context, None if after is None else after.native_id)
-        write_atomically(job_spec.parent / SCRIPT, batch_script(self._spec, context, stage, job_spec, argv, spread))
+        job_spec = place_job_spec(
+            stage, context, self._spec, extra=hidden, prints=False, spread=spread
+        )
+        argv = self._command(
+            stage, name, job_spec, context, None if after is None else after.native_id
+        )
+        write_atomically(
+            job_spec.parent / SCRIPT,
+            batch_script(self._spec, context, stage, job_spec, argv, spread),
+        )
         try:
             answer = ask(argv, timeout_s=ANSWER_S, environ=plain).strip()
         except TimedOut as error:
@@ -186,10 +213,14 @@ class SlurmLauncher(ClusterLauncher):
         number = answer.partition(";")[0]
         native_id = number if re.fullmatch(r"[0-9]+", number) else _find(name, LOOKUPS)
         if native_id is None:
-            raise XpError(f"sbatch answered {answer[:200]!r} and no job is named {name}", ExitCode.RUNTIME)
+            raise XpError(
+                f"sbatch answered {answer[:200]!r} and no job is named {name}", ExitCode.RUNTIME
+            )
         return native_id
 
-    def _command(self, stage: Stage, name: str, job_spec: Path, context: Context, after: str | None) -> list[str]:
+    def _command(
+        self, stage: Stage, name: str, job_spec: Path, context: Context, after: str | None
+    ) -> list[str]:
         return [
             "sbatch",
             "--parsable",
@@ -223,7 +254,9 @@ class SlurmLauncher(ClusterLauncher):
         if image is not None and self._spec.container is Container.PYXIS:
             srun = srun_options(image, directories, root)
         elif image is not None and self._spec.container is Container.APPTAINER:
-            words = apptainer_words(image, directories, root, has_gpus=job.resources.accelerator != "cpu")
+            words = apptainer_words(
+                image, directories, root, has_gpus=job.resources.accelerator != "cpu"
+            )
         return spread_of(job, "srun", ray_token=token, srun=srun, container=words)
 
 
@@ -252,7 +285,14 @@ def _find(name: str, times: int = 1) -> str | None:
     for turn in range(times):
         if turn:
             time.sleep(1.0)
-        argv = ["squeue", "--noheader", "--states=all", f"--name={name}", f"--user={os.getuid()}", "--format=%i"]
+        argv = [
+            "squeue",
+            "--noheader",
+            "--states=all",
+            f"--name={name}",
+            f"--user={os.getuid()}",
+            "--format=%i",
+        ]
         with suppress(XpError):
             if ids := ask(argv, timeout_s=ANSWER_S).split():
                 return max(ids, key=int)

@@ -34,7 +34,11 @@ class SlurmArrays:
     """
 
     def __init__(
-        self, spec: LauncherSpec, outputs: Path, sweep: Mapping[str, Sequence[Stage]], environ: Mapping[str, str]
+        self,
+        spec: LauncherSpec,
+        outputs: Path,
+        sweep: Mapping[str, Sequence[Stage]],
+        environ: Mapping[str, str],
     ) -> None:
         self._environ = environ
         self._tasks: dict[str, tuple[str, Path]] = {}
@@ -52,7 +56,9 @@ class SlurmArrays:
                 ask(["scancel", *self._array_ids], timeout_s=ANSWER_S)
             raise
 
-    def _submit(self, spec: LauncherSpec, outputs: Path, words: Sequence[str], run_ids: Sequence[str]) -> None:
+    def _submit(
+        self, spec: LauncherSpec, outputs: Path, words: Sequence[str], run_ids: Sequence[str]
+    ) -> None:
         directory, argv, script = array_job(spec, outputs, words, run_ids)
         directory.mkdir(parents=True, exist_ok=True)
         write_atomically(directory / SCRIPT, script)
@@ -99,7 +105,13 @@ def array_job(
         *("sbatch", "--parsable", "--hold", f"--array=0-{len(run_ids) - 1}{at_once}"),
         f"--job-name=xp-{run_ids[0]}",
         f"--output={str(directory).replace('%', '%%')}/slurm-%A_%a.out",
-        *("--open-mode=append", f"--chdir={outputs}", "--export=ALL", *words, str(directory / SCRIPT)),
+        *(
+            "--open-mode=append",
+            f"--chdir={outputs}",
+            "--export=ALL",
+            *words,
+            str(directory / SCRIPT),
+        ),
     ]
     return directory, argv, array_script(spec, directory, argv)
 

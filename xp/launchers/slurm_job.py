@@ -78,7 +78,10 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
     if taken := sorted(name for name in further if xp_options.get(name) is not None):
         raise XpError(f"launcher.sbatch: xp sets {', '.join(taken)} itself, from the spec")
     values = {name: value for name, value in {**xp_options, **further}.items() if value is not None}
-    return [*(f"--{name}={value}" for name, value in values.items()), "--requeue" if spec.requeue else "--no-requeue"]
+    return [
+        *(f"--{name}={value}" for name, value in values.items()),
+        "--requeue" if spec.requeue else "--no-requeue",
+    ]
 
 
 MAIN_NODE = "MAIN_NODE:PORT"
@@ -86,7 +89,12 @@ MAIN_NODE = "MAIN_NODE:PORT"
 
 
 def batch_script(
-    spec: LauncherSpec, context: Context, stage: Stage, job_spec: Path, argv: Sequence[str], spread: Spread | None
+    spec: LauncherSpec,
+    context: Context,
+    stage: Stage,
+    job_spec: Path,
+    argv: Sequence[str],
+    spread: Spread | None,
 ) -> str:
     """The batch script for Slurm; all values from users are quoted but the lines of `launcher.setup`.
 
@@ -98,7 +106,9 @@ def batch_script(
         argv: the command that submits the script.
         spread: start of the program on several nodes or in a container, for a comment.
     """
-    starts = "" if spread is None else json.dumps(shlex.join(by_srun(spread, str(job_spec), MAIN_NODE)))
+    starts = (
+        "" if spread is None else json.dumps(shlex.join(by_srun(spread, str(job_spec), MAIN_NODE)))
+    )
     return BATCH.format(
         starts=f"# It is started on the job's nodes by: {starts}\n" if starts else "",
         key=context.key(stage.name),
@@ -150,15 +160,25 @@ def secrets_places(context: Context, file: str | None, *, has_files: bool) -> li
         has_files: whether xp writes a file or a Ray token for the stage. Without one there may be no directory, and a
             container does not start without a path that it is to mount.
     """
-    return [*([file] if file else []), *([str(secrets_files.directory() / context.run_id)] if has_files else [])]
+    return [
+        *([file] if file else []),
+        *([str(secrets_files.directory() / context.run_id)] if has_files else []),
+    ]
 
 
 def check_container(spec: LauncherSpec, context: Context) -> None:
     """Raises XpError(RUNTIME) for a Slurm without pyxis, and for a path that no option can name."""
-    for path in mounts(context, secrets_places(context, spec.secrets_file, has_files=True), os.environ):
+    for path in mounts(
+        context, secrets_places(context, spec.secrets_file, has_files=True), os.environ
+    ):
         if any(one in path for one in SEPARATORS):
-            raise XpError(f"launcher.container: {path} cannot be mounted: it has a comma or a colon", ExitCode.RUNTIME)
-    if spec.container is Container.PYXIS and "--container-image" not in ask(["srun", "--help"], timeout_s=60.0):
+            raise XpError(
+                f"launcher.container: {path} cannot be mounted: it has a comma or a colon",
+                ExitCode.RUNTIME,
+            )
+    if spec.container is Container.PYXIS and "--container-image" not in ask(
+        ["srun", "--help"], timeout_s=60.0
+    ):
         reason = "this Slurm has no pyxis (its srun knows no --container-image)"
         fix = "set launcher.container=apptainer, or ask for the plugin"
         raise XpError(f"launcher.container=pyxis: {reason}; {fix}", ExitCode.RUNTIME)
@@ -180,11 +200,23 @@ def srun_options(image: str, directories: list[str], root: str) -> tuple[str, ..
     )
 
 
-def apptainer_words(image: str, directories: list[str], root: str, *, has_gpus: bool) -> tuple[str, ...]:
+def apptainer_words(
+    image: str, directories: list[str], root: str, *, has_gpus: bool
+) -> tuple[str, ...]:
     """Command prefix of the program (Apptainer 1, user guide, "apptainer exec")."""
     place = image if _is_file(image) or "://" in image else f"docker://{image}"
     nvidia = ("--nv",) if has_gpus else ()
-    return ("apptainer", "exec", *nvidia, "--no-home", "--bind", ",".join(directories), "--pwd", root, place)
+    return (
+        "apptainer",
+        "exec",
+        *nvidia,
+        "--no-home",
+        "--bind",
+        ",".join(directories),
+        "--pwd",
+        root,
+        place,
+    )
 
 
 def _of_enroot(image: str) -> str:

@@ -47,7 +47,9 @@ class _Hook(MetaPathFinder):
     name: str
     around: Callable[[Execute, ModuleType], None]
 
-    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if name != self.name:
             return None
         sys.meta_path.remove(self)

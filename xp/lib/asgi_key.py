@@ -24,7 +24,9 @@ class KeyCheck:
         open_paths: paths that need no key.
     """
 
-    def __init__(self, app: App, key: str, *, header: str = "authorization", open_paths: Collection[str] = ()) -> None:
+    def __init__(
+        self, app: App, key: str, *, header: str = "authorization", open_paths: Collection[str] = ()
+    ) -> None:
         self._app, self._header, self._open_paths = app, header.encode(), open_paths
         self._expected = (f"Bearer {key}" if header == "authorization" else key).encode()
 
@@ -33,7 +35,12 @@ class KeyCheck:
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             await send({"type": "http.response.start", "status": 401, "headers": []})
-            await send({"type": "http.response.body", "body": b'{"error": "this server requires the key of its run"}'})
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": b'{"error": "this server requires the key of its run"}',
+                }
+            )
         else:
             await send({"type": "websocket.close", "code": 1008})
 

@@ -40,7 +40,11 @@ def temporary_beside(path: Path) -> Path:
         OSError: it cannot be made.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{TEMPORARY}")
-    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+    os.close(
+        os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+        )
+    )
     return temporary
 
 
@@ -65,7 +69,9 @@ def append_line(path: Path, line: str, mode: int = 0o666) -> None:
     Raises:
         OSError: it cannot be written, or the path is a link.
     """
-    with open(path, "ab+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as file:
+    with open(
+        path, "ab+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)
+    ) as file:
         size = file.seek(0, os.SEEK_END)
         is_torn = size > 0 and os.pread(file.fileno(), 1, size - 1) != b"\n"
         file.write(b"\n" * is_torn + line.encode("utf-8", "backslashreplace") + b"\n")

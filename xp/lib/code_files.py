@@ -23,7 +23,9 @@ _INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 def code_places(spec: ModuleSpec) -> list[Path]:
     """Directories of a top-level package (several for a namespace package), or the file of a single module."""
-    return [Path(place) for place in spec.submodule_search_locations or ()] or [Path(str(spec.origin))]
+    return [Path(place) for place in spec.submodule_search_locations or ()] or [
+        Path(str(spec.origin))
+    ]
 
 
 def find_module(module: str, path: Sequence[str] | None = None) -> ModuleSpec | None:
@@ -49,7 +51,9 @@ def users_place(spec: ModuleSpec | None) -> Path | None:
     if spec is None or not (spec.has_location or spec.submodule_search_locations):
         return None
     place = code_places(spec)[0].resolve()
-    is_installed = any(map(place.is_relative_to, _libraries())) or not _INSTALLED.isdisjoint(place.parts)
+    is_installed = any(map(place.is_relative_to, _libraries())) or not _INSTALLED.isdisjoint(
+        place.parts
+    )
     return None if is_installed or place.is_relative_to(_PACKAGE) else place
 
 
@@ -70,11 +74,19 @@ def with_imports(places: Iterable[Path], path: Sequence[str] | None = None) -> l
     todo = [place for place in counted if not place.resolve().is_relative_to(_PACKAGE)]
     while todo:
         files = [file for file in code_files(todo.pop()) if file.suffix == ".py"]
-        names = {name for file in files for name in _imports(file, file.stat().st_size, file.stat().st_mtime_ns)}
+        names = {
+            name
+            for file in files
+            for name in _imports(file, file.stat().st_size, file.stat().st_mtime_ns)
+        }
         for name in sorted(names - {_PACKAGE.name}):
             place = users_place(find_module(name, path))
             # A directory without code may have the name of a library that is not installed.
-            if place is not None and place not in known and (place.is_file() or any(place.rglob("*.py"))):
+            if (
+                place is not None
+                and place not in known
+                and (place.is_file() or any(place.rglob("*.py")))
+            ):
                 known.add(place)
                 counted.append(place)
                 todo.append(place)
@@ -97,7 +109,8 @@ def _imports(file: Path, size: int, mtime_ns: int) -> frozenset[str]:
             case ast.ImportFrom(module=str(name), level=0):
                 names.add(name)
             case ast.Call(
-                func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
                 args=[ast.Constant(value=str(name)), *_],
             ):
                 names.add(name)
@@ -118,7 +131,9 @@ def code_files(place: Path) -> list[Path]:
 
 def place_digest(place: Path) -> str:
     """Digest of the code of a module's place, by file."""
-    return digest_of({str(file.relative_to(place.parent)): file_digest(file) for file in code_files(place)})
+    return digest_of(
+        {str(file.relative_to(place.parent)): file_digest(file) for file in code_files(place)}
+    )
 
 
 def left_out(directory: str, names: Sequence[str]) -> set[str]:

@@ -41,7 +41,10 @@ def decode(kind: type[T], text: str) -> T:
     try:
         value: T = _adapter(kind).validate_json(text, strict=True, context=IN_JOB)  # type: ignore[arg-type]
     except ValidationError as error:
-        faults = (f"{'.'.join(map(str, one['loc'])) or kind.__name__}: {one['msg']}" for one in error.errors()[:3])
+        faults = (
+            f"{'.'.join(map(str, one['loc'])) or kind.__name__}: {one['msg']}"
+            for one in error.errors()[:3]
+        )
         raise ValueError("; ".join(faults)) from None
     return value
 

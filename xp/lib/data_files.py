@@ -29,7 +29,8 @@ MAX_BYTES: Final = 2_000_000_000
 MEDIA: Final = ("image", "images", "video", "videos", "audio", "audios")
 """Columns, and marks in texts (`<image>`), of rows with pictures or sound."""
 _FILE: Final = re.compile(
-    r"data:(image|video|audio)/|.*\.(png|jpe?g|gif|webp|bmp|tiff?|mp4|webm|mov|wav|mp3|flac)\b", re.I
+    r"data:(image|video|audio)/|.*\.(png|jpe?g|gif|webp|bmp|tiff?|mp4|webm|mov|wav|mp3|flac)\b",
+    re.I,
 )
 MOST_NAMED: Final = 20
 """Largest number of columns that a message names."""
@@ -61,15 +62,31 @@ def place_of(name: str) -> Path | None:
         return None
     spec = find_module(module)
     if spec is None or not spec.submodule_search_locations:
-        why = "is a module and no package, so that it has no files" if spec else "is no package on the Python path"
-        raise XpError(f"rows {name}: {module} {why}\nfor a file of the current directory, write ./{file}")
+        why = (
+            "is a module and no package, so that it has no files"
+            if spec
+            else "is no package on the Python path"
+        )
+        raise XpError(
+            f"rows {name}: {module} {why}\nfor a file of the current directory, write ./{file}"
+        )
     return Path(next(iter(spec.submodule_search_locations)), file)
 
 
 def data_of(rows: str | Mapping[str, str] | None) -> list[Path]:
     """Files of rows, and directories of data sets, that are not part of a package; in the order of their splits."""
-    names = [] if rows is None else [rows] if isinstance(rows, str) else [rows[split] for split in sorted(rows)]
-    return [place for name in names if path_in(name) is not None and (place := place_of(name)) is not None]
+    names = (
+        []
+        if rows is None
+        else [rows]
+        if isinstance(rows, str)
+        else [rows[split] for split in sorted(rows)]
+    )
+    return [
+        place
+        for name in names
+        if path_in(name) is not None and (place := place_of(name)) is not None
+    ]
 
 
 def is_set(name: str) -> bool:
@@ -82,7 +99,11 @@ def files_in(place: Path) -> list[Path]:
     if not place.is_dir():
         return [place]
     below = (file.relative_to(place) for file in place.rglob("*") if file.is_file())
-    return [place / file for file in sorted(below) if not any(part.startswith(".") for part in file.parts)]
+    return [
+        place / file
+        for file in sorted(below)
+        if not any(part.startswith(".") for part in file.parts)
+    ]
 
 
 def shipped_name(place: Path) -> str:
@@ -113,7 +134,9 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
     place = place_of(name)
     parts = _HUB_NAME.fullmatch(name.removeprefix(HUB) if place is None else name)
     if parts is None:
-        raise XpError(f"{name}: a data set of the hub is hf:ORG/NAME, hf:ORG/NAME:CONFIG or hf:ORG/NAME@REVISION")
+        raise XpError(
+            f"{name}: a data set of the hub is hf:ORG/NAME, hf:ORG/NAME:CONFIG or hf:ORG/NAME@REVISION"
+        )
     check_loader(name)
     import datasets
 
@@ -121,7 +144,9 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
         builder = datasets.load_dataset_builder(
             str(place or parts["path"]), parts["config"], revision=parts["revision"]
         )
-        if type(builder.config).__name__ == "CsvConfig":  # pandas would make a number of `007`, and null of `NA`
+        if (
+            type(builder.config).__name__ == "CsvConfig"
+        ):  # pandas would make a number of `007`, and null of `NA`
             files = datasets.DownloadManager().download_and_extract(builder.config.data_files)
             return {
                 str(split): [row for file in some for row in _csv(Path(file), builder.config.sep)]
@@ -129,7 +154,10 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
             }
         builder.download_and_prepare()
         splits = builder.as_dataset()
-        return {str(split): [_without_nulls(row) for row in rows.to_list()] for split, rows in splits.items()}
+        return {
+            str(split): [_without_nulls(row) for row in rows.to_list()]
+            for split, rows in splits.items()
+        }
     except Exception as error:  # of the loader, the hub's client or a reader of files: any class
         reason = " ".join(str(error).split())[:400]
         raise XpError(
@@ -165,7 +193,12 @@ def check_is_text(row: Row, texts: Iterable[str]) -> None:
     """
     found = [f"the column `{name}`" for name in MEDIA if _is_media(row.get(name))]
     # An element of XML has an end as well.
-    marks = [f"<{name}>" for name in MEDIA for text in texts if text.count(f"<{name}>") > text.count(f"</{name}>")]
+    marks = [
+        f"<{name}>"
+        for name in MEDIA
+        for text in texts
+        if text.count(f"<{name}>") > text.count(f"</{name}>")
+    ]
     if found or marks:
         raise ValueError(
             f"it has pictures or sound ({(found or marks)[0]}), and xp trains on text alone; leave such rows out, or"
@@ -177,7 +210,9 @@ def _is_media(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(one is not None for one in value)
     # A column `image` may have the name of a container's image, and `images` their number.
-    return value is not None and (not isinstance(value, str | int | float) or _FILE.match(str(value)) is not None)
+    return value is not None and (
+        not isinstance(value, str | int | float) or _FILE.match(str(value)) is not None
+    )
 
 
 def _json(file: Path) -> Iterator[Row]:
@@ -192,7 +227,9 @@ def _json(file: Path) -> Iterator[Row]:
             try:
                 value = json.loads(line)
             except json.JSONDecodeError as error:
-                raise ValueError(f"line {number} is not JSON: {error.msg}, at column {error.colno}") from None
+                raise ValueError(
+                    f"line {number} is not JSON: {error.msg}, at column {error.colno}"
+                ) from None
             yield _object(value, f"line {number}")
 
 
@@ -205,7 +242,9 @@ def _csv(file: Path, delimiter: str = ",") -> Iterator[Row]:
             raise ValueError(f"the header has the column {twice[0]!r} twice")
         for cells in lines:
             if cells and len(cells) != len(header):
-                raise ValueError(f"line {lines.line_num} has {len(cells)} cells; the header has {len(header)}")
+                raise ValueError(
+                    f"line {lines.line_num} has {len(cells)} cells; the header has {len(header)}"
+                )
             if cells:
                 yield dict(zip(header, cells, strict=True))
     except csv.Error as error:

@@ -7,7 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-_canonical = json.JSONEncoder(sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str).encode
+_canonical = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=True, separators=(",", ":"), default=str
+).encode
 
 
 def digest_of(value: Any) -> str:

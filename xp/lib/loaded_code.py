@@ -52,10 +52,17 @@ def _note(spec: ModuleSpec | None) -> None:
 def loaded(file: Path) -> dict[Path, str]:
     """Place of each recorded module -> digest of its files as they were; empty without a record."""
     with suppress(OSError, ValueError, TypeError):
-        return {Path(place): digest for place, digest in map(json.loads, file.read_text("utf-8").splitlines())}
+        return {
+            Path(place): digest
+            for place, digest in map(json.loads, file.read_text("utf-8").splitlines())
+        }
     return {}
 
 
 def changed(file: Path) -> list[str]:
     """Names of the recorded modules whose files are others now."""
-    return [place.stem for place, was in loaded(file).items() if place.exists() and place_digest(place) != was]
+    return [
+        place.stem
+        for place, was in loaded(file).items()
+        if place.exists() and place_digest(place) != was
+    ]

@@ -42,7 +42,11 @@ def is_optional(module: str) -> bool:
 
 def fix(module: str | None) -> str:
     """End of a message about a missing module: the command that installs it; empty if it is none of xp's packages."""
-    return f"; install: {install_command(module)}" if module is not None and is_optional(module) else ""
+    return (
+        f"; install: {install_command(module)}"
+        if module is not None and is_optional(module)
+        else ""
+    )
 
 
 @cache

@@ -51,7 +51,11 @@ def directory_named(name: str) -> Path:
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
     stats = directory.lstat()
-    if not stat.S_ISDIR(stats.st_mode) or stats.st_uid != os.getuid() or stat.S_IMODE(stats.st_mode) != 0o700:
+    if (
+        not stat.S_ISDIR(stats.st_mode)
+        or stats.st_uid != os.getuid()
+        or stat.S_IMODE(stats.st_mode) != 0o700
+    ):
         raise PermissionError(f"{directory} is not a directory of this user alone")
     return directory
 
@@ -64,7 +68,9 @@ def token_variables(file: Path) -> dict[str, str]:
 def joining(environ: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     """An environment with further variables; if these have a token, another cluster's token is removed."""
     # Ray prefers RAY_AUTH_TOKEN to the file, and passes it on as plain text.
-    return {name: value for name, value in environ.items() if name != TOKEN or TOKEN_PATH not in more} | dict(more)
+    return {
+        name: value for name, value in environ.items() if name != TOKEN or TOKEN_PATH not in more
+    } | dict(more)
 
 
 def token_file(directory: Path) -> Path:

@@ -33,7 +33,9 @@ GRACE_S = 5.0
 """Seconds between TERM and KILL of what a stage starts; a stage itself has `launcher.grace_s`."""
 
 
-def start(command: Sequence[str], grace_s: float = GRACE_S, **options: Any) -> subprocess.Popen[bytes]:
+def start(
+    command: Sequence[str], grace_s: float = GRACE_S, **options: Any
+) -> subprocess.Popen[bytes]:
     """Starts a command under a guard, whose process is returned; `options` are Popen's."""
     words = [sys.executable, "-E", "-P", __file__, str(grace_s), *command]
     return subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True, **options)

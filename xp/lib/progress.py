@@ -20,7 +20,15 @@ def evaluation_bar(name: str, total: int, episodes: Any = None, *, is_shown: boo
     from tqdm import tqdm
 
     stays = not (sys.stderr.isatty() or os.environ.get("TTY_COMPATIBLE"))
-    return tqdm(episodes, desc=name, total=total, unit="episode", position=0, leave=stays, disable=not is_shown)
+    return tqdm(
+        episodes,
+        desc=name,
+        total=total,
+        unit="episode",
+        position=0,
+        leave=stays,
+        disable=not is_shown,
+    )
 
 
 class ProgressBar:
@@ -75,6 +83,12 @@ class ProgressBar:
         now = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, note=note)
-        elif now - self._last_line >= LINE_EVERY_S or (done == self.total and self._in_log not in (None, done)):
+        elif now - self._last_line >= LINE_EVERY_S or (
+            done == self.total and self._in_log not in (None, done)
+        ):
             self._last_line, self._in_log = now, done
-            print(f"{self.title}: {done}/{self.total} {self._noun}, {note}{only_in_log}", file=sys.stderr, flush=True)
+            print(
+                f"{self.title}: {done}/{self.total} {self._noun}, {note}{only_in_log}",
+                file=sys.stderr,
+                flush=True,
+            )

@@ -62,7 +62,9 @@ def lines_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Iterat
             raise XpError(f"{file} cannot be read: {error.strerror or error}", code) from None
 
 
-def objects_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Iterator[dict[str, Any]]:
+def objects_of(
+    file: Path, code: ExitCode, *, below: Path | None = None
+) -> Iterator[dict[str, Any]]:
     """The objects of a file of JSON lines; a line that is none, as a killed process leaves one, is skipped.
 
     Raises:
@@ -93,7 +95,9 @@ def text_of(file: Path, code: ExitCode, *, below: Path | None = None) -> str:
         raise XpError(f"{file} cannot be read: {error.strerror or error}", code) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise XpError(f"{file} is not UTF-8 text (line {line}); save it as UTF-8 text", code) from None
+        raise XpError(
+            f"{file} is not UTF-8 text (line {line}); save it as UTF-8 text", code
+        ) from None
 
 
 def json_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Any:
@@ -106,7 +110,11 @@ def json_of(file: Path, code: ExitCode, *, below: Path | None = None) -> Any:
 
 
 def config_of(
-    file: Path, parse: Callable[[str], Config], *, what: str = "what xp wrote", below: Path | None = None
+    file: Path,
+    parse: Callable[[str], Config],
+    *,
+    what: str = "what xp wrote",
+    below: Path | None = None,
 ) -> Config:
     """Value of a file that xp wrote, by its parser. Raises XpError(RUN_DIR) if it cannot be read or parsed."""
     text = text_of(file, ExitCode.RUN_DIR, below=below)

@@ -82,7 +82,10 @@ class Signals:
         self.check()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        is_second = self.number == signal.SIGINT == number and time.monotonic() - self._received >= DEBOUNCE_S
+        is_second = (
+            self.number == signal.SIGINT == number
+            and time.monotonic() - self._received >= DEBOUNCE_S
+        )
         if self.number is None:
             self.number, self._received = number, time.monotonic()
         if self._cancel is not None:
@@ -111,4 +114,6 @@ def stopping() -> Iterator[None]:
         except KeyboardInterrupt as error:
             if signals.number is None or isinstance(error, StopSignal):
                 raise
-            raise StopSignal(signals.number) from None  # Ray's calls raise a KeyboardInterrupt of their own.
+            raise StopSignal(
+                signals.number
+            ) from None  # Ray's calls raise a KeyboardInterrupt of their own.

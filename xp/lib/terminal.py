@@ -47,7 +47,10 @@ def shown(text: str, *, colours: bool = False) -> str:
         colours: whether sequences that set colours are kept.
     """
     return _replaced(
-        text, lambda match: match[0] if colours and _is_colour(match[0]) else _CONTROL.sub(_written, match[0])
+        text,
+        lambda match: (
+            match[0] if colours and _is_colour(match[0]) else _CONTROL.sub(_written, match[0])
+        ),
     )
 
 
@@ -60,7 +63,10 @@ def redrawn(text: str) -> str:
     """The text with colours and cursor moves, for progress bars, without other sequences (titles, clipboard, queries,
     hidden text)."""
     return _replaced(
-        text, lambda match: match[0] if _MOVE.fullmatch(match[0]) or _is_colour(match[0], takes_shades=True) else ""
+        text,
+        lambda match: (
+            match[0] if _MOVE.fullmatch(match[0]) or _is_colour(match[0], takes_shades=True) else ""
+        ),
     )
 
 
@@ -236,7 +242,11 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 def one_line(text: str) -> str:
     """The text without line ends and tabs, which would begin a row or a cell."""
-    return re.sub(r"\s+", " ", text) if re.search(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]", text) else text
+    return (
+        re.sub(r"\s+", " ", text)
+        if re.search(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]", text)
+        else text
+    )
 
 
 def markdown_cell(text: str) -> str:

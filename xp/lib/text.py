@@ -8,7 +8,11 @@ from typing import Any
 
 def valid_text(text: str) -> str:
     """The text as Unicode: two surrogates of one character are joined, a lone one becomes U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return (
+        text
+        if text.isascii()
+        else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    )
 
 
 def valid_value(value: Any) -> Any:

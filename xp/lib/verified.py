@@ -19,7 +19,9 @@ VERIFIED: Final = ".verified.json"
 
 def write_digests(directory: Path) -> None:
     """Writes DIGESTS with the sha256 of every file below the directory."""
-    write_atomically(directory / DIGESTS, json.dumps({"files": digests_below(directory)}, indent=1) + "\n")
+    write_atomically(
+        directory / DIGESTS, json.dumps({"files": digests_below(directory)}, indent=1) + "\n"
+    )
 
 
 def digests_below(directory: Path) -> dict[str, str]:
@@ -44,7 +46,9 @@ def damaged(manifest: Path) -> str | None:
     try:
         content = manifest.read_bytes()
         files = dict(json.loads(content).get("files", {}).items())
-        if strange := [name for name in files if not is_inner_path(name) or not (directory / name).is_file()]:
+        if strange := [
+            name for name in files if not is_inner_path(name) or not (directory / name).is_file()
+        ]:
             return f"{strange[0]!r} is missing"
         if not files:
             return None

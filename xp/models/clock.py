@@ -26,7 +26,11 @@ def asks_clock(name: str, outputs: Path, commit: str | None, *, asks_hub: bool) 
         paths = (f"{name}/resolve/{commit or 'main'}/{file}" for file in TEMPLATES)
         return asks_hub and any(CLOCK in (hub_text(path) or "") for path in paths)
     files = (directory / file for file in TEMPLATES)
-    return any(CLOCK in file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file())
+    return any(
+        CLOCK in file.read_text(encoding="utf-8", errors="replace")
+        for file in files
+        if file.is_file()
+    )
 
 
 def dated(tokenizer: Any, arguments: Mapping[str, Any], tools: Any) -> dict[str, Any]:
@@ -51,5 +55,8 @@ def with_date(template: str, day: str | None) -> str:
         )
     text = _CALL.sub(lambda call: repr(date.fromisoformat(str(day)).strftime(call[2])), template)
     if f"{CLOCK}(" in text:
-        raise XpError("the chat template asks for the date in a format that it computes; choose another", ExitCode.PLAN)
+        raise XpError(
+            "the chat template asks for the date in a format that it computes; choose another",
+            ExitCode.PLAN,
+        )
     return text

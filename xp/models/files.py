@@ -27,7 +27,13 @@ MAX_BYTES: Final = 1_000_000
 
 PARTS: Final = {
     "weights (*.safetensors)": ("*.safetensors", "pytorch_model*.bin"),
-    "tokenizer (tokenizer.json)": ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken", "tiktoken.model"),
+    "tokenizer (tokenizer.json)": (
+        "tokenizer.json",
+        "tokenizer.model",
+        "vocab.json",
+        "*.tiktoken",
+        "tiktoken.model",
+    ),
 }
 """Parts of a model beside config.json -> names of files, one of which must be there."""
 
@@ -99,7 +105,11 @@ def config_of(name: str, outputs: Path, commit: str | None = None) -> dict[str, 
     """
     directory = local_directory(name if commit is None else pinned_place(name, commit), outputs)
     if directory is None:
-        at_hub = _from_hub(f"{name}/resolve/{commit or 'main'}/config.json") if HUB_ID.fullmatch(name) else None
+        at_hub = (
+            _from_hub(f"{name}/resolve/{commit or 'main'}/config.json")
+            if HUB_ID.fullmatch(name)
+            else None
+        )
         return at_hub or known_config(name)
     try:
         return _mapping(text_of(directory / "config.json", ExitCode.CONFIG))

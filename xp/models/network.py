@@ -60,12 +60,28 @@ ROTATED: Final = {
     "qwen3_next": 0.25,
 }
 """Family -> rotated part of a head where config.json does not say."""
-NEEDED: Final = ("model_type", "hidden_size", "num_layers", "num_heads", "intermediate_size", "vocab_size")
+NEEDED: Final = (
+    "model_type",
+    "hidden_size",
+    "num_layers",
+    "num_heads",
+    "intermediate_size",
+    "vocab_size",
+)
 """Fields that every architecture must have."""
 BIASED: Final = ("qwen2", "qwen2_moe")
 """Families whose queries, keys and values have biases though config.json does not say so."""
 NORMALIZED: Final = (
-    *("gemma3_text", "minimax_m2", "olmo2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next"),
+    *(
+        "gemma3_text",
+        "minimax_m2",
+        "olmo2",
+        "qwen3",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_moe",
+        "qwen3_next",
+    ),
 )
 """Families that normalize queries and keys."""
 WIDE_NORMS: Final = ("minimax_m2",)
@@ -79,39 +95,122 @@ SHARED_GATE: Final = ("qwen2_moe", "qwen3_5_moe_text", "qwen3_next")
 TIED: Final = ("gemma", "gemma2", "gemma3_text", "smollm3")
 """Families whose embeddings are one matrix where config.json does not say."""
 RECURRENT: Final = (
-    *("bailing_hybrid", "bamba", "falcon_h1", "falcon_mamba", "glm5_next", "granitemoehybrid", "inkling", "inkling2"),
-    *("jamba", "kimi_linear", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "minimax", "nemotron_h", "olmo_hybrid"),
-    *("qwen3_5", "qwen3_5_moe", "qwen3_next", "qwen4_exp", "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2"),
+    *(
+        "bailing_hybrid",
+        "bamba",
+        "falcon_h1",
+        "falcon_mamba",
+        "glm5_next",
+        "granitemoehybrid",
+        "inkling",
+        "inkling2",
+    ),
+    *(
+        "jamba",
+        "kimi_linear",
+        "lfm2",
+        "lfm2_moe",
+        "lfm3",
+        "mamba",
+        "mamba2",
+        "minimax",
+        "nemotron_h",
+        "olmo_hybrid",
+    ),
+    *(
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_next",
+        "qwen4_exp",
+        "recurrent_gemma",
+        "rwkv",
+        "xlstm",
+        "zamba",
+        "zamba2",
+    ),
     "zaya",
 )
 """Families with recurrent layers: their code in transformers 5.8 and 5.23 keeps a state beside keys and values."""
-RECURRENT_KINDS: Final = ("conv", "hybrid", "hybrid_sliding", "linear_attention", "mamba", "recurrent")
+RECURRENT_KINDS: Final = (
+    "conv",
+    "hybrid",
+    "hybrid_sliding",
+    "linear_attention",
+    "mamba",
+    "recurrent",
+)
 """Kinds of such layers, where config.json lists the kind of each layer (transformers, ALLOWED_LAYER_TYPES)."""
 LAYER_LISTS: Final = ("layer_types", "layers_block_type")
 """Keys of that list."""
 RECURRENT_KEYS: Final = ("linear_attn", "linear_num_", "mamba_", "ssm_")
 """Beginnings of keys that only configurations of such layers have, for families with code of their own."""
 OTHER_STATE: Final = (
-    *("axk2", "bloom", "deepseek_v32", "deepseek_v4", "dots3_note_text", "glm_moe_dsa", "gpt_neo", "hy_v4"),
+    *(
+        "axk2",
+        "bloom",
+        "deepseek_v32",
+        "deepseek_v4",
+        "dots3_note_text",
+        "glm_moe_dsa",
+        "gpt_neo",
+        "hy_v4",
+    ),
     *("llama4", "llama4_text"),
 )
 """Other families whose layers keep more than keys and values, or count the tokens before them by the cache."""
 WITH_HEADS: Final = (
-    *("deepseek_v3", "deepseek_v32", "ernie4_5_moe", "exaone_moe", "glm4_moe", "glm4_moe_lite", "longcat_flash"),
+    *(
+        "deepseek_v3",
+        "deepseek_v32",
+        "ernie4_5_moe",
+        "exaone_moe",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "longcat_flash",
+    ),
     *("mimo", "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
 )
 """Families whose checkpoints have heads of multi-token prediction (vLLM 0.30, config/speculative.py)."""
 COUNTED: Final = (
-    *("deepseek_v3", "glm4", "glm4_moe", "glm4_moe_lite", "kimi_k2", "llama", "minimax_m2", "mistral", "mixtral"),
-    *("phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "smollm3"),
+    *(
+        "deepseek_v3",
+        "glm4",
+        "glm4_moe",
+        "glm4_moe_lite",
+        "kimi_k2",
+        "llama",
+        "minimax_m2",
+        "mistral",
+        "mixtral",
+    ),
+    *(
+        "phi3",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_moe",
+        "qwen3_next",
+        "smollm3",
+    ),
 )
 """Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
 MEDIA: Final = ("vision_config", "audio_config")
 """Sections of config.json about pictures and sound."""
 TEXT_ALONE: Final = ("dots3_note", "llama4", "mllama", "qwen3_5", "qwen3_5_moe", "qwen4_exp")
 """Families with such sections of which transformers' AutoModelForCausalLM makes the text network alone."""
-LLAMA3_BANDS: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-YARN_BANDS: Final = {"beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 4096}
+LLAMA3_BANDS: Final = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+YARN_BANDS: Final = {
+    "beta_slow": 1,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 4096,
+}
 """DeepSeek-V3's, which are all that Megatron's flags can say."""
 
 
@@ -121,13 +220,18 @@ def stated(config: Mapping[str, Any]) -> dict[str, Any]:
     found = _read(own, KEYS)
     if found.get("num_experts"):
         found["router"] = _read(own, ROUTER)
-        for field, key, value in (("bias", "topk_method", "noaux_tc"), ("sigmoid", "scoring_func", "sigmoid")):
+        for field, key, value in (
+            ("bias", "topk_method", "noaux_tc"),
+            ("sigmoid", "scoring_func", "sigmoid"),
+        ):
             if own.get(key) is not None:
                 found["router"][field] = own[key] == value
     else:
         found.pop("num_experts", None)
     shared = own.get("n_shared_experts") or 0
-    if width := own.get("shared_expert_intermediate_size") or shared * found.get("expert_intermediate_size", 0):
+    if width := own.get("shared_expert_intermediate_size") or shared * found.get(
+        "expert_intermediate_size", 0
+    ):
         found["shared_intermediate_size"] = width
     if isinstance(kinds := own.get("mlp_layer_types"), list):
         found["dense_layers"] = kinds.index("sparse") if "sparse" in kinds else len(kinds)
@@ -138,7 +242,9 @@ def stated(config: Mapping[str, Any]) -> dict[str, Any]:
     if own.get("linear_num_value_heads"):
         kinds = own.get("layer_types") or []
         is_full = "full_attention" in kinds
-        every = kinds.index("full_attention") + 1 if is_full else own.get("full_attention_interval", 4)
+        every = (
+            kinds.index("full_attention") + 1 if is_full else own.get("full_attention_interval", 4)
+        )
         found["linear_attention"] = _read(own, LINEAR) | {"full_every": every}
     rope = own.get("rope_parameters") or own.get("rope_scaling") or {}
     rope = rope if isinstance(rope, dict) else {}
@@ -174,7 +280,11 @@ def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     found.setdefault("num_kv_heads", found["num_heads"])
     latent = found.setdefault("latent_attention", None)
     found.setdefault("linear_attention", None)
-    width = latent["nope_dim"] + latent["rope_dim"] if latent else found["hidden_size"] // found["num_heads"]
+    width = (
+        latent["nope_dim"] + latent["rope_dim"]
+        if latent
+        else found["hidden_size"] // found["num_heads"]
+    )
     found.setdefault("head_dim", width)
     found.setdefault("norm_eps", 1e-6)
     found.setdefault("rope_theta", 10000.0)
@@ -197,7 +307,9 @@ def network_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
             "groups_per_token": 1,
         } | found["router"]
     else:
-        found |= dict.fromkeys(("num_experts", "experts_per_token", "expert_intermediate_size", "router"))
+        found |= dict.fromkeys(
+            ("num_experts", "experts_per_token", "expert_intermediate_size", "router")
+        )
         found |= {"shared_intermediate_size": None, "dense_layers": 0}
     found.setdefault("shared_intermediate_size", None)
     found.setdefault("dense_layers", 0)
@@ -235,7 +347,9 @@ def not_causal(config: Mapping[str, Any]) -> str | None:
     names = config.get("architectures") or []
     if config.get("is_encoder_decoder"):
         return f"{config.get('model_type')} is an encoder and a decoder"
-    if names and not any(str(name).endswith(("CausalLM", "LMHeadModel", "ConditionalGeneration")) for name in names):
+    if names and not any(
+        str(name).endswith(("CausalLM", "LMHeadModel", "ConditionalGeneration")) for name in names
+    ):
         return f"its config.json names {', '.join(map(str, names))}"
     family, media = config.get("model_type"), [key for key in MEDIA if config.get(key)]
     if media and family not in TEXT_ALONE:
@@ -270,7 +384,10 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _is_recurrent(config: Mapping[str, Any]) -> bool:
     """Returns whether a layer carries a state from token to token; a list of the layers' kinds decides."""
-    kinds = next((config[key] for key in LAYER_LISTS if isinstance(config.get(key), list) and config[key]), None)
+    kinds = next(
+        (config[key] for key in LAYER_LISTS if isinstance(config.get(key), list) and config[key]),
+        None,
+    )
     if kinds is not None:
         return any(kind in RECURRENT_KINDS for kind in kinds)
     family = str(config.get("model_type")).removesuffix("_text")
@@ -284,11 +401,16 @@ def _scaling(rope: Mapping[str, Any]) -> str | None:
         return None
     bands = {"llama3": LLAMA3_BANDS, "yarn": YARN_BANDS}.get(kind, {})
     # DeepSeek-V3 scales attention by both of its `mscale`; without them, YaRN scales otherwise.
-    is_usual = all(rope.get(key, None if key.startswith("mscale") else value) == value for key, value in bands.items())
+    is_usual = all(
+        rope.get(key, None if key.startswith("mscale") else value) == value
+        for key, value in bands.items()
+    )
     if not bands or not is_usual or factor is None:
         return str(kind)
     fast = float(rope.get("beta_fast", 32))
-    return f"{kind} x {float(factor)}" + (f", beta_fast {fast}" if kind == "yarn" and fast != 32 else "")
+    return f"{kind} x {float(factor)}" + (
+        f", beta_fast {fast}" if kind == "yarn" and fast != 32 else ""
+    )
 
 
 def _words(value: Any) -> str:

@@ -18,7 +18,11 @@ def read_vocabulary(directory: Path) -> dict[str, int] | None:
         content = json_of(directory / FILE, ExitCode.CONFIG)
         tokens = content["model"]["vocab"]
         # Unigram's list has pairs of a token and its score.
-        ids = dict(tokens) if isinstance(tokens, dict) else {pair[0]: at for at, pair in enumerate(tokens)}
+        ids = (
+            dict(tokens)
+            if isinstance(tokens, dict)
+            else {pair[0]: at for at, pair in enumerate(tokens)}
+        )
         return ids | {token["content"]: token["id"] for token in content.get("added_tokens") or ()}
     except (XpError, LookupError, TypeError, AttributeError):
         return None

@@ -81,7 +81,9 @@ class Backend(Protocol):
         """Hugging Face directory of a rollout step's checkpoint."""
 
 
-NEEDS = tuple(name for name in vars(Backend) if not name.startswith("_") and name != "override_lines")
+NEEDS = tuple(
+    name for name in vars(Backend) if not name.startswith("_") and name != "override_lines"
+)
 """Names of the functions that a Backend must have."""
 
 

@@ -211,7 +211,10 @@ HEADS = _on_placement(
     " divisor of it",
     lambda s: (
         s.num_heads is None
-        or (divides(s.engine_tensor, s.num_heads) and fits(s.engine_tensor, s.num_kv_heads or s.num_heads))
+        or (
+            divides(s.engine_tensor, s.num_heads)
+            and fits(s.engine_tensor, s.num_kv_heads or s.num_heads)
+        )
     ),
     lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, engine.tensor_parallel {s.engine_tensor}",
     "vLLM and SGLang, column-parallel attention",
@@ -224,14 +227,19 @@ def _uneven_stages(batch: BatchShape) -> str:
     legal = [last for last in range(1, layers) if replace(batch, last_stage=last).stages]
     nearest = sorted(legal, key=lambda last: abs(last - layers / batch.pipeline))[:2]
     fix = f"; last_stage_layers may be {' or '.join(map(str, sorted(nearest)))}" if nearest else ""
-    return f"{layers} layers, pipeline {batch.pipeline}, first {first}, last {batch.last_stage}{fix}"
+    return (
+        f"{layers} layers, pipeline {batch.pipeline}, first {first}, last {batch.last_stage}{fix}"
+    )
 
 
 MEGATRON = (
     _on_placement(
         "backend.parallel.tensor",
         "the model's attention heads must be divisible by tensor, its key-value heads a multiple or a divisor of it",
-        lambda s: s.num_heads is None or (divides(s.tensor, s.num_heads) and fits(s.tensor, s.num_kv_heads or 1)),
+        lambda s: (
+            s.num_heads is None
+            or (divides(s.tensor, s.num_heads) and fits(s.tensor, s.num_kv_heads or 1))
+        ),
         lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, tensor {s.tensor}",
         "Megatron-Core, TransformerConfig.__post_init__",
     ),
@@ -250,7 +258,9 @@ MEGATRON = (
             divides(s.expert * s.pipeline, s.training)
             and (s.num_heads is None or divides(s.expert, s.num_experts or 1))
         ),
-        lambda s: f"{s.training} and {s.expert} x {s.pipeline}, {s.num_experts or 'no'} experts and {s.expert}",
+        lambda s: (
+            f"{s.training} and {s.expert} x {s.pipeline}, {s.num_experts or 'no'} experts and {s.expert}"
+        ),
         "Megatron-Core, parallel_state.initialize_model_parallel",
     ),
 )
@@ -283,13 +293,21 @@ def with_shared(
     """
     is_megatron = spec.backend.parallel.strategy is Strategy.MEGATRON
     has_engine = spec.backend.engine.name is not EngineName.TRANSFORMERS
-    return (*constraints, *([HEADS] if has_engine else ()), *(MEGATRON if is_megatron else otherwise))
+    return (
+        *constraints,
+        *([HEADS] if has_engine else ()),
+        *(MEGATRON if is_megatron else otherwise),
+    )
 
 
 def broken(batch: BatchShape, constraints: tuple[Constraint, ...]) -> list[Constraint]:
     """The violated constraints of the first tier that has any."""
     violated = [constraint for constraint in constraints if not constraint.holds(batch)]
-    return [constraint for constraint in violated if constraint.tier == min(one.tier for one in violated)]
+    return [
+        constraint
+        for constraint in violated
+        if constraint.tier == min(one.tier for one in violated)
+    ]
 
 
 MOST = 3
@@ -318,13 +336,20 @@ def nearest_legal(batch: BatchShape, constraints: tuple[Constraint, ...]) -> lis
     The cost is the sum of FIELDS x (1/4 + |log2(new / old)|) over the numbers that change.
     """
     proposals = []
-    is_misplaced = any(constraint.tier is Tier.PLACEMENT for constraint in broken(batch, constraints))
+    is_misplaced = any(
+        constraint.tier is Tier.PLACEMENT for constraint in broken(batch, constraints)
+    )
     for changes in islice(_placements(batch) if is_misplaced else _schedules(batch), MOST_TRIED):
         candidate = replace(batch, **changes)
         if all(constraint.holds(candidate) for constraint in constraints):
             factors = {name: value / getattr(batch, name) for name, value in changes.items()}
-            cost = sum(FIELDS[name][1] * (0.25 + abs(math.log2(factor))) for name, factor in factors.items())
-            proposals.append(Proposal({FIELDS[name][0]: value for name, value in changes.items()}, cost))
+            cost = sum(
+                FIELDS[name][1] * (0.25 + abs(math.log2(factor)))
+                for name, factor in factors.items()
+            )
+            proposals.append(
+                Proposal({FIELDS[name][0]: value for name, value in changes.items()}, cost)
+            )
     nearest: list[Proposal] = []
     for proposal in sorted(proposals, key=lambda one: (one.cost, len(one.changes), str(one))):
         if not any(one.changes.items() <= proposal.changes.items() for one in nearest):
@@ -350,7 +375,9 @@ def _placements(batch: BatchShape) -> Iterator[dict[str, Any]]:
         for value in _values(batch, name):
             changes: dict[str, Any] = {name: value}
             yield changes
-            yield from (changes | more for more in _schedules(replace(batch, **changes)) if len(more) == 1)
+            yield from (
+                changes | more for more in _schedules(replace(batch, **changes)) if len(more) == 1
+            )
             for other in names[names.index(name) + 1 :]:
                 yield from ({**changes, other: count} for count in _values(batch, other))
 
@@ -384,9 +411,16 @@ def batch_refusals(spec: RunSpec, constraints: tuple[Constraint, ...]) -> list[R
     if not violated:
         return []
     near = nearest_legal(batch, constraints)
-    fix = f"nearest legal: {', or '.join(map(str, near))}" if near else "no similar batch shape is legal"
+    fix = (
+        f"nearest legal: {', or '.join(map(str, near))}"
+        if near
+        else "no similar batch shape is legal"
+    )
     by_field = {constraint.field: constraint for constraint in reversed(violated)}
-    return [Refusal(field, f"{constraint.fault(batch)}; {fix}") for field, constraint in by_field.items()]
+    return [
+        Refusal(field, f"{constraint.fault(batch)}; {fix}")
+        for field, constraint in by_field.items()
+    ]
 
 
 def arithmetic(spec: RunSpec) -> list[str]:
@@ -403,13 +437,19 @@ def arithmetic(spec: RunSpec) -> list[str]:
     lines = [f"an update: {share_of_all} over {ranks}, {split} each"]
     if batch.accelerators > 1 or spec.trainer_accelerators:
         shape = " x ".join(
-            f"{name} {getattr(batch, name)}" for name in ("tensor", "pipeline", "context") if getattr(batch, name) > 1
+            f"{name} {getattr(batch, name)}"
+            for name in ("tensor", "pipeline", "context")
+            if getattr(batch, name) > 1
         )
         engines = f"{counted(batch.engines, 'engine')} of {batch.engine_tensor}"
         where = "the same" if batch.engine_accelerators is None else "their own"
         lines.append(
             f"accelerators: {batch.training} train ({ranks}{' x ' + shape if shape else ''});"
             f" {engines} on {where} {batch.generating}"
-            + (f"; {judge.accelerators} serve the judge" if (judge := spec.served_judge) is not None else "")
+            + (
+                f"; {judge.accelerators} serve the judge"
+                if (judge := spec.served_judge) is not None
+                else ""
+            )
         )
     return lines

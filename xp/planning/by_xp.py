@@ -64,5 +64,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     ),
 }
 """Module or package -> the fields that it implements, or sections whose other fields it implements."""
-BY_XP: Final[Mapping[str, str]] = {field: module for module, fields in _FIELDS.items() for field in fields.split()}
+BY_XP: Final[Mapping[str, str]] = {
+    field: module for module, fields in _FIELDS.items() for field in fields.split()
+}
 """Field or section -> the module or package that implements it."""

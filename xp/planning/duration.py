@@ -51,7 +51,14 @@ SHAPE: Final = ("env", "model", "algorithm", "training", "backend", "hardware")
 """Sections that two runs of one shape have in common."""
 NOT_SHAPE: Final = (
     *("num_steps", "epochs", "max_hours", "budget_usd"),
-    *("learning_rate", "lr_schedule", "min_learning_rate", "warmup_updates", "weight_decay", "kl_coef"),
+    *(
+        "learning_rate",
+        "lr_schedule",
+        "min_learning_rate",
+        "warmup_updates",
+        "weight_decay",
+        "kl_coef",
+    ),
 )
 """Keys of `training` that do not change a step's duration; of `kl_coef`, whether it is 0 does."""
 
@@ -99,7 +106,10 @@ def duration(spec: RunSpec, outputs: Path | None = None) -> Duration | None:
         and spec.model.architecture is not None
         and spec.backend.engine.name is not EngineName.TRANSFORMERS
     ):
-        parts = step_time(spec, card, expected(spec, outputs)), step_time(spec, card, at_limit(spec))
+        parts = (
+            step_time(spec, card, expected(spec, outputs)),
+            step_time(spec, card, at_limit(spec)),
+        )
     if outputs is not None and (measured := _of_earlier_run(spec, outputs)) is not None:
         return replace(measured, parts=parts)
     if parts is None:
@@ -119,7 +129,10 @@ def wall_s(spec: RunSpec, step: Duration) -> tuple[float, float] | None:
         checkpoint, export = checkpoint_bytes(spec)
         once = START_S + (writes * checkpoint + 2 * export) / (DISK_GB_S * 1e9)
         share = (evaluation_episodes(spec) or 0) / spec.training.episodes_per_step
-        low, high = (end + once + share * part.sampling for end, part in zip((low, high), step.parts, strict=True))
+        low, high = (
+            end + once + share * part.sampling
+            for end, part in zip((low, high), step.parts, strict=True)
+        )
     return low, high
 
 
@@ -133,22 +146,38 @@ def time_lines(specs: Sequence[RunSpec], outputs: Path | None = None) -> list[st
     sources = ", ".join(dict.fromkeys(one.source for one in known))
     if len(specs) == 1:
         low, high = parts or (None, None)
-        named = {name: (getattr(low, name), getattr(high, name)) for name in ("sampling", "update", "rest") if parts}
+        named = {
+            name: (getattr(low, name), getattr(high, name))
+            for name in ("sampling", "update", "rest")
+            if parts
+        }
         split = ", ".join(f"{name} {interval_text(*ends)}" for name, ends in named.items())
         text = f", by arithmetic {split}" if split else ""
-        lines.append(f"time of a step: {interval_text(known[0].low, known[0].high)} s{text} ({sources})")
-    walls = [wall for spec, one in zip(specs, known, strict=True) if (wall := wall_s(spec, one)) is not None]
+        lines.append(
+            f"time of a step: {interval_text(known[0].low, known[0].high)} s{text} ({sources})"
+        )
+    walls = [
+        wall
+        for spec, one in zip(specs, known, strict=True)
+        if (wall := wall_s(spec, one)) is not None
+    ]
     if len(walls) < len(specs):
         return lines
     low_h, high_h = ([wall[end] / 3600 for wall in walls] for end in (0, 1))
     unit, factor = ("hours", 1) if sum(high_h) >= 2 else ("min", 60)
     steps = counted(sum(num_steps(spec) or 0 for spec in specs), "step")
     has_all = all(one.parts for one in known)
-    what = "with starts, evaluations and checkpoints" if has_all else "without starts and evaluations"
-    found = [f"{interval_text(sum(low_h) * factor, sum(high_h) * factor)} {unit} for {steps} {what}"]
+    what = (
+        "with starts, evaluations and checkpoints" if has_all else "without starts and evaluations"
+    )
+    found = [
+        f"{interval_text(sum(low_h) * factor, sum(high_h) * factor)} {unit} for {steps} {what}"
+    ]
     num_gpus = [spec.hardware.accelerators_per_node * spec.hardware.num_nodes for spec in specs]
     if all(num_gpus):
-        found.append(f"{interval_text(_weighted(low_h, num_gpus), _weighted(high_h, num_gpus))} GPU-hours")
+        found.append(
+            f"{interval_text(_weighted(low_h, num_gpus), _weighted(high_h, num_gpus))} GPU-hours"
+        )
     prices = [spec.hardware.usd_per_hour or 0.0 for spec in specs]
     if all(prices):
         found.append(f"{interval_text(_weighted(low_h, prices), _weighted(high_h, prices))} USD")
@@ -170,7 +199,9 @@ def sft_time_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
     if sft.num_updates is not None:
         minutes = interval_text(low * sft.num_updates / 60, high * sft.num_updates / 60)
         total = f", {minutes} min for {counted(sft.num_updates, 'update')}"
-    return [f"time of the fine-tuning, without its start: {interval_text(low, high)} s an update{total} (arithmetic)"]
+    return [
+        f"time of the fine-tuning, without its start: {interval_text(low, high)} s an update{total} (arithmetic)"
+    ]
 
 
 def checkpoint_bytes(spec: RunSpec) -> tuple[float, float]:
@@ -190,7 +221,11 @@ def disk_bytes(spec: RunSpec) -> float | None:
     written = training.keep_checkpoints + 1
     # A checkpoint of TRL is a Hugging Face model.
     every = training.export_every or training.checkpoint_every
-    exported = 0 if spec.backend.name is BackendName.TRL else math.ceil(written * training.checkpoint_every / every)
+    exported = (
+        0
+        if spec.backend.name is BackendName.TRL
+        else math.ceil(written * training.checkpoint_every / every)
+    )
     return checkpoint * written + export * (exported + 2.0 + spec.evaluation.keep_best) + 1e9
 
 
@@ -201,7 +236,9 @@ def disk_line(spec: RunSpec) -> list[str]:
     kept = counted(spec.training.keep_checkpoints, "checkpoint")
     each = checkpoint_bytes(spec)[0] / 1e9
     one = f"{each:,.0f}" if each >= 10 else f"{each:.2g}"
-    return [f"disk: up to {size / 1e9:,.0f} GB ({kept} of {one} GB and one being written; exports and the download)"]
+    return [
+        f"disk: up to {size / 1e9:,.0f} GB ({kept} of {one} GB and one being written; exports and the download)"
+    ]
 
 
 def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
@@ -251,11 +288,15 @@ def _training_s(spec: RunSpec, card: Card, lengths: EpisodeLengths) -> float:
     assert shape is not None
     padded, per_rank = lengths.mean, batch.episodes / batch.updates / batch.ranks
     if batch.is_packed and training.max_tokens_per_micro_batch is not None:
-        micros = math.ceil(per_rank * lengths.mean / batch.context / training.max_tokens_per_micro_batch)
+        micros = math.ceil(
+            per_rank * lengths.mean / batch.context / training.max_tokens_per_micro_batch
+        )
     else:
         micros = math.ceil(per_rank / batch.micro)
         if backend_of(spec).memory(spec).pads:
-            padded = min(lengths.longest, padded + lengths.deviation * math.sqrt(2 * math.log(batch.micro)))
+            padded = min(
+                lengths.longest, padded + lengths.deviation * math.sqrt(2 * math.log(batch.micro))
+            )
     tokens, log_probs = batch.episodes * padded, 1 + (training.kl_coef > 0)
     compute = _update_s(spec, card, tokens, others=2 * log_probs)
     passes = training.passes_per_step * (2 + training.gradient_checkpointing) + log_probs
@@ -289,7 +330,9 @@ def _link_s(card: Card, is_between_machines: bool) -> float:
 def _active(shape: Architecture) -> float:
     """Parameters that a token uses."""
     weights = weights_of(shape)
-    return weights.dense + weights.experts * (shape.experts_per_token or 1) / (shape.num_experts or 1)
+    return weights.dense + weights.experts * (shape.experts_per_token or 1) / (
+        shape.num_experts or 1
+    )
 
 
 def _update_s(spec: RunSpec, card: Card, tokens: float, others: int = 0) -> float:
@@ -302,7 +345,9 @@ def _update_s(spec: RunSpec, card: Card, tokens: float, others: int = 0) -> floa
     assert shape is not None
     # Operations for each parameter and token: forward 2, backward 4 (Kaplan et al., 2020, 2.1), of frozen weights 2.
     backward = 2 if spec.model.lora is not None else 4
-    passes = training.passes_per_step * (2 + backward + 2 * training.gradient_checkpointing) + others
+    passes = (
+        training.passes_per_step * (2 + backward + 2 * training.gradient_checkpointing) + others
+    )
     if spec.algorithm.critic is not None:
         passes *= 2
     operations = passes * _active(shape)
@@ -317,7 +362,9 @@ def _of_earlier_run(spec: RunSpec, outputs: Path) -> Duration | None:
     for run in earlier_runs(spec, outputs, _shape):
         with suppress(XpError):
             lines = read_metrics(run / "metrics.jsonl", "train")
-            if steps := [line["time/step_s"] for line in lines[1:] if line.get("time/step_s") is not None]:
+            if steps := [
+                line["time/step_s"] for line in lines[1:] if line.get("time/step_s") is not None
+            ]:
                 middle = median(steps)
                 source = f"as {run.name}, within {MEASURED:.0%}"
                 return Duration(middle * (1 - MEASURED), middle * (1 + MEASURED), source)

@@ -44,7 +44,11 @@ def vllm_server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) ->
         *("--data-parallel-size", str(max(1, num_accelerators // engine.tensor_parallel))),
         *("--gpu-memory-utilization", str(engine.memory_fraction)),
         *("--max-num-seqs", str(engine.max_sequences)),
-        *(("--max-num-batched-tokens", str(engine.max_batched_tokens)) if engine.max_batched_tokens else ()),
+        *(
+            ("--max-num-batched-tokens", str(engine.max_batched_tokens))
+            if engine.max_batched_tokens
+            else ()
+        ),
         *("--max-model-len", str(longest_in_engine(spec))),
         *("--dtype", spec.model.dtype.value),
         *("--seed", str(spec.seed)),
@@ -60,13 +64,21 @@ def vllm_server(spec: RunSpec, num_accelerators: int, *, takes_weights: bool) ->
     arguments += ["--kv-cache-dtype", engine.kv_cache_dtype.value] if engine.kv_cache_dtype else []
     arguments += ["--enable-expert-parallel"] if engine.expert_parallel > 1 else []
     if takes_weights and engine.speculative is not None:
-        draft = {"model": engine.speculative.model, "num_speculative_tokens": engine.speculative.num_tokens}
+        draft = {
+            "model": engine.speculative.model,
+            "num_speculative_tokens": engine.speculative.num_tokens,
+        }
         arguments += ["--speculative-config", json.dumps({"method": "draft_model", **draft})]
     if takes_weights:
-        arguments += ["--weight-transfer-config", json.dumps({"backend": "gloo" if is_on_cpu else "nccl"})]
+        arguments += [
+            "--weight-transfer-config",
+            json.dumps({"backend": "gloo" if is_on_cpu else "nccl"}),
+        ]
     # Features that vLLM lacks on a CPU, and the transfer of weights.
     arguments += ["--worker-extension-cls", GLOO] if is_on_cpu else []
-    return VLLMServer(tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S, DEADLINE_S)
+    return VLLMServer(
+        tuple(arguments), 0 if is_on_cpu else num_accelerators, START_TIMEOUT_S, DEADLINE_S
+    )
 
 
 def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:
@@ -79,7 +91,11 @@ def sglang_arguments(spec: RunSpec) -> tuple[str, ...]:
         *("--dp-size", str(max(1, num_accelerators // engine.tensor_parallel))),
         *("--mem-fraction-static", str(engine.memory_fraction)),
         *("--max-running-requests", str(engine.max_sequences)),
-        *(("--chunked-prefill-size", str(engine.max_batched_tokens)) if engine.max_batched_tokens else ()),
+        *(
+            ("--chunked-prefill-size", str(engine.max_batched_tokens))
+            if engine.max_batched_tokens
+            else ()
+        ),
         *("--context-length", str(longest)),
         *("--dtype", spec.model.dtype.value),
         *("--random-seed", str(spec.seed)),

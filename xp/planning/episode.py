@@ -43,7 +43,9 @@ def spec_in_job(spec: RunSpec) -> RunSpec:
 def episode_config(spec: RunSpec) -> EpisodeConfig:
     """The mixture, for all stages that open sessions."""
     members = spec_in_job(spec).env.members
-    return EpisodeConfig({name: EnvConfig.model_construct(name=name, **dict(one)) for name, one in members.items()})
+    return EpisodeConfig(
+        {name: EnvConfig.model_construct(name=name, **dict(one)) for name, one in members.items()}
+    )
 
 
 def judge_server(spec: RunSpec, judge: JudgeModel, log: str, *, is_sglang: bool) -> JudgeServer:
@@ -52,9 +54,24 @@ def judge_server(spec: RunSpec, judge: JudgeModel, log: str, *, is_sglang: bool)
     size = str(1 if is_on_cpu else judge.accelerators)
     # A request has a temperature and no other sampling parameter; the model's own defaults of these are not used.
     arguments: tuple[str, ...] = (
-        ("--tp-size", size, "--sampling-defaults", "openai", "--skip-server-warmup", "--log-level-http", "warning")
+        (
+            "--tp-size",
+            size,
+            "--sampling-defaults",
+            "openai",
+            "--skip-server-warmup",
+            "--log-level-http",
+            "warning",
+        )
         if is_sglang
-        else ("--tensor-parallel-size", size, "--generation-config", "vllm", "--uvicorn-log-level", "warning")
+        else (
+            "--tensor-parallel-size",
+            size,
+            "--generation-config",
+            "vllm",
+            "--uvicorn-log-level",
+            "warning",
+        )
     )
     if is_on_cpu:  # where vLLM's default is nearly the whole memory of the machine
         arguments += ("--gpu-memory-utilization", str(spec.backend.engine.memory_fraction))
@@ -62,7 +79,9 @@ def judge_server(spec: RunSpec, judge: JudgeModel, log: str, *, is_sglang: bool)
         judge=judge,
         launcher=spec.launcher,
         is_sglang=is_sglang,
-        server=VLLMServer(arguments, 0 if is_on_cpu else judge.accelerators, START_TIMEOUT_S, DEADLINE_S),
+        server=VLLMServer(
+            arguments, 0 if is_on_cpu else judge.accelerators, START_TIMEOUT_S, DEADLINE_S
+        ),
         trainer_accelerators=0 if is_on_cpu else spec.trainer_accelerators,
         log=log,
         date=spec.model.template_arguments.get(CLOCK),
@@ -73,7 +92,10 @@ def episode_secrets(spec: RunSpec) -> dict[str, str]:
     """Variable in the job -> variable at launch, over all members; raises XpError if two members differ."""
     variables: dict[str, str] = {CATALOG_KEY: CATALOG_KEY} if spec.upload_rollouts else {}
     for member_name, member in spec.env.members.items():
-        of_member = {name: source.from_env if source else name.upper() for name, source in member.secrets.items()}
+        of_member = {
+            name: source.from_env if source else name.upper()
+            for name, source in member.secrets.items()
+        }
         if member.judge is not None and member.judge.model.key is not None:
             of_member.setdefault(member.judge.model.key, member.judge.model.key)
         of_member |= {one: one for one in member.secret_overrides.values() if one not in of_member}
@@ -104,7 +126,9 @@ def user_modules(spec: RunSpec) -> tuple[str, ...]:
     tops = {name.partition(":")[0].partition(".")[0] for name in named if ":" in name}
     # Environment packages in xp's own Python, of which a job gets a copy.
     packages = {
-        module_of(member.target or "") for member in spec.env.members.values() if member.provider == "verifiers"
+        module_of(member.target or "")
+        for member in spec.env.members.values()
+        if member.provider == "verifiers"
     }
     tops |= {module for module in packages if is_found(module)}
     tops |= {top for kind, name in used_plugins(spec) if (top := shipped(kind, name)) is not None}
@@ -125,7 +149,11 @@ def used_plugins(spec: RunSpec) -> Iterator[tuple[Kind, str]]:
 def needs_catalog_key(member: EnvMember) -> bool:
     """Returns whether the environment is in the OpenReward catalog, which needs an account."""
     target = member.target or "://"
-    return member.provider in ("openreward", "harness") and "://" not in target and not target.startswith(("/", "~"))
+    return (
+        member.provider in ("openreward", "harness")
+        and "://" not in target
+        and not target.startswith(("/", "~"))
+    )
 
 
 def episode_environ(spec: RunSpec) -> dict[str, str]:
@@ -141,12 +169,22 @@ def named_code(spec: RunSpec) -> list[str]:
     Check it before you run another person's spec: it may name any code.
     """
     members = list(spec.env.members.values())
-    modules = sorted({*user_modules(spec), *(name for one in members for name in _modules_elsewhere(one))} - {"xp"})
-    programs = [("Python of the jobs", spec.backend.runtime.python), ("image of the jobs", spec.backend.runtime.image)]
+    modules = sorted(
+        {*user_modules(spec), *(name for one in members for name in _modules_elsewhere(one))}
+        - {"xp"}
+    )
+    programs = [
+        ("Python of the jobs", spec.backend.runtime.python),
+        ("image of the jobs", spec.backend.runtime.image),
+    ]
     programs += [("Python of an environment", one.python) for one in members]
     programs += [("image of an environment", one.image) for one in members]
     tasks = [one.target for one in members if one.provider == "inspect" and one.target is not None]
-    folders = [one.target for one in members if one.provider in ("harbor", "harness") and one.target is not None]
+    folders = [
+        one.target
+        for one in members
+        if one.provider in ("harbor", "harness") and one.target is not None
+    ]
     options = [one.options for one in members if one.provider == "harness"]
     programs += [("program", one["command"] or one["agent"]) for one in options]
     judges = [one.judge.model for one in members if one.judge is not None]
@@ -155,13 +193,21 @@ def named_code(spec: RunSpec) -> list[str]:
         *(f"would run in each job of Slurm: {line}" for line in spec.launcher.setup or ()),
         *(f"would import the task of inspect_ai: {target}" for target in dict.fromkeys(tasks)),
         *(f"would run the programs of the tasks in: {target}" for target in dict.fromkeys(folders)),
-        *(f"would set in an environment's server: {', '.join(one.overrides)}" for one in members if one.overrides),
+        *(
+            f"would set in an environment's server: {', '.join(one.overrides)}"
+            for one in members
+            if one.overrides
+        ),
         *(
             f"would send tasks, answers and {one.key or 'no key'} to the judge at {one.url}"
             for one in judges
             if one.url
         ),
-        *(f"would start the {what}: {name}" for what, name in dict.fromkeys(programs) if name is not None),
+        *(
+            f"would start the {what}: {name}"
+            for what, name in dict.fromkeys(programs)
+            if name is not None
+        ),
         *(
             f"would pass this to the trainer, which may import it: {place}.overrides.{key}={value}"
             for place, keys in (("backend", spec.backend.overrides), ("sft", spec.sft.overrides))
@@ -174,7 +220,9 @@ def named_code(spec: RunSpec) -> list[str]:
 def _may_name_code(key: str, value: Any) -> bool:
     """Returns whether a trainer may import the value of a native key: a dotted name, a file, or several values."""
     if "trust" in key or not isinstance(value, str):
-        return isinstance(value, Sequence | Mapping) or ("trust" in key and value not in (False, None))
+        return isinstance(value, Sequence | Mapping) or (
+            "trust" in key and value not in (False, None)
+        )
     return "." in value or ":" in value
 
 

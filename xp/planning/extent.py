@@ -42,7 +42,10 @@ def num_tasks(spec: RunSpec) -> NumTasks:
     except (OSError, ValueError):
         train = _sum(_named(member.train) for member in prepare_config(spec).members.values())
         return NumTasks(train, _sum(_held_out(member) for member in spec.env.members.values()))
-    sums = {purpose: sum(of[purpose].tasks for of in counts.values() if purpose in of) for purpose in Purpose}
+    sums = {
+        purpose: sum(of[purpose].tasks for of in counts.values() if purpose in of)
+        for purpose in Purpose
+    }
     return NumTasks(sums[Purpose.TRAIN], sums[Purpose.HELD_OUT])
 
 
@@ -63,10 +66,16 @@ def training_line(spec: RunSpec) -> str:
     rate = f"learning rate {training.learning_rate:g}"
     if steps is None:
         return f"the run: steps: {epochs} of the task set, known after prepare; {rate}"
-    how = "" if training.epochs is None else f" ({epochs} of {counted(num_tasks(spec).train or 0, 'task')})"
+    how = (
+        ""
+        if training.epochs is None
+        else f" ({epochs} of {counted(num_tasks(spec).train or 0, 'task')})"
+    )
     size = f"{counted(steps * episodes, 'episode')}, {counted(steps * updates, 'update')}"
     if training.warmup_updates > steps * updates:
-        rate += f", which the warm-up of {counted(training.warmup_updates, 'update')} does not reach"
+        rate += (
+            f", which the warm-up of {counted(training.warmup_updates, 'update')} does not reach"
+        )
     return f"the run: {counted(steps, 'step')}{how} = {size} at {rate}"
 
 
@@ -76,14 +85,21 @@ BOUNDS = (0.0, 2.0)
 
 def ineffective_lines(spec: RunSpec) -> list[str]:
     """A line about each setting that has no effect beside the others."""
-    turn, response, algorithm = spec.training.max_tokens_per_turn, spec.training.max_response_tokens, spec.algorithm
+    turn, response, algorithm = (
+        spec.training.max_tokens_per_turn,
+        spec.training.max_response_tokens,
+        spec.algorithm,
+    )
     lines = []
     if turn > response:
         lines.append(
             f"training.max_tokens_per_turn={turn} has no effect: training.max_response_tokens={response} ends every"
             " turn before; lower the first, or raise the second"
         )
-    for name, kind, value in (("importance", "correction", "token_truncate"), ("mask", "mask", "token")):
+    for name, kind, value in (
+        ("importance", "correction", "token_truncate"),
+        ("mask", "mask", "token"),
+    ):
         bounds = tuple(getattr(algorithm, f"{name}_{end}") for end in ("lower", "upper"))
         if getattr(algorithm, f"importance_{kind}") == "none" and bounds != BOUNDS:
             lines.append(
@@ -118,12 +134,19 @@ def evaluation_line(spec: RunSpec) -> str:
     if not spec.env.is_held_out:
         return "evaluation: none before or after training, since there are no held-out tasks (env.held_out=null)"
     evaluation, steps, during = spec.evaluation, num_steps(spec), _num_during(spec)
-    samples, num_held_out = counted(evaluation.samples_per_task, "episode"), num_tasks(spec).held_out
+    samples, num_held_out = (
+        counted(evaluation.samples_per_task, "episode"),
+        num_tasks(spec).held_out,
+    )
     if not num_held_out:
         most = evaluation.num_tasks
-        which = "each held-out task" if most is None else f"{counted(most, 'held-out task')} at most"
+        which = (
+            "each held-out task" if most is None else f"{counted(most, 'held-out task')} at most"
+        )
         return f"evaluation: {samples} of {which}; how many there are is known after prepare"
-    tasks = num_held_out if evaluation.num_tasks is None else min(evaluation.num_tasks, num_held_out)
+    tasks = (
+        num_held_out if evaluation.num_tasks is None else min(evaluation.num_tasks, num_held_out)
+    )
     episodes = tasks * evaluation.samples_per_task
     size = f"{counted(tasks, 'held-out task')} x {samples} = {counted(episodes, 'episode')}, {_when(spec, during)}"
     if evaluation.samples_per_task == 1 and spec.env.scores_groups:
@@ -141,7 +164,11 @@ def _when(spec: RunSpec, during: int | None) -> str:
     while_training = f"every {counted(spec.evaluation.every or 0, 'step')}"
     if during is not None:
         while_training = f"{most}{counted(during, 'time')} during"
-    times = ["before"] * spec.evaluation.before_training + [while_training] * (during != 0) + ["after training"]
+    times = (
+        ["before"] * spec.evaluation.before_training
+        + [while_training] * (during != 0)
+        + ["after training"]
+    )
     return f"{', '.join(times[:-1])} and {times[-1]}" if times[1:] else times[0]
 
 
@@ -150,10 +177,18 @@ def extent_refusals(spec: RunSpec) -> Iterator[Refusal]:
     requested, training, known = spec.evaluation.num_tasks, spec.training, num_tasks(spec)
     if requested is not None and known.held_out is not None and requested > known.held_out:
         fix = f"set {known.held_out}, or null for all" if known.held_out else "set it to null"
-        yield Refusal("evaluation.num_tasks", f"{requested} of {known.held_out} held-out tasks; {fix}")
+        yield Refusal(
+            "evaluation.num_tasks", f"{requested} of {known.held_out} held-out tasks; {fix}"
+        )
     if spec.evaluation.every is not None and not spec.env.is_held_out:
-        yield Refusal("evaluation.every", "env.held_out=null leaves no tasks to evaluate; set one of them")
-    if training.epochs is not None and known.train is not None and known.train < training.prompts_per_step:
+        yield Refusal(
+            "evaluation.every", "env.held_out=null leaves no tasks to evaluate; set one of them"
+        )
+    if (
+        training.epochs is not None
+        and known.train is not None
+        and known.train < training.prompts_per_step
+    ):
         yield Refusal("training.epochs", too_few(known.train, training.prompts_per_step))
     if not any(member.train.split for member in spec.env.members.values()):
         yield Refusal("env.train.split", evaluation_only(None))
@@ -169,7 +204,11 @@ def _held_out(member: EnvMember) -> int | None:
     rule = member.held_out
     if rule is None:
         return 0
-    is_in_train = rule.split in member.train.split and rule.indices is None and rule.overlap is Overlap.FORBIDDEN
+    is_in_train = (
+        rule.split in member.train.split
+        and rule.indices is None
+        and rule.overlap is Overlap.FORBIDDEN
+    )
     return None if rule.split is None or is_in_train else _named(rule)
 
 
@@ -200,7 +239,9 @@ def profile_lines(spec: RunSpec) -> list[str]:
         below, within, above = profile.counts((low, high))
         left = within if train.num_tasks is None else min(within, train.num_tasks)
         order = ", those that passed most often first" if train.easy_first else ""
-        what = f"{within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}"
+        what = (
+            f"{within} with a pass rate of {low:g} to {high:g}, {below} below, {above} above{order}"
+        )
         of = f"{left} of {len(profile.rates)} profiled ({profile.model}, {profile.num_tries} tries)"
         lines.append(f"training tasks of {name}: {of}: {what}")
     return lines
@@ -220,7 +261,8 @@ def profile_refusals(spec: RunSpec) -> Iterator[Refusal]:
             )
         if train.easy_first and spec.training.shuffle:
             yield Refusal(
-                f"{key}.train.easy_first", "training.shuffle=true would change this order; set training.shuffle=false"
+                f"{key}.train.easy_first",
+                "training.shuffle=true would change this order; set training.shuffle=false",
             )
 
 
@@ -233,7 +275,11 @@ def _rule(held_out: HeldOutSpec | None) -> str:
             f"the environment's own {splits} or {HELD_OUT_SPLITS[-1]}, else {held_out.fraction:g} of its training tasks"
             " by hash; known after prepare"
         )
-    overlap = ", which training leaves in (overlap=allowed)" if held_out.overlap is Overlap.ALLOWED else ""
+    overlap = (
+        ", which training leaves in (overlap=allowed)"
+        if held_out.overlap is Overlap.ALLOWED
+        else ""
+    )
     return f"of split {held_out.split}{overlap}; known after prepare"
 
 
@@ -253,8 +299,12 @@ def row_lines(spec: RunSpec) -> list[str]:
     for name, member in spec.env.members.items():
         _check_packages(member, spec)
         names = [member.rows] if isinstance(member.rows, str) else [*(member.rows or {}).values()]
-        if files := [place for one in names if not is_set(one) and (place := place_of(one)) is not None]:
-            states = tuple((file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists())
+        if files := [
+            place for one in names if not is_set(one) and (place := place_of(one)) is not None
+        ]:
+            states = tuple(
+                (file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()
+            )
             lines.append(_line(episode_config(spec).members[name].model_dump_json(), states))
     return lines
 

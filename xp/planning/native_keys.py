@@ -31,7 +31,9 @@ class AnswerKind(StrEnum):
 
 
 NEEDS: Mapping[str, Callable[[RunSpec], bool]] = {
-    "backend.parallel.strategy=megatron": lambda s: s.backend.parallel.strategy is Strategy.MEGATRON,
+    "backend.parallel.strategy=megatron": lambda s: (
+        s.backend.parallel.strategy is Strategy.MEGATRON
+    ),
     "backend.parallel.strategy=fsdp2": lambda s: s.backend.parallel.strategy is Strategy.FSDP2,
     "backend.engine.name=vllm": lambda s: s.backend.engine.name is EngineName.VLLM,
     "backend.engine.placement=separate": lambda s: s.backend.engine.placement is Placement.SEPARATE,
@@ -53,7 +55,11 @@ def _tables(file: Path) -> tuple[Mapping[str, tuple[AnswerKind, str]], Sequence[
     needs = [(key, group["text"]) for group in tables.pop("needs", ()) for key in group["keys"]]
     groups = ((AnswerKind(kind), group) for kind, groups in tables.items() for group in groups)
     keys = ((kind, group, group.get("below", "")) for kind, group in groups)
-    return {f"{below}{key}": (kind, group["text"]) for kind, group, below in keys for key in group["keys"]}, needs
+    return {
+        f"{below}{key}": (kind, group["text"])
+        for kind, group, below in keys
+        for key in group["keys"]
+    }, needs
 
 
 def _matches(key: str, pattern: str) -> bool:
@@ -63,7 +69,11 @@ def _matches(key: str, pattern: str) -> bool:
 @cache
 def _answer(files: Sequence[Path], key: str) -> tuple[AnswerKind, str] | None:
     for answers in (_tables(file)[0] for file in files):
-        name = key if key in answers else max((one for one in answers if _matches(key, one)), key=len, default="")
+        name = (
+            key
+            if key in answers
+            else max((one for one in answers if _matches(key, one)), key=len, default="")
+        )
         if name:
             return answers[name]
     return None
@@ -87,22 +97,34 @@ class NativeKeys:
         if key not in self.owners or (found is not None and found[0] is AnswerKind.OPEN):
             return found
         same = f": {self.pins[key].reason}" if key in self.pins else ""
-        what = f"set {self.owners[key]}" if self.owners[key] else f"it is the same for every run{same}"
+        what = (
+            f"set {self.owners[key]}" if self.owners[key] else f"it is the same for every run{same}"
+        )
         return AnswerKind.REFUSED, f"xp renders this key itself; {what}"
 
     def fault(self, key: str, spec: RunSpec) -> str | None:
         """Returns why overrides cannot set a key that the trainer has; None if they can."""
-        kind, text = self.answer(key) or (AnswerKind.REFUSED, "xp does not know what it would change; leave it out")
+        kind, text = self.answer(key) or (
+            AnswerKind.REFUSED,
+            "xp does not know what it would change; leave it out",
+        )
         if kind is AnswerKind.OWNER:
             return f"xp has a field for this; set {text}"
         if kind is AnswerKind.REFUSED:
             return text
-        needs = (need for file in self.files for name, need in _tables(file)[1] if _matches(key, name))
-        lacking = next((need for need in needs if key not in self.owners and not NEEDS[need](spec)), None)
+        needs = (
+            need for file in self.files for name, need in _tables(file)[1] if _matches(key, name)
+        )
+        lacking = next(
+            (need for need in needs if key not in self.owners and not NEEDS[need](spec)), None
+        )
         return lacking and f"no effect without {lacking}; set that too, or leave this out"
 
     def refusals(
-        self, spec: RunSpec, overrides: Mapping[str, Any], own_fault: Callable[[str, Any], str | None]
+        self,
+        spec: RunSpec,
+        overrides: Mapping[str, Any],
+        own_fault: Callable[[str, Any], str | None],
     ) -> Iterator[Refusal]:
         """Refusals of the user's own keys.
 
@@ -122,7 +144,10 @@ class NativeKeys:
 
     def replaced(self, overrides: Native) -> dict[str, tuple[Any, str]]:
         """Rendered keys that the user's own replace, each with the value and what no longer holds."""
-        return {key: (overrides[key], loss) for key, loss in self._losses(overrides, AnswerKind.OPEN).items()}
+        return {
+            key: (overrides[key], loss)
+            for key, loss in self._losses(overrides, AnswerKind.OPEN).items()
+        }
 
     def _losses(self, keys: Iterable[str], *kinds: AnswerKind) -> dict[str, str]:
         """Key -> what no longer holds, for the keys whose answers are of these kinds."""
@@ -130,7 +155,9 @@ class NativeKeys:
         return {key: text for key, (kind, text) in answers.items() if kind in kinds}
 
 
-def keys_of(place: str, files: tuple[Path, ...], pins: Mapping[str, Pin], owners: Mapping[str, str]) -> NativeKeys:
+def keys_of(
+    place: str, files: tuple[Path, ...], pins: Mapping[str, Pin], owners: Mapping[str, str]
+) -> NativeKeys:
     """Native keys of a stage; an answer of the first table comes before the rows, whose field may not be the key's
     meaning."""
     first = {key for key, (kind, _) in _tables(files[0])[0].items() if kind is not AnswerKind.OPEN}

@@ -91,7 +91,9 @@ class SweepPlans(Sequence[Plan]):
         names: overrides that distinguish each point. Empty means that the points have no names.
     """
 
-    def __init__(self, points: Sequence[tuple[RunSpec, str, int, tuple[str, ...]]], names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, points: Sequence[tuple[RunSpec, str, int, tuple[str, ...]]], names: Sequence[str] = ()
+    ) -> None:
         self._points, self.names = points, names
 
     @property
@@ -134,7 +136,11 @@ def build_sft(spec: RunSpec, run_id: str, attempt: int = 1) -> Plan:
             " hf:ORG/NAME"
         )
     backend, places = backend_of(spec), _places(spec, run_id, attempt)
-    rendered = {stage.name: stage for stage in backend.render(spec, places) if stage.name in ("model", "sft")}
+    rendered = {
+        stage.name: stage
+        for stage in backend.render(spec, places)
+        if stage.name in ("model", "sft")
+    }
     tuned = rendered["sft"]
     stages = [prepare_stage(spec, places, trains=True), *rendered.values()]
     if spec.env.is_held_out:

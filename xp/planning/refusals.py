@@ -39,23 +39,34 @@ def check_model_files(spec: RunSpec) -> None:
     """Raises XpError(CONFIG) for a model's directory of this machine without weights or tokenizer, which can be planned
     but not loaded."""
     place = Path(spec.model.path)
-    is_here = spec.launcher.name is LauncherName.LOCAL and place.is_absolute() and (place / "config.json").is_file()
+    is_here = (
+        spec.launcher.name is LauncherName.LOCAL
+        and place.is_absolute()
+        and (place / "config.json").is_file()
+    )
     if missing := list(missing_parts(place)) if is_here else []:
         fix = "give a whole Hugging Face directory"
-        raise XpError("\n".join(f"model.path={place}: the directory has no {one}; {fix}" for one in missing))
+        raise XpError(
+            "\n".join(f"model.path={place}: the directory has no {one}; {fix}" for one in missing)
+        )
 
 
 def card_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses what the cards of the table cannot do (conf/accelerators.yaml)."""
     hardware, card = spec.hardware, cards().get(spec.hardware.accelerator)
     if hardware.accelerator != "cpu" and not hardware.accelerators_per_node:
-        reason = f"0 x {hardware.accelerator} leave nothing to train on; set 1 or more, or hardware=cpu"
+        reason = (
+            f"0 x {hardware.accelerator} leave nothing to train on; set 1 or more, or hardware=cpu"
+        )
         yield Refusal("hardware.accelerators_per_node", reason)
     if card is None:
         return
     older = f"{card.name} is of the architecture {card.architecture}, which has no"
     if spec.model.dtype is DType.BFLOAT16 and not card.bf16:
-        yield Refusal("model.dtype", f"{older} bfloat16; set model.dtype=float32 (backend=trl), or choose another card")
+        yield Refusal(
+            "model.dtype",
+            f"{older} bfloat16; set model.dtype=float32 (backend=trl), or choose another card",
+        )
     if spec.backend.attention is Attention.FLASH and not card.flash:
         yield Refusal("backend.attention", f"{older} FlashAttention 2; set backend.attention=sdpa")
     # vLLM 0.30: FlashInfer's kernels from Ampere on, Triton's from compute capability 8.9, FlashAttention's from 9.0.
@@ -70,7 +81,11 @@ def machine_line(spec: RunSpec) -> str:
         return f"the machine: {hardware.num_cpus} cores, {hardware.memory_gb:g} GB, no GPU"
     nodes = f"{hardware.num_nodes} x " if hardware.num_nodes > 1 else ""
     card = cards().get(hardware.accelerator)
-    lacks = [] if card is None else [*(["bfloat16"] * (not card.bf16)), *(["FlashAttention 2"] * (not card.flash))]
+    lacks = (
+        []
+        if card is None
+        else [*(["bfloat16"] * (not card.bf16)), *(["FlashAttention 2"] * (not card.flash))]
+    )
     return (
         f"the machine: {nodes}{hardware.accelerators_per_node} x {hardware.accelerator}"
         f" ({hardware.accelerator_memory_gb:g} GB each), {hardware.num_cpus} cores, {hardware.memory_gb:g} GB"
@@ -85,13 +100,17 @@ def teacher_refusals(spec: RunSpec) -> Iterator[Refusal]:
     if distill is None or distill.url is not None:
         return
     network, config = spec.model.architecture, config_of(distill.teacher, outputs, distill.revision)
-    if spec.backend.parallel.strategy is Strategy.MEGATRON and network is not None and config is not None:
+    if (
+        spec.backend.parallel.strategy is Strategy.MEGATRON
+        and network is not None
+        and config is not None
+    ):
         for line in mismatches(network.model_dump(), config):
-            reason = (
-                f"{line} in {distill.teacher}; Megatron's teacher has the policy's network: use a server (distill.url)"
-            )
+            reason = f"{line} in {distill.teacher}; Megatron's teacher has the policy's network: use a server (distill.url)"
             yield Refusal("algorithm.distill.teacher", reason)
-    yield from _other_vocabulary(spec, "algorithm.distill.teacher", distill.teacher, teacher_place(distill))
+    yield from _other_vocabulary(
+        spec, "algorithm.distill.teacher", distill.teacher, teacher_place(distill)
+    )
 
 
 def draft_refusals(spec: RunSpec) -> Iterator[Refusal]:
@@ -127,8 +146,12 @@ def judge_refusals(spec: RunSpec) -> Iterator[Refusal]:
     elif not is_on_cpu:
         free, size = hardware.accelerators_per_node - judge.accelerators, judge.accelerators
         if free < 1:
-            reason = f"{size} of {hardware.accelerators_per_node} accelerators leave none to train on"
-            yield Refusal(f"{key}.accelerators", f"{reason}; lower it, or choose a larger hardware option")
+            reason = (
+                f"{size} of {hardware.accelerators_per_node} accelerators leave none to train on"
+            )
+            yield Refusal(
+                f"{key}.accelerators", f"{reason}; lower it, or choose a larger hardware option"
+            )
         needed = judge_bytes(spec)
         if needed is not None and needed > size * capacity_of(spec):
             weights = f"{judge.serve} has {needed / GIB:.0f} GiB of weights in bfloat16"
@@ -144,10 +167,14 @@ def image_refusals(spec: RunSpec) -> Iterator[Refusal]:
     container, image = spec.launcher.container, spec.backend.runtime.image
     if container is not None and image is None:
         fix = "name one (backend.runtime.image=/path/image.sif or REGISTRY/NAME:TAG), or set null"
-        yield Refusal("launcher.container", f"{container} needs an image, but the backend has none; {fix}")
+        yield Refusal(
+            "launcher.container", f"{container} needs an image, but the backend has none; {fix}"
+        )
     if container is None and image is not None and image.startswith("/"):
         fix = "set launcher=slurm launcher.container=apptainer or pyxis, or name an image of a registry"
-        yield Refusal("backend.runtime.image", f"{image} is a file, which only batch jobs can use; {fix}")
+        yield Refusal(
+            "backend.runtime.image", f"{image} is a file, which only batch jobs can use; {fix}"
+        )
 
 
 def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
@@ -168,30 +195,44 @@ def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 def _left_behind(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses files of this machine that an environment needs and a cloud's machine cannot see."""
-    there = "Modal's containers" if spec.launcher.name is LauncherName.MODAL else "SkyPilot's machines"
+    there = (
+        "Modal's containers" if spec.launcher.name is LauncherName.MODAL else "SkyPilot's machines"
+    )
     fix = "launcher=local, slurm and ray run where these files are"
     if spec.sft.data is not None and not spec.sft.data.startswith((SOLVE, HUB)):
         yield Refusal("sft.data", f"the episodes are on this machine and not in {there}; {fix}")
     for name, member in spec.env.members.items():
         key = member_key(spec, name)
         if member.python is not None:
-            yield Refusal(f"{key}.python", f"{member.python} is on this machine and not in {there}; {fix}")
+            yield Refusal(
+                f"{key}.python", f"{member.python} is on this machine and not in {there}; {fix}"
+            )
         elif member.provider in HOSTED:
             reason = f"{member.provider} needs its package, which {there} do not get; {fix}"
             yield Refusal(f"{key}.provider", reason)
-        if member.provider in ("harbor", "harness") or (member.provider == "inspect" and ".py" in str(member.target)):
-            yield Refusal(f"{key}.target", f"{member.target} is on this machine and not in {there}; {fix}")
+        if member.provider in ("harbor", "harness") or (
+            member.provider == "inspect" and ".py" in str(member.target)
+        ):
+            yield Refusal(
+                f"{key}.target", f"{member.target} is on this machine and not in {there}; {fix}"
+            )
 
 
 def sandbox_lines(spec: RunSpec) -> list[str]:
     """A warning for a run whose commands are not isolated."""
-    return [NO_SANDBOX] if any(member.sandbox is SandboxKind.NONE for member in spec.env.members.values()) else []
+    return (
+        [NO_SANDBOX]
+        if any(member.sandbox is SandboxKind.NONE for member in spec.env.members.values())
+        else []
+    )
 
 
 def check_limits(spec: LauncherSpec, stages: Sequence[Stage]) -> None:
     """Raises XpError(PLAN) with one sentence for each kind of job that this launcher can never run."""
     module = load(Kind.LAUNCHER, spec.name, needs=("make_launcher", "limit"))
-    beyond = dict.fromkeys(reason for stage in stages if (reason := module.limit(spec, stage)) is not None)
+    beyond = dict.fromkeys(
+        reason for stage in stages if (reason := module.limit(spec, stage)) is not None
+    )
     if beyond:
         raise XpError("\n".join(beyond), ExitCode.PLAN)
 

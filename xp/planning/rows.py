@@ -59,7 +59,11 @@ class Row:
 
     def refusal(self, spec: RunSpec) -> str | None:
         """Returns why the spec's value cannot run; None if it can."""
-        can_run = self._is_off(spec) if self.is_missing else self.refuse_if is not None and not self.refuse_if(spec)
+        can_run = (
+            self._is_off(spec)
+            if self.is_missing
+            else self.refuse_if is not None and not self.refuse_if(spec)
+        )
         return None if can_run or self.refuse is None else _text(self.refuse, spec)
 
     @property
@@ -171,7 +175,11 @@ def implemented_by_xp(path: str) -> str:
 
 
 def meanings(
-    rows: Sequence[Row], spec: RunSpec, refused: Sequence[Refusal], written: Callable[[Native], str], replaced: Replaced
+    rows: Sequence[Row],
+    spec: RunSpec,
+    refused: Sequence[Refusal],
+    written: Callable[[Native], str],
+    replaced: Replaced,
 ) -> dict[str, FieldSupport]:
     """Leaf field of the sections `MEANT` -> its support.
 
@@ -187,25 +195,39 @@ def meanings(
     result = {}
     for path in meant_fields(spec):
         row = next((by_field[above] for above in upwards(path) if above in by_field), None)
-        homes = (above for above in upwards(path) if above in reasons and (above == path or above in by_field))
+        homes = (
+            above
+            for above in upwards(path)
+            if above in reasons and (above == path or above in by_field)
+        )
         reason = next((reasons[above] for above in homes), "")
         if reason:
             result[path] = FieldSupport(Support.UNSUPPORTED, "refused", reason)
         elif row is None:
             result[path] = FieldSupport(Support.EXACT, implemented_by_xp(path))
         elif row.is_missing:
-            result[path] = FieldSupport(Support.UNSUPPORTED, "refused if it is set", str(row.refuse))
+            result[path] = FieldSupport(
+                Support.UNSUPPORTED, "refused if it is set", str(row.refuse)
+            )
         else:
             result[path] = _meaning(row, spec, written, replaced)
     return result
 
 
-def _meaning(row: Row, spec: RunSpec, written: Callable[[Native], str], replaced: Replaced) -> FieldSupport:
+def _meaning(
+    row: Row, spec: RunSpec, written: Callable[[Native], str], replaced: Replaced
+) -> FieldSupport:
     keys = row.keys(spec)
     own = {key: replaced[key] for key in keys if key in replaced}
     has_note = row.note_if is None or row.note_if(spec)
-    sentences = (_text(row.note, spec) if has_note else None, *(f"Overridden: {loss}." for _, loss in own.values()))
+    sentences = (
+        _text(row.note, spec) if has_note else None,
+        *(f"Overridden: {loss}." for _, loss in own.values()),
+    )
     note = " ".join(filter(None, sentences))
-    parts = (written({**keys, **{key: value for key, (value, _) in own.items()}}), _text(row.implemented_by, spec))
+    parts = (
+        written({**keys, **{key: value for key, (value, _) in own.items()}}),
+        _text(row.implemented_by, spec),
+    )
     receives = "; ".join(filter(None, parts)) or LEFT_OUT
     return FieldSupport(Support.EMULATED if note else Support.EXACT, receives, note)

@@ -15,7 +15,9 @@ def runtime_lock(spec: RunSpec) -> RuntimeLock | None:
     runtime, is_on_cpu = spec.backend.runtime, spec.hardware.accelerator == "cpu"
     if runtime.python is not None or runtime.project_env is not None or is_on_cpu:
         return None
-    if spec.backend.parallel.strategy is Strategy.MEGATRON:  # SkyRL's Megatron and Slime come from checkouts or images
+    if (
+        spec.backend.parallel.strategy is Strategy.MEGATRON
+    ):  # SkyRL's Megatron and Slime come from checkouts or images
         return None
     lock = locks().get(spec.backend.name)
     return lock and replace(lock, has_flash=spec.backend.attention is Attention.FLASH)

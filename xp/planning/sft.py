@@ -35,7 +35,9 @@ def sft_fields(spec: RunSpec, places: RunPaths) -> dict[str, Any]:
         "files": () if kind == SOLVE else (data,) if kind not in ROOMS else _recorded(spec, data),
         "is_messages": kind not in (SOLVE, *ROOMS),
         # Environment -> its script, `module:attribute`.
-        "solvers": {name: script or f"{one}.solve" for name, one in owners.items()} if kind == SOLVE else {},
+        "solvers": {name: script or f"{one}.solve" for name, one in owners.items()}
+        if kind == SOLVE
+        else {},
     }
 
 
@@ -52,11 +54,18 @@ def _recorded(spec: RunSpec, data: str) -> tuple[str, ...]:
     matches = places_of(data, outputs)
     if len(matches) != 1:
         kind, _, name = data.partition(":")
-        what = f"there are several ({', '.join(one.name for one in matches[:3])})" if matches else "there is none"
-        raise XpError(
-            f"sft.data={data}: expected one directory {outputs / ROOMS[kind]}/{name}*; {what}", ExitCode.RUN_DIR
+        what = (
+            f"there are several ({', '.join(one.name for one in matches[:3])})"
+            if matches
+            else "there is none"
         )
-    files = sorted(str(file.relative_to(outputs)) for file in matches[0].glob("**/trajectories/*.jsonl"))
+        raise XpError(
+            f"sft.data={data}: expected one directory {outputs / ROOMS[kind]}/{name}*; {what}",
+            ExitCode.RUN_DIR,
+        )
+    files = sorted(
+        str(file.relative_to(outputs)) for file in matches[0].glob("**/trajectories/*.jsonl")
+    )
     if not files:
         raise XpError(f"sft.data={data}: {matches[0]} has no trajectories", ExitCode.RUN_DIR)
     return tuple(files)

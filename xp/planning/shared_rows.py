@@ -60,7 +60,10 @@ OF_EPISODES = (Estimator.GRPO, Estimator.RLOO, Estimator.MAXRL)
 def has_xp_estimator(spec: RunSpec) -> bool:
     """Returns whether xp computes the advantages instead of TRL or SkyRL."""
     algorithm = spec.algorithm
-    return algorithm.estimator is Estimator.CUSTOM or algorithm.advantage_scale is AdvantageScale.BATCH_STD
+    return (
+        algorithm.estimator is Estimator.CUSTOM
+        or algorithm.advantage_scale is AdvantageScale.BATCH_STD
+    )
 
 
 def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
@@ -73,10 +76,13 @@ def depends_on_rows(spec: RunSpec, more: Mapping[str, bool]) -> str | None:
     weight, mask = algorithm.importance_correction, algorithm.importance_mask
     needed = {
         "algorithm.ratio_level=token": algorithm.ratio_level is RatioLevel.TOKEN,
-        "algorithm.importance_correction=none or token_truncate": weight is not ImportanceCorrection.SEQUENCE_TRUNCATE,
-        "algorithm.importance_mask=none or token": mask in (ImportanceMask.NONE, ImportanceMask.TOKEN),
+        "algorithm.importance_correction=none or token_truncate": weight
+        is not ImportanceCorrection.SEQUENCE_TRUNCATE,
+        "algorithm.importance_mask=none or token": mask
+        in (ImportanceMask.NONE, ImportanceMask.TOKEN),
         "algorithm.estimator=grpo, rloo or maxrl": algorithm.estimator in OF_EPISODES,
-        "algorithm.advantage_scale=group_std or none": algorithm.advantage_scale is not AdvantageScale.BATCH_STD,
+        "algorithm.advantage_scale=group_std or none": algorithm.advantage_scale
+        is not AdvantageScale.BATCH_STD,
         "algorithm.distill=null": algorithm.distill is None,
         "algorithm.overlong=null": algorithm.overlong is None,
         **more,
@@ -99,12 +105,19 @@ QUANTIZED_BY_VLLM = Row(
 def weighs_rows(spec: RunSpec) -> dict[str, bool]:
     """What a trainer needs whose rows are weighed by their advantages, which do not weigh the KL penalty."""
     is_over_tokens = spec.algorithm.loss_aggregation is LossAggregation.TOKEN_MEAN
-    return {"training.kl_coef=0 or algorithm.loss_aggregation=token_mean": is_over_tokens or not spec.training.kl_coef}
+    return {
+        "training.kl_coef=0 or algorithm.loss_aggregation=token_mean": is_over_tokens
+        or not spec.training.kl_coef
+    }
 
 
 def no_clip(spec: RunSpec) -> str:
     """Remark on a bound of the ratio's clipping for a loss that has no clipping; empty for other losses."""
-    return "unused: the gates of sapo are soft" if spec.algorithm.policy_loss is PolicyLoss.SAPO else ""
+    return (
+        "unused: the gates of sapo are soft"
+        if spec.algorithm.policy_loss is PolicyLoss.SAPO
+        else ""
+    )
 
 
 def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> tuple[Row, Row]:
@@ -123,7 +136,9 @@ def length_rows(key: str, per_step: Callable[[RunSpec], int] = lambda _: 1) -> t
         Row(
             "training.num_steps",
             steps,
-            implemented_by=lambda s: "nothing: training.epochs is set" if s.training.num_steps is None else "",
+            implemented_by=lambda s: (
+                "nothing: training.epochs is set" if s.training.num_steps is None else ""
+            ),
         ),
         # With epochs, the stage's program sets it when the number of tasks is known.
         Row(
@@ -231,7 +246,10 @@ def longest_episode(spec: RunSpec) -> int:
 
 def longest_in_engine(spec: RunSpec) -> int:
     """The same for the engine, which also plays the evaluations."""
-    return max(longest_episode(spec), spec.training.max_prompt_tokens + (spec.evaluation.max_response_tokens or 0))
+    return max(
+        longest_episode(spec),
+        spec.training.max_prompt_tokens + (spec.evaluation.max_response_tokens or 0),
+    )
 
 
 def network_fields(spec: RunSpec) -> Mapping[str, Any]:
@@ -240,5 +258,7 @@ def network_fields(spec: RunSpec) -> Mapping[str, Any]:
     model = spec.model
     if model.architecture is not None:
         return model.architecture.model_dump()
-    config = None if model.path is None else config_of(model.path, Path(spec.outputs), model.revision)
+    config = (
+        None if model.path is None else config_of(model.path, Path(spec.outputs), model.revision)
+    )
     return {} if config is None else stated(config)

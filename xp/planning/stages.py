@@ -81,14 +81,18 @@ def trainer_resources(spec: RunSpec) -> Resources:
 def host_resources(spec: RunSpec) -> Resources:
     """Resources of a stage without accelerators."""
     hardware = spec.hardware
-    return Resources("cpu", 0, 1, num_cpus=min(hardware.num_cpus, 4), memory_gb=min(hardware.memory_gb, 8.0))
+    return Resources(
+        "cpu", 0, 1, num_cpus=min(hardware.num_cpus, 4), memory_gb=min(hardware.memory_gb, 8.0)
+    )
 
 
 def model_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     """Stage that copies xp's own model or fetches one from the hub, skipped if it exists; none for any other model."""
     if spec.model.path != PLACE:
         return _fetched(spec, places, "model", spec.model.path, spec.model.revision)
-    return (_model_stage(spec, places, "model", "xp.builtin.tiny_model", {"target": PLACE}, MANIFEST),)
+    return (
+        _model_stage(spec, places, "model", "xp.builtin.tiny_model", {"target": PLACE}, MANIFEST),
+    )
 
 
 def teacher_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
@@ -99,15 +103,25 @@ def teacher_stages(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
     return _fetched(spec, places, "teacher", distill.teacher, distill.revision)
 
 
-def _fetched(spec: RunSpec, places: RunPaths, name: str, path: str, commit: str | None) -> tuple[Stage, ...]:
+def _fetched(
+    spec: RunSpec, places: RunPaths, name: str, path: str, commit: str | None
+) -> tuple[Stage, ...]:
     if commit is None:
         return ()
     config = {"name": path, "commit": commit, "target": pinned_place(path, commit)}
-    return (_model_stage(spec, places, name, "xp.worker.hub_model", config, SOURCES, "huggingface_hub"),)
+    return (
+        _model_stage(spec, places, name, "xp.worker.hub_model", config, SOURCES, "huggingface_hub"),
+    )
 
 
 def _model_stage(
-    spec: RunSpec, places: RunPaths, name: str, module: str, config: Mapping[str, str], last: str, *packages: str
+    spec: RunSpec,
+    places: RunPaths,
+    name: str,
+    module: str,
+    config: Mapping[str, str],
+    last: str,
+    *packages: str,
 ) -> Stage:
     """Stage of a program that leaves a model in the `target` of its config, where it writes the file `last` last."""
     file, target = f"{places.stage(name)}/config.json", config["target"]
@@ -152,7 +166,9 @@ def _clients(spec: RunSpec) -> set[str]:
     class may have another SDK."""
     served = [one for one in spec.env.members.values() if one.provider in ("openreward", "openenv")]
     ors = [one for one in served if one.provider == "openreward"]
-    has_sdk = any(needs_catalog_key(one) or (one.serve or "").startswith("xp.builtin.") for one in ors)
+    has_sdk = any(
+        needs_catalog_key(one) or (one.serve or "").startswith("xp.builtin.") for one in ors
+    )
     return {*(["aiohttp"] if served else ()), *(["openreward"] if has_sdk else ())}
 
 
@@ -166,7 +182,9 @@ def profiles(spec: RunSpec) -> dict[str, Profile]:
         return {}
     requests = canonical_request(_plain_config(spec))["members"]
     return {
-        name: read_profile(Path(spec.outputs), member.train.profile, member.train.split[0], requests[name])
+        name: read_profile(
+            Path(spec.outputs), member.train.profile, member.train.split[0], requests[name]
+        )
         for name, member in spec.env.members.items()
         if member.train.profile is not None
     }
@@ -227,7 +245,10 @@ def trainer_job(
 ) -> Job:
     """Job of a program in the trainer's Python, on the whole hardware option; `files` are of the stage's directory."""
     key = None if spec.algorithm.distill is None else spec.algorithm.distill.key
-    inputs = {"episode.json": episode_config(spec).to_json(), "prepare.json": prepare_config(spec).to_json()}
+    inputs = {
+        "episode.json": episode_config(spec).to_json(),
+        "prepare.json": prepare_config(spec).to_json(),
+    }
     files = {**files, **inputs}
     if spec.served_judge is not None and here.rpartition("/")[2] in WITH_EPISODES:
         is_sglang = spec.backend.engine.name is EngineName.SGLANG
@@ -263,8 +284,13 @@ def evaluate_stage(
     )
     argv = ("python", "-m", "xp.engines.evaluate", f"{here}/config.json")
     # Without the module `ray`, a launcher reserves the accelerators, which the program takes as they are.
-    runtime = replace(trainer.runtime, packages=tuple(one for one in trainer.runtime.packages if one != "ray"))
-    files, outputs = {"config.json": config.to_json()}, tuple(f"{here}/{name}/{RECORD}" for name in models)
+    runtime = replace(
+        trainer.runtime, packages=tuple(one for one in trainer.runtime.packages if one != "ray")
+    )
+    files, outputs = (
+        {"config.json": config.to_json()},
+        tuple(f"{here}/{name}/{RECORD}" for name in models),
+    )
     job = trainer_job(spec, here, argv, files, outputs, runtime, trainer.env, trainer.stubs)
     return Stage("evaluate", replace(job, resources=replace(job.resources, num_nodes=1)), needs)
 
@@ -294,7 +320,9 @@ def train_and_evaluate(
     before = {BEFORE: policy_start(spec, places)} if spec.evaluation.before_training else {}
     evaluate = evaluate_stage(spec, places, {**before, AFTER: places.model}, job, ("train",))
     config = f"{places.stage('evaluate')}/config.json"
-    train = replace(train, job=replace(job, files={**job.files, config: evaluate.job.files[config]}))
+    train = replace(
+        train, job=replace(job, files={**job.files, config: evaluate.job.files[config]})
+    )
     if {*before, AFTER} <= {*in_training}:
         evaluate = replace(evaluate, done=evaluate.job.outputs[-1], made_in="train")
     return (*made, train, evaluate)

@@ -21,15 +21,32 @@ def spec_refusals(spec: RunSpec) -> list[Refusal]:
 
 def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refuses values that xp itself cannot carry out, the same on every backend."""
-    model, algorithm, training, evaluation = spec.model, spec.algorithm, spec.training, spec.evaluation
-    if (overlong := algorithm.overlong) is not None and overlong.buffer_tokens > training.max_response_tokens:
+    model, algorithm, training, evaluation = (
+        spec.model,
+        spec.algorithm,
+        spec.training,
+        spec.evaluation,
+    )
+    if (
+        overlong := algorithm.overlong
+    ) is not None and overlong.buffer_tokens > training.max_response_tokens:
         reason = f"buffer_tokens is more than training.max_response_tokens={training.max_response_tokens}; lower it"
         yield Refusal("algorithm.overlong", reason)
     is_tied = model.architecture is not None and model.architecture.tied_embeddings
-    if is_tied and model.lora is not None and not {*TIED}.isdisjoint(model.lora.target_modules or ()):
+    if (
+        is_tied
+        and model.lora is not None
+        and not {*TIED}.isdisjoint(model.lora.target_modules or ())
+    ):
         yield Refusal("model.lora", NOT_TIED)
-    for section, most in (("training", training.max_response_tokens), ("evaluation", evaluation.max_response_tokens)):
-        if most is not None and (longest := training.max_prompt_tokens + most) > model.max_context_tokens:
+    for section, most in (
+        ("training", training.max_response_tokens),
+        ("evaluation", evaluation.max_response_tokens),
+    ):
+        if (
+            most is not None
+            and (longest := training.max_prompt_tokens + most) > model.max_context_tokens
+        ):
             yield Refusal(
                 f"{section}.max_response_tokens",
                 f"max_prompt_tokens + max_response_tokens = {longest} is more than the {model.max_context_tokens}"
@@ -46,7 +63,10 @@ def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
             "without algorithm.dynamic_sampling a step plays the tasks that it trains on; set null, or true there",
         )
     if training.budget_usd is not None and spec.hardware.usd_per_hour is None:
-        yield Refusal("training.budget_usd", "the price of the machines is not known; set hardware.usd_per_hour=N")
+        yield Refusal(
+            "training.budget_usd",
+            "the price of the machines is not known; set hardware.usd_per_hour=N",
+        )
     if training.reference_every is not None and training.kl_coef == 0:
         yield Refusal(
             "training.reference_every",
@@ -88,7 +108,11 @@ def _needs_groups(spec: RunSpec) -> str | None:
     for name in ("dynamic_sampling", "zero_variance_filter"):
         if getattr(algorithm, name):
             return f"algorithm.{name} leaves groups with equal rewards out, and so every group of one episode"
-    return "the group's rewards (env.group_reward_fn, env.judge) compare episodes" if spec.env.scores_groups else None
+    return (
+        "the group's rewards (env.group_reward_fn, env.judge) compare episodes"
+        if spec.env.scores_groups
+        else None
+    )
 
 
 def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
@@ -107,7 +131,9 @@ def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
     is_on_cpu = spec.hardware.accelerator == "cpu"
     # vLLM 0.30, quantization/fp8.py `get_supported_act_dtypes`.
     if engine.quantization is not None and (is_on_cpu or spec.model.dtype is DType.FLOAT32):
-        yield Refusal(f"{key}.quantization", "the engine quantises weights of bfloat16 on a GPU; set null")
+        yield Refusal(
+            f"{key}.quantization", "the engine quantises weights of bfloat16 on a GPU; set null"
+        )
     for name in ("quantization", "kv_cache_dtype"):
         if getattr(engine, name) is not None and not has_correction(spec):
             yield Refusal(
@@ -117,9 +143,13 @@ def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
                 " here",
             )
     if engine.expert_parallel > 1 and shape is not None and not shape.num_experts:
-        yield Refusal(f"{key}.expert_parallel", f"{model} is dense and has no experts to divide; set 1")
+        yield Refusal(
+            f"{key}.expert_parallel", f"{model} is dense and has no experts to divide; set 1"
+        )
     elif shape is not None and (shape.num_experts or 0) % engine.expert_parallel:
-        reason = f"must divide the {shape.num_experts} experts of {model}; got {engine.expert_parallel}"
+        reason = (
+            f"must divide the {shape.num_experts} experts of {model}; got {engine.expert_parallel}"
+        )
         yield Refusal(f"{key}.expert_parallel", reason)
     if engine.speculative is not None:
         if is_on_cpu:
@@ -135,7 +165,12 @@ def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
         if training.min_p > 0:
             reason = f"engines that guess tokens have no min_p; set 0, or {key}.speculative=null"
             yield Refusal("training.min_p", reason)
-    is_cut = training.top_p < 1 or training.top_k is not None or training.min_p > 0 or training.repetition_penalty != 1
+    is_cut = (
+        training.top_p < 1
+        or training.top_k is not None
+        or training.min_p > 0
+        or training.repetition_penalty != 1
+    )
     if engine.name is EngineName.VLLM and is_cut and training.max_logprob_gap is not None:
         yield Refusal(
             "training.max_logprob_gap",

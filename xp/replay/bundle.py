@@ -39,7 +39,9 @@ _TIME: Final = (1980, 1, 1, 0, 0, 0)
 """Time of every entry, so that the same run gives the same bytes."""
 
 
-def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes: bool = True) -> list[str]:
+def make_bundle(
+    run: Path, target: Path, *, has_tasks: bool = True, has_episodes: bool = True
+) -> list[str]:
     """Writes the bundle of a run, and trusts it here.
 
     Args:
@@ -58,7 +60,10 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
     if target.suffix != ".zip":
         raise XpError(f"--to {target}: the name of a bundle ends with .zip; --to {target}.zip")
     if target.exists():
-        raise XpError(f"{target} exists, and nothing is overwritten; give another name: --to FILE", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{target} exists, and nothing is overwritten; give another name: --to FILE",
+            ExitCode.RUN_DIR,
+        )
     lock = read_lock(run)
     spec = validated(recorded_spec(run / SPEC), run.name)
     attempt = run / f"attempt_{lock.attempt}"
@@ -77,13 +82,19 @@ def make_bundle(run: Path, target: Path, *, has_tasks: bool = True, has_episodes
         "xp": __version__,
         "commit": record.attempts[lock.attempt - 1].provenance.commit,
         "secrets": list(record.secrets),
-        "data": {place: str(copy.relative_to(run)) for place, copy in data.items() if copy.exists()},
+        "data": {
+            place: str(copy.relative_to(run)) for place, copy in data.items() if copy.exists()
+        },
         "figures": figures_of(run),
         "left_out": left_out,
     }
     files[ABOUT] = json.dumps(about, indent=2) + "\n"
     refuse_secrets(files, record.secrets)
-    with resource_errors(target), replacing(target) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+    with (
+        resource_errors(target),
+        replacing(target) as temporary,
+        zipfile.ZipFile(temporary, "w") as archive,
+    ):
         for name in sorted(files):
             entry, content = zipfile.ZipInfo(name, _TIME), files[name]
             entry.external_attr, entry.compress_type = 0o100644 << 16, zipfile.ZIP_DEFLATED
@@ -106,7 +117,11 @@ def _on_this_machine(spec: RunSpec) -> Iterator[str]:
     """Models, and data of a fine-tuning, that a bundle does not have."""
     distill = spec.algorithm.distill
     teacher = distill.teacher if distill is not None and distill.url is None else None
-    models = {"model": spec.model.path, "start": spec.training.initial_checkpoint, "teacher": teacher}
+    models = {
+        "model": spec.model.path,
+        "start": spec.training.initial_checkpoint,
+        "teacher": teacher,
+    }
     for what, place in models.items():
         if place is not None and Path(place).is_absolute():
             yield f"{what}: {place} is a directory of this machine; send it too"
@@ -114,14 +129,24 @@ def _on_this_machine(spec: RunSpec) -> Iterator[str]:
         yield f"sft.data: {spec.sft.data} is on this machine; send it too"
 
 
-def _records(run: Path, attempt: Path, left_out: list[str], *, has_episodes: bool) -> Iterator[tuple[str, Path]]:
+def _records(
+    run: Path, attempt: Path, left_out: list[str], *, has_episodes: bool
+) -> Iterator[tuple[str, Path]]:
     """Plan, metrics, evaluations, facts and episodes, at their places in the run."""
     episodes = [file for file in run.glob("attempt_*/*/trajectories/**/*") if file.is_file()]
     size = sum(file.stat().st_size for file in episodes)
     if not has_episodes or size > MAX_EPISODES_BYTES:
-        left_out.append(f"episodes: {f'{size / 1e6:.0f} MB' if has_episodes else 'by --no-episodes'}")
+        left_out.append(
+            f"episodes: {f'{size / 1e6:.0f} MB' if has_episodes else 'by --no-episodes'}"
+        )
         episodes = []
-    small = ("plan.json", f"evaluate/*/{RECORD}", "train/facts.json", "train/dialect.json", "train/length.json")
+    small = (
+        "plan.json",
+        f"evaluate/*/{RECORD}",
+        "train/facts.json",
+        "train/dialect.json",
+        "train/length.json",
+    )
     files = [
         run / "metrics.jsonl",
         run / "model" / DIGESTS,
@@ -177,7 +202,11 @@ def refuse_secrets(files: Mapping[str, Path | str], names: tuple[str, ...]) -> N
     token."""
     masked, plain = Redactor(known_values(names)), Redactor()
     for name, content in files.items():
-        text = content if isinstance(content, str) else content.read_text(encoding="utf-8", errors="replace")
+        text = (
+            content
+            if isinstance(content, str)
+            else content.read_text(encoding="utf-8", errors="replace")
+        )
         known = masked.redact(text).count(MASK) > plain.redact(text).count(MASK)
         if known or ("/code/" in name and holds_token(text)):
             raise XpError(

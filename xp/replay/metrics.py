@@ -21,18 +21,26 @@ def first_metric(before: Path, after: Path) -> tuple[int, str | None]:
     equal bits."""
     count = 0
     for stage in STAGES:
-        first, second = ({line["step"]: line for line in read_metrics(file, stage)} for file in (before, after))
+        first, second = (
+            {line["step"]: line for line in read_metrics(file, stage)} for file in (before, after)
+        )
         for step in sorted({*first, *second}):
             one, other = first.get(step), second.get(step)
             if one is None or other is None:
                 if stage != STAGES[0]:  # a resumed run has evaluations of each attempt
                     continue
-                return count, f"{stage}, step {step}: only in {'the new run' if one is None else 'the recorded run'}"
+                return (
+                    count,
+                    f"{stage}, step {step}: only in {'the new run' if one is None else 'the recorded run'}",
+                )
             for key in sorted({*one, *other}):
                 if not key.startswith(OF_THE_MACHINE):
                     count += 1
                     if one.get(key) != other.get(key):
-                        return count, f"{stage}, step {step}: {key}: {one.get(key)!r} -> {other.get(key)!r}"
+                        return (
+                            count,
+                            f"{stage}, step {step}: {key}: {one.get(key)!r} -> {other.get(key)!r}",
+                        )
     return count, None
 
 
@@ -43,7 +51,9 @@ def first_tensor(before: Path, after: Path) -> str | None:
         return None
     from safetensors import deserialize  # the whole list, without torch
 
-    first, second = (json_of(place / DIGESTS, ExitCode.RUN_DIR)["files"] for place in (before, after))
+    first, second = (
+        json_of(place / DIGESTS, ExitCode.RUN_DIR)["files"] for place in (before, after)
+    )
     for name in sorted(name for name in {*first, *second} if name.endswith(".safetensors")):
         if first.get(name) == second.get(name):
             continue

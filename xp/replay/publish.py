@@ -49,24 +49,38 @@ def model_files(run: Path) -> dict[str, Path | str]:
     """
     model, spec = run / "model", validated(recorded_spec(run / SPEC), run.name)
     if not any(model.glob("*.safetensors")):
-        raise XpError(f"{run.name} has no model at {model}: only a finished training has one", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{run.name} has no model at {model}: only a finished training has one",
+            ExitCode.RUN_DIR,
+        )
     if (fault := damaged(model / DIGESTS)) is not None:
         fix = "resume the run, which makes it again"
         raise XpError(f"the model at {model} is damaged: {fault}; {fix}", ExitCode.RUN_DIR)
     found = {str(file.relative_to(model)): file for file in _below(model)}
     # The hub has digests of its own.
-    files: dict[str, Path | str] = {name: file for name, file in found.items() if name not in (DIGESTS, VERIFIED)}
+    files: dict[str, Path | str] = {
+        name: file for name, file in found.items() if name not in (DIGESTS, VERIFIED)
+    }
     if ADAPTERS in found:
         config, base = json_of(found[ADAPTERS], ExitCode.RUN_DIR), None
         if config["base_model_name_or_path"].endswith(model_place(spec.model)):
             base = _hubs_model(spec)
-        config |= {"base_model_name_or_path": base or spec.model.name, "revision": base and spec.model.revision}
+        config |= {
+            "base_model_name_or_path": base or spec.model.name,
+            "revision": base and spec.model.revision,
+        }
         files[ADAPTERS] = json.dumps(config, indent=2) + "\n"
     config = json_of(model / "config.json", ExitCode.RUN_DIR)
-    if config.get("dtype") != (dtype := stored_dtype(model)):  # a trainer may leave that of the base model
+    if config.get("dtype") != (
+        dtype := stored_dtype(model)
+    ):  # a trainer may leave that of the base model
         files["config.json"] = json.dumps({**config, "dtype": dtype}, indent=2) + "\n"
     files |= {SPEC: to_yaml(spec), LOCK: read_lock(run).to_json(), CARD: card(run, spec)}
-    texts = {name: one for name, one in files.items() if isinstance(one, str) or one.suffix in (".json", ".jinja")}
+    texts = {
+        name: one
+        for name, one in files.items()
+        if isinstance(one, str) or one.suffix in (".json", ".jinja")
+    }
     refuse_secrets(texts, read_record(run).secrets)
     return files
 
@@ -75,7 +89,9 @@ def stored_dtype(model: Path) -> str:
     """Data type of the weights in a model's files."""
     with min(model.glob("*.safetensors")).open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    name = Counter(str(one["dtype"]) for one in header.values() if "dtype" in one).most_common(1)[0][0]
+    name = Counter(str(one["dtype"]) for one in header.values() if "dtype" in one).most_common(1)[
+        0
+    ][0]
     return {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}.get(name, name)
 
 
@@ -99,9 +115,18 @@ def episode_files(run: Path) -> dict[str, Path | str]:
 
 def card(run: Path, spec: RunSpec) -> str:
     """The model card: how to do it again, and the figures with their intervals."""
-    base, licence = _hubs_model(spec), licence_of(local_directory(start_place(spec), run.parent.parent))
-    if ":" not in (link := licence.pop("license_link", "")):  # a file beside the base model, which is not published
-        link = f"https://huggingface.co/{base}/blob/{spec.model.revision or 'main'}/{link}" if base and link else ""
+    base, licence = (
+        _hubs_model(spec),
+        licence_of(local_directory(start_place(spec), run.parent.parent)),
+    )
+    if ":" not in (
+        link := licence.pop("license_link", "")
+    ):  # a file beside the base model, which is not published
+        link = (
+            f"https://huggingface.co/{base}/blob/{spec.model.revision or 'main'}/{link}"
+            if base and link
+            else ""
+        )
     licence |= {"license_link": link} if link else {}
     head: dict[str, Any] = {
         "library_name": "transformers",
@@ -120,7 +145,9 @@ def card(run: Path, spec: RunSpec) -> str:
     start = f"[{base}](https://huggingface.co/{base})" if base else f"`{spec.model.name}`"
     start += f" at commit `{spec.model.revision}`" if spec.model.revision else ""
     dtype = stored_dtype(run / "model")
-    apart = f" Its adapters alone are in `{ADAPTER}/`." if (run / "model" / ADAPTERS).is_file() else ""
+    apart = (
+        f" Its adapters alone are in `{ADAPTER}/`." if (run / "model" / ADAPTERS).is_file() else ""
+    )
     return _card(
         head,
         f"# {run.name}\n\n{start}, trained with {spec.algorithm.name} in {envs} by xp {__version__}"
@@ -154,7 +181,11 @@ def licence_of(model: Path | None) -> dict[str, str]:
         model: its directory, whose README.md may have a card's head. None means that it is not on this machine.
     """
     with suppress(AttributeError, IndexError, OSError, XpError, yaml.YAMLError):
-        head = yaml.safe_load(text_of(model / CARD, ExitCode.RUN_DIR).split("---\n")[1]) if model else {}
+        head = (
+            yaml.safe_load(text_of(model / CARD, ExitCode.RUN_DIR).split("---\n")[1])
+            if model
+            else {}
+        )
         keys = ("license", "license_name", "license_link")
         if named := {key: head[key] for key in keys if isinstance(head.get(key), str)}:
             return named
@@ -173,7 +204,9 @@ def _estimate(one: Mapping[str, Any] | None) -> str:
 
 
 def _below(directory: Path) -> Iterator[Path]:
-    return (file for file in sorted(directory.rglob("*")) if file.is_file() and not file.is_symlink())
+    return (
+        file for file in sorted(directory.rglob("*")) if file.is_file() and not file.is_symlink()
+    )
 
 
 def publish(parts: Mapping[str, Files], to: str) -> list[str]:
@@ -193,13 +226,17 @@ def publish(parts: Mapping[str, Files], to: str) -> list[str]:
         return [_upload(name, files, to.removeprefix(HUB)) for name, files in parts.items()]
     target = Path(to)
     if target.exists():
-        raise XpError(f"{target} exists, and nothing is overwritten; give another directory", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{target} exists, and nothing is overwritten; give another directory", ExitCode.RUN_DIR
+        )
     for part, files in parts.items():
         for name, content in files.items():
             place = target / part / name
             with resource_errors(place):
                 place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_text(content) if isinstance(content, str) else shutil.copyfile(content, place)
+                place.write_text(content) if isinstance(content, str) else shutil.copyfile(
+                    content, place
+                )
     return [str(target / part) for part in parts]
 
 
@@ -218,7 +255,9 @@ def _upload(part: str, files: Files, hub_id: str) -> str:
     try:
         # Private: whether the world may see it is its owner's decision, on the hub's page.
         place = api.create_repo(name, repo_type=kind, private=True, exist_ok=True)
-        api.create_commit(name, operations, commit_message=f"Publish with xp {__version__}", repo_type=kind)
+        api.create_commit(
+            name, operations, commit_message=f"Publish with xp {__version__}", repo_type=kind
+        )
     except (HfHubHTTPError, OSError) as error:
         fault = f"the hub refused {kind} {name}: {' '.join(str(error).split())[:300]}"
         raise XpError(f"{fault}; log in with `hf auth login`", ExitCode.RUNTIME) from error
@@ -228,6 +267,9 @@ def _upload(part: str, files: Files, hub_id: str) -> str:
 def listing(parts: Mapping[str, Files]) -> Iterator[str]:
     """Lines that show what would be published."""
     for part, files in parts.items():
-        size = sum(len(one.encode()) if isinstance(one, str) else one.stat().st_size for one in files.values())
+        size = sum(
+            len(one.encode()) if isinstance(one, str) else one.stat().st_size
+            for one in files.values()
+        )
         yield f"{part}: {counted(len(files), 'file')}, {size / 1e6:.1f} MB"
         yield from (f"  {name}" for name in sorted(files))

@@ -39,7 +39,9 @@ def recorded_file(words: Sequence[str]) -> Path | None:
     if not words or "=" in words[0] or not words[0].endswith((".yaml", ".yml", ".zip")):
         return None
     if not (file := Path(words[0])).is_file():
-        raise XpError(f"{file}: there is no such file; a recorded run is a spec.yaml or a bundle (.zip)")
+        raise XpError(
+            f"{file}: there is no such file; a recorded run is a spec.yaml or a bundle (.zip)"
+        )
     return file
 
 
@@ -69,10 +71,14 @@ class RecordedRun:
             directory = _unpacked(source, Path(outputs))
             about = json_of(directory / ABOUT, ExitCode.RUN_DIR, below=directory)
             data = about.get("data") if isinstance(about, dict) else None
-            if not isinstance(data, dict) or not all(is_inner_path(inner) for inner in data.values()):
+            if not isinstance(data, dict) or not all(
+                is_inner_path(inner) for inner in data.values()
+            ):
                 raise XpError(f"{directory / ABOUT} is not what xp wrote", ExitCode.RUN_DIR)
             moved = {path: str((directory / inner).absolute()) for path, inner in data.items()}
-            sys.path += [code for code in map(str, directory.glob("attempt_*/code")) if code not in sys.path]
+            sys.path += [
+                code for code in map(str, directory.glob("attempt_*/code")) if code not in sys.path
+            ]
         elif source.is_dir():
             directory = source
         container = recorded_spec(source if directory is None else directory / SPEC)
@@ -103,9 +109,16 @@ class RecordedRun:
 
     def check_trusted(self) -> None:
         """Raises XpError(RUN_DIR) for a bundle that this user neither made nor trusts; the message names its code."""
-        if self.source.suffix != ".zip" or self.directory is None or _mark(self.directory).is_file():
+        if (
+            self.source.suffix != ".zip"
+            or self.directory is None
+            or _mark(self.directory).is_file()
+        ):
             return
-        code = "\n".join(f"  {line}" for line in named_code(self.spec)) or "  would import nothing beside xp"
+        code = (
+            "\n".join(f"  {line}" for line in named_code(self.spec))
+            or "  would import nothing beside xp"
+        )
         raise XpError(
             f"{self.source} is a bundle of somebody else, and is only read until you trust it. A run of it\n{code}\n"
             f"look at {self.directory}, and if you trust it: python -m xp runs trust {self.source}",
@@ -134,7 +147,14 @@ def _replaced(node: Any, moved: Mapping[str, str]) -> Any:
         return {key: _replaced(value, moved) for key, value in node.items()}
     if isinstance(node, list | tuple):
         return [_replaced(value, moved) for value in node]
-    path = next((one for one in moved if isinstance(node, str) and (node == one or node.startswith(f"{one}:"))), None)
+    path = next(
+        (
+            one
+            for one in moved
+            if isinstance(node, str) and (node == one or node.startswith(f"{one}:"))
+        ),
+        None,
+    )
     return node if path is None else node.replace(path, moved[path], 1)
 
 
@@ -149,7 +169,10 @@ def _unpacked(file: Path, outputs: Path) -> Path:
             for one in archive.infolist():
                 kind = stat.S_IFMT(one.external_attr >> 16)
                 if not is_inner_path(one.filename) or one.is_dir() or kind not in (0, stat.S_IFREG):
-                    raise XpError(f"{file} is not a bundle: it has the entry {one.filename!r}", ExitCode.RUN_DIR)
+                    raise XpError(
+                        f"{file} is not a bundle: it has the entry {one.filename!r}",
+                        ExitCode.RUN_DIR,
+                    )
                 archive.extract(one, part)
         for name in (ABOUT, SPEC, LOCK):
             if not (part / name).is_file():

@@ -68,7 +68,9 @@ def _level(level: str, same: str, lines: Sequence[str]) -> Level:
     if not lines:
         return Level(level, Outcome.SAME, same)
     more = [f"and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
-    return Level(level, Outcome.DIFFERS, counted(len(lines), "difference"), (*lines[:MOST_LINES], *more))
+    return Level(
+        level, Outcome.DIFFERS, counted(len(lines), "difference"), (*lines[:MOST_LINES], *more)
+    )
 
 
 def check_jobs(recorded: RecordedRun) -> Level:
@@ -122,7 +124,11 @@ def check_tasks(recorded: RecordedRun, scratch: Path) -> tuple[Level, TaskSet]:
     if stored is not None and expected and stored.manifest.content_digest != expected:
         lines.append(f"{stored.path}: the stored set is not the one of the lock")
     if new.manifest.content_digest != (expected or (stored and stored.manifest.content_digest)):
-        lines += list(_differing_tasks(stored, new)) if stored else ["the recorded set is not here: digests differ"]
+        lines += (
+            list(_differing_tasks(stored, new))
+            if stored
+            else ["the recorded set is not here: digests differ"]
+        )
     size = counted(sum(1 for _ in new.rows()), "task")
     return _level("b", f"{size}, digest {new.manifest.content_digest[:12]}", lines), stored or new
 
@@ -161,7 +167,11 @@ def check_episodes(recorded: RecordedRun, tasks: TaskSet, most: int) -> Level:
         for number, record in zip(numbers, index.records(numbers), strict=True):
             task = index.rows[number].task
             first = _played(mix, rows[task], record) if task in rows else None
-            difference = "its task is not in the set" if first is None else _difference(_fields(record), first)
+            difference = (
+                "its task is not in the set"
+                if first is None
+                else _difference(_fields(record), first)
+            )
             if difference and first is not None:
                 is_unsteady = _difference(first, _played(mix, rows[task], record)) is not None
                 unsteady += is_unsteady
@@ -169,7 +179,10 @@ def check_episodes(recorded: RecordedRun, tasks: TaskSet, most: int) -> Level:
             if difference:
                 lines.append(f"{record['phase']} {task}, sample {record['sample']}: {difference}")
     if unsteady:
-        lines.insert(0, f"the environment is not deterministic: {counted(unsteady, 'episode')} differ between replays")
+        lines.insert(
+            0,
+            f"the environment is not deterministic: {counted(unsteady, 'episode')} differ between replays",
+        )
     return _level("c", f"{counted(len(numbers), 'episode')} of {len(index.rows)}", lines)
 
 
@@ -188,7 +201,9 @@ def _played(mix: EnvironmentMixture, row: TaskRow, record: Mapping[str, Any]) ->
 def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
     """Parts of an episode that a replay must reproduce: messages, results of calls and rewards."""
     fields = {f"message {number}": message for number, message in enumerate(record["messages"])}
-    fields |= {f"result {number}": call.get("result") for number, call in enumerate(record["tool_calls"])}
+    fields |= {
+        f"result {number}": call.get("result") for number, call in enumerate(record["tool_calls"])
+    }
     outcome = record["outcome"]
     fields |= {key: outcome[key] for key in ("void_reason", "step_rewards", "metrics")}
     # The steps of a group and of a training's length are not replayed.
@@ -214,7 +229,10 @@ def why_not_bitwise(spec: RunSpec) -> str | None:
     """Returns why two trainings of a spec need not have the same bits; None if they must."""
     if spec.backend.name != "trl":
         return f"backend={spec.backend.name}"
-    if spec.hardware.accelerator != "cpu" or spec.hardware.accelerators_per_node * spec.hardware.num_nodes > 1:
+    if (
+        spec.hardware.accelerator != "cpu"
+        or spec.hardware.accelerators_per_node * spec.hardware.num_nodes > 1
+    ):
         return "it is not one process on a CPU"
     if spec.model.dtype is not DType.FLOAT32:
         return f"model.dtype={spec.model.dtype}"
@@ -237,7 +255,9 @@ def check_numbers(recorded: RecordedRun, run: Path) -> Level:
 def check_result(recorded: RecordedRun, run: Path, margin: float) -> Level:
     """Level e: a test of equivalence of the held-out rewards, task by task."""
     try:
-        pair = compare_named(of_run(recorded.records, recorded.name, "after"), of_run(run, run.name, "after"), margin)
+        pair = compare_named(
+            of_run(recorded.records, recorded.name, "after"), of_run(run, run.name, "after"), margin
+        )
     except XpError as error:
         return Level("e", Outcome.NOT_CHECKED, str(error).partition("\n")[0])
     verdict = Outcome.UNDECIDED

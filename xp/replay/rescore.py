@@ -93,10 +93,17 @@ def rescore(run: Path, rule: Mapping[str, Any]) -> list[RescoredEpisode]:
     index = EpisodeIndex(run)
     index.refresh()
     last = index.last_attempt_of()
-    numbers = [number for number, row in enumerate(index.rows) if row.attempt == last[row.phase, row.step]]
+    numbers = [
+        number for number, row in enumerate(index.rows) if row.attempt == last[row.phase, row.step]
+    ]
     with ExitStack() as stack:
-        log = JudgeLog(run / JUDGE, [*run.glob(f"attempt_*/*/{JUDGE}/*.jsonl"), *run.glob(f"{JUDGE}/*.jsonl")])
-        members = {name: _Member(config, stack, log) for name, config in episode_config(spec).members.items()}
+        log = JudgeLog(
+            run / JUDGE, [*run.glob(f"attempt_*/*/{JUDGE}/*.jsonl"), *run.glob(f"{JUDGE}/*.jsonl")]
+        )
+        members = {
+            name: _Member(config, stack, log)
+            for name, config in episode_config(spec).members.items()
+        }
         episodes: list[RescoredEpisode] = []
         groups: dict[tuple[str, int, str], list[tuple[int, GroupEpisode]]] = defaultdict(list)
         for number, record in zip(numbers, index.records(numbers), strict=True):
@@ -121,7 +128,9 @@ def steps(episodes: Sequence[RescoredEpisode], spec: RunSpec) -> Iterator[Rescor
     """Means over each phase and step, in the order of play."""
     groups = grouped(((one.row.phase, one.row.step), one) for one in episodes)
     size, threshold = spec.training.group_size, spec.evaluation.pass_threshold
-    for (phase, step), members in sorted(groups.items(), key=lambda item: (_rank(item[0][0]), item[0][1])):
+    for (phase, step), members in sorted(
+        groups.items(), key=lambda item: (_rank(item[0][0]), item[0][1])
+    ):
         both = (
             [EpisodeFacts(one.row.env, one.row.task, one.recorded, 0) for one in members],
             [EpisodeFacts(one.row.env, one.row.task, one.outcome, 0) for one in members],
@@ -130,7 +139,9 @@ def steps(episodes: Sequence[RescoredEpisode], spec: RunSpec) -> Iterator[Rescor
         means = [one.get(MEAN) for one in metrics]
         signal = [1 - one[FLAT] if phase == TRAIN and FLAT in one else None for one in metrics]
         num_void = sum(one.outcome.status is EpisodeStatus.VOID for one in members)
-        yield RescoredStep(phase, step, len(members), means[0], means[1], signal[0], signal[1], num_void)
+        yield RescoredStep(
+            phase, step, len(members), means[0], means[1], signal[0], signal[1], num_void
+        )
 
 
 def compared(
@@ -166,7 +177,8 @@ def _check_scorers(runs: tuple[Path, Path]) -> None:
     differences = {
         key: text
         for key, text in scoring_differences(scorings).items()
-        if not key.startswith("env.reward.") and not any(is_of_reward_fn(key, one) for one in scorings)
+        if not key.startswith("env.reward.")
+        and not any(is_of_reward_fn(key, one) for one in scorings)
     }
     if differences:
         raise XpError(
@@ -178,9 +190,13 @@ def _check_scorers(runs: tuple[Path, Path]) -> None:
 
 
 def _rewards(name: str, episodes: Sequence[RescoredEpisode], phase: str) -> Rewards:
-    rewards = grouped((one.row.task, one.outcome.reward) for one in episodes if one.row.phase == phase)
+    rewards = grouped(
+        (one.row.task, one.outcome.reward) for one in episodes if one.row.phase == phase
+    )
     if not rewards:
-        raise XpError(f"{name} has no episodes of {phase}, so that it is not compared", ExitCode.PLAN)
+        raise XpError(
+            f"{name} has no episodes of {phase}, so that it is not compared", ExitCode.PLAN
+        )
     return rewards
 
 
@@ -198,11 +214,15 @@ def _with_rule(run: Path, rule: Mapping[str, Any]) -> RunSpec:
         if path.startswith("members."):
             name, _, path = path.removeprefix("members.").partition(".")
             if name not in members:
-                raise XpError(f"{key}: {run.name} has no environment {name}{nearest(name, members)}")
+                raise XpError(
+                    f"{key}: {run.name} has no environment {name}{nearest(name, members)}"
+                )
             names = [name]
         if not key.startswith("env.") or path not in KEYS:
             known = [f"env.{one}" for one in KEYS]
-            raise XpError(f"{key} is no part of the reward's rule{nearest(key, known)}; legal: {', '.join(known)}")
+            raise XpError(
+                f"{key} is no part of the reward's rule{nearest(key, known)}; legal: {', '.join(known)}"
+            )
         section, _, last = path.rpartition(".")
         for name in names:
             (members[name][section] if section else members[name])[last] = value
@@ -219,14 +239,18 @@ class _Member:
         source = None
         if config.judge is not None:
             keys = resolve(filter(None, [config.judge.model.key_variable]))
-            judge = Judge(config.judge, {**os.environ, **keys}, self._description, log, config.dialect)
+            judge = Judge(
+                config.judge, {**os.environ, **keys}, self._description, log, config.dialect
+            )
             stack.callback(judge.close)
             source = GroupSource("judge", config.judge.weight, judge.score)
         self.rewards = reward_steps(config, provider, self._description, source)
 
     def settled(self, row: EpisodeRow, record: Mapping[str, Any]) -> RescoredEpisode:
         metadata = self._description(_task(row)) if self.rewards.wants_task else {}
-        return RescoredEpisode(row, _recorded(record["outcome"]), settled_again(self.rewards, record, metadata))
+        return RescoredEpisode(
+            row, _recorded(record["outcome"]), settled_again(self.rewards, record, metadata)
+        )
 
     @cached_property
     def _provider(self) -> Provider:
@@ -239,7 +263,9 @@ class _Member:
             try:
                 self._known[task] = description(self._provider, task)
             except EnvFault as fault:
-                raise XpError(f"a description of {task.id} is wanted: {fault}", ExitCode.ENVIRONMENT) from None
+                raise XpError(
+                    f"a description of {task.id} is wanted: {fault}", ExitCode.ENVIRONMENT
+                ) from None
         return self._known[task]
 
 
@@ -260,11 +286,15 @@ def settled_again(
     recorded = _recorded(record["outcome"])
     if recorded.status is EpisodeStatus.VOID:
         return recorded
-    result = replace(recorded, reward=None, metrics={}, unshaped=None, ungrouped=None, group={}, reward_steps={})
+    result = replace(
+        recorded, reward=None, metrics={}, unshaped=None, ungrouped=None, group={}, reward_steps={}
+    )
     ended = EndedEpisode(
         task=Task(record["env"], record["split"], record["index"]),
         result=result,
-        is_finished=any(call["result"]["finished"] for call in record["tool_calls"] if "result" in call),
+        is_finished=any(
+            call["result"]["finished"] for call in record["tool_calls"] if "result" in call
+        ),
         messages=record["messages"],
         tool_calls=_executed(record),
         tokens=None if record["tokens"] is None else Tokens(**record["tokens"]),
@@ -276,7 +306,11 @@ def settled_again(
 def _executed(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Name, arguments and ToolResult of each executed call."""
     return [
-        {"name": call["name"], "arguments": call["arguments"], "result": ToolResult(**call["result"])}
+        {
+            "name": call["name"],
+            "arguments": call["arguments"],
+            "result": ToolResult(**call["result"]),
+        }
         for call in record["tool_calls"]
         if "result" in call and "name" in call
     ]
@@ -285,5 +319,7 @@ def _executed(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _recorded(outcome: Mapping[str, Any]) -> EpisodeResult:
     """The recorded result, without the penalty for length, which is the training's and not a rule's."""
     result = from_value(EpisodeResult, outcome)
-    steps = {step: reward for step, reward in result.reward_steps.items() if step != RewardStep.LENGTH}
+    steps = {
+        step: reward for step, reward in result.reward_steps.items() if step != RewardStep.LENGTH
+    }
     return replace(result, reward=result.task_reward, unpenalized=None, reward_steps=steps)

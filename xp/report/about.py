@@ -17,7 +17,10 @@ from xp.run_records.record import RunRecord, minutes_between
 def title_of(spec: Mapping[str, Any]) -> str:
     """One line about the run."""
     parts = ["+".join(as_dict(as_dict(spec.get("env")).get("members")))]
-    parts += [str(as_dict(spec.get(name)).get("name")) for name in ("model", "algorithm", "backend", "hardware")]
+    parts += [
+        str(as_dict(spec.get(name)).get("name"))
+        for name in ("model", "algorithm", "backend", "hardware")
+    ]
     return page_name(" · ".join([*parts, f"seed {spec.get('seed')}"]))
 
 
@@ -29,7 +32,9 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
     origin = last.provenance
     commit = f", commit {origin.commit[:10]}" if origin.commit else ""
     changed = " (with changes)" if origin.is_dirty else ""
-    versions = ", ".join(f"{name} {version or 'absent'}" for name, version in origin.versions.items())
+    versions = ", ".join(
+        f"{name} {version or 'absent'}" for name, version in origin.versions.items()
+    )
     rows = [
         ("started", first.started),
         ("ended", last.ended or "not yet"),
@@ -56,7 +61,9 @@ def stages(record: RunRecord) -> list[dict[str, Any]]:
     ]
 
 
-def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def plan_and_measured(
+    spec: Mapping[str, Any], record: RunRecord, train: Mapping[str, Any]
+) -> list[tuple[str, ...]]:
     """Rows of planned and measured values.
 
     Args:
@@ -72,17 +79,29 @@ def plan_and_measured(spec: Mapping[str, Any], record: RunRecord, train: Mapping
     episodes = f"{training.get('prompts_per_step')} x {training.get('group_size')}"
     written = f"at most {training.get('max_response_tokens')}"
     rows = [
-        ("rollout steps", _text(record.num_steps or training.get("num_steps")), str(len(train.get("step", [])))),
+        (
+            "rollout steps",
+            _text(record.num_steps or training.get("num_steps")),
+            str(len(train.get("step", []))),
+        ),
         ("episodes a step", episodes, _mean(values, "episodes/num")),
         ("tokens written in an episode", written, _mean(values, "episodes/tokens")),
         ("turns of an episode", turns or "-", _mean(values, "environment/turns")),
         ("seconds of a step", "not planned", _mean(values, "time/step_s")),
     ]
     others = ("time/step_s", "time/start_s")
-    parts = [name for name in sorted(values) if name.startswith("time/") and name.endswith("_s") and name not in others]
+    parts = [
+        name
+        for name in sorted(values)
+        if name.startswith("time/") and name.endswith("_s") and name not in others
+    ]
     rows += [(f"  of it {name[5:-2]}", "", _mean(values, name)) for name in parts]
-    last = {stage["stage"]: stage["seconds"] for stage in stages(record) if stage["seconds"] is not None}
-    rows += [(f"seconds of {name}", "not planned", _text(seconds)) for name, seconds in last.items()]
+    last = {
+        stage["stage"]: stage["seconds"] for stage in stages(record) if stage["seconds"] is not None
+    }
+    rows += [
+        (f"seconds of {name}", "not planned", _text(seconds)) for name, seconds in last.items()
+    ]
     return [*rows, *_memory(spec, values)]
 
 
@@ -91,8 +110,14 @@ def _memory(spec: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[tupl
         lines = memory_lines(from_container({**spec}))
     except (XpError, KeyError, TypeError, ValueError):
         lines = []
-    known = {name: [one for one in column if one is not None] for name, column in values.items() if "memory" in name}
-    measured = [f"{title_of_metric(name)} {max(column):.2f}" for name, column in known.items() if column]
+    known = {
+        name: [one for one in column if one is not None]
+        for name, column in values.items()
+        if "memory" in name
+    }
+    measured = [
+        f"{title_of_metric(name)} {max(column):.2f}" for name, column in known.items() if column
+    ]
     planned = "\n".join(map(page_name, lines)) or "no accelerator: nothing to estimate"
     yield "memory", planned, "\n".join(measured) or "not recorded by this backend"
 
@@ -103,4 +128,6 @@ def _mean(values: Mapping[str, Any], name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return "-" if value is None else f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+    return (
+        "-" if value is None else f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+    )

@@ -35,7 +35,9 @@ def described_task(run: Path, record: Mapping[str, Any]) -> str:
     try:
         found = description(provider, Task(record["env"], record["split"], record["index"]))
     except EnvFault as error:
-        raise XpError(f"the environment does not describe the task: {error}", ExitCode.ENVIRONMENT) from error
+        raise XpError(
+            f"the environment does not describe the task: {error}", ExitCode.ENVIRONMENT
+        ) from error
     finally:
         provider.close()
     return page_text(json.dumps(found, ensure_ascii=False, indent=2))

@@ -34,7 +34,10 @@ def trusted_spec(run: Path, otherwise: str) -> RunSpec:
         otherwise: what is not done with a run of elsewhere, for the message.
     """
     if not is_ours(run):
-        raise XpError(f"{run.name} was begun elsewhere, so {otherwise}; `runs trust` accepts it", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{run.name} was begun elsewhere, so {otherwise}; `runs trust` accepts it",
+            ExitCode.RUN_DIR,
+        )
     return validated(recorded_spec(run / "spec.yaml"), run.name)
 
 
@@ -53,7 +56,10 @@ def difference(base: Mapping[str, str], values: Mapping[str, str]) -> list[tuple
 
 def flat(spec: Mapping[str, Any]) -> dict[str, str]:
     """Dotted keys of a nested mapping with their values as text for a page."""
-    texts = {key: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for key, one in leaves(spec)}
+    texts = {
+        key: one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
+        for key, one in leaves(spec)
+    }
     return {page_name(key): page_text(text, MAX_VALUE) for key, text in texts.items()}
 
 
@@ -80,7 +86,9 @@ def options_of(spec: Mapping[str, Any]) -> dict[str, str]:
         name = str(section.get("name"))
         if group == MIXED:
             names = [_option_of(name, as_dict(section["members"][name])) for name in _members(spec)]
-            chosen |= {group: mix_name(names)} if names and all(one in legal for one in names) else {}
+            chosen |= (
+                {group: mix_name(names)} if names and all(one in legal for one in names) else {}
+            )
         elif name in legal or (group == "hardware" and machine_of(name) is not None):
             chosen[group] = name
         elif group == "model" and section:
@@ -92,7 +100,11 @@ def _option_of(name: str, member: Mapping[str, Any]) -> str:
     """The option of an environment: of its name, if that names the same class, rows or server, or the general one."""
     if name in options(MIXED):
         own = compose_groups(((MIXED, name),), with_plugins(())).container[MIXED]
-        if any(member.get(key) is not None and member.get(key) == own.get(key) for key in NAMING if key != "provider"):
+        if any(
+            member.get(key) is not None and member.get(key) == own.get(key)
+            for key in NAMING
+            if key != "provider"
+        ):
             return name
     return general_option(member)
 
@@ -101,7 +113,9 @@ def _option_of(name: str, member: Mapping[str, Any]) -> str:
 def _composed(chosen: tuple[tuple[str, str], ...], members: tuple[str, ...]) -> Mapping[str, Any]:
     """The options' values. A general option needs further ones to be a spec; then its values are not resolved."""
     try:
-        container: dict[str, Any] = compose([f"{group}={option}" for group, option in chosen]).model_dump(mode="json")
+        container: dict[str, Any] = compose(
+            [f"{group}={option}" for group, option in chosen]
+        ).model_dump(mode="json")
     except XpError:
         container = dict(compose_groups(chosen, with_plugins(())).container)
     env = as_dict(container.get(MIXED))

@@ -24,7 +24,10 @@ def comparison(runs: Sequence[Path], specs: Sequence[Mapping[str, Any]]) -> dict
     """Compares several runs for a page; None for one."""
     if len(runs) < 2:
         return None
-    flat_specs = [flat({key: value for key, value in spec.items() if key not in UNIMPORTANT}) for spec in specs]
+    flat_specs = [
+        flat({key: value for key, value in spec.items() if key not in UNIMPORTANT})
+        for spec in specs
+    ]
     all_keys = dict.fromkeys(key for one in flat_specs for key in one)
     keys = [key for key in all_keys if len({one.get(key) for one in flat_specs}) > 1]
     pairs, reasons = _pairs(runs)
@@ -41,7 +44,9 @@ def _groups(specs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """Groups of the numbers of runs whose specs differ only by the seed."""
     groups: dict[str, list[int]] = {}
     for number, spec in enumerate(specs):
-        digest = spec_digest({key: value for key, value in spec.items() if key not in ("seed", "name")})
+        digest = spec_digest(
+            {key: value for key, value in spec.items() if key not in ("seed", "name")}
+        )
         groups.setdefault(digest, []).append(number)
     return list(groups.values())
 

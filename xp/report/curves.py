@@ -32,7 +32,11 @@ def curves(run: Path) -> dict[str, dict[str, Any]]:
     for line in metrics_lines(run / "metrics.jsonl"):
         if line["stage"] in lines:
             lines[line["stage"]][line["step"]] = line
-    return {stage: _columns([by_step[step] for step in sorted(by_step)]) for stage, by_step in lines.items() if by_step}
+    return {
+        stage: _columns([by_step[step] for step in sorted(by_step)])
+        for stage, by_step in lines.items()
+        if by_step
+    }
 
 
 def reward_intervals(index: EpisodeIndex) -> dict[str, list[float | None]]:
@@ -47,7 +51,9 @@ def reward_intervals(index: EpisodeIndex) -> dict[str, list[float | None]]:
     for step in sorted(steps):
         estimate = bounded(mean(list(steps[step].values())), limits)
         if estimate is not None:
-            for name, value in zip(columns, (step, estimate.value, estimate.low, estimate.high), strict=True):
+            for name, value in zip(
+                columns, (step, estimate.value, estimate.low, estimate.high), strict=True
+            ):
                 columns[name].append(None if value is None else round(value, 6))
     return columns
 
@@ -55,15 +61,31 @@ def reward_intervals(index: EpisodeIndex) -> dict[str, list[float | None]]:
 def tool_calls(index: EpisodeIndex) -> dict[str, Any]:
     """Calls of each tool for each episode, by step of the training; the rarest tools together are one."""
     last = index.last_attempt_of()
-    counts = {step: index.calls[attempt, step] for (phase, step), attempt in last.items() if phase == TRAIN}
-    episodes = Counter(row.step for row in index.rows if row.phase == TRAIN and row.attempt == last[TRAIN, row.step])
+    counts = {
+        step: index.calls[attempt, step]
+        for (phase, step), attempt in last.items()
+        if phase == TRAIN
+    }
+    episodes = Counter(
+        row.step
+        for row in index.rows
+        if row.phase == TRAIN and row.attempt == last[TRAIN, row.step]
+    )
     total: Counter[str] = sum(counts.values(), Counter())
     names = [name for name, _ in total.most_common(MAX_TOOLS)]
     steps = sorted(counts)
-    tools = {page_name(name): [round(counts[step][name] / episodes[step], 4) for step in steps] for name in names}
+    tools = {
+        page_name(name): [round(counts[step][name] / episodes[step], 4) for step in steps]
+        for name in names
+    }
     if len(total) > MAX_TOOLS:
-        rest = {step: sum(counts[step].values()) - sum(counts[step][name] for name in names) for step in steps}
-        tools[f"{len(total) - MAX_TOOLS} other tools"] = [round(rest[step] / episodes[step], 4) for step in steps]
+        rest = {
+            step: sum(counts[step].values()) - sum(counts[step][name] for name in names)
+            for step in steps
+        }
+        tools[f"{len(total) - MAX_TOOLS} other tools"] = [
+            round(rest[step] / episodes[step], 4) for step in steps
+        ]
     return {"step": steps, "tools": tools}
 
 

@@ -97,7 +97,9 @@ class RunPage:
         names = enumerate(EpisodeRow._fields)
         columns = {name: self._column(name, [row[place] for row in rows]) for place, name in names}
         if chunk_of is not None:
-            columns["chunk"] = [chunk_of.get(number, -1) for number in range(rows_from, len(self.index.rows))]
+            columns["chunk"] = [
+                chunk_of.get(number, -1) for number in range(rows_from, len(self.index.rows))
+            ]
         known = {name: [page_name(one) for one in found] for name, found in self._names.items()}
         return {"from": rows_from, "columns": columns, "names": known}
 
@@ -116,17 +118,29 @@ class EvaluationPage(RunPage):
     def _spec(self) -> dict[str, Any]:
         value = json_of(self.run / REQUEST, ExitCode.RUN_DIR, below=self.run)
         if not isinstance(value, dict) or not isinstance(value.get("model"), dict):
-            raise XpError(f"{self.run / REQUEST} is not the request of an evaluation", ExitCode.RUN_DIR)
+            raise XpError(
+                f"{self.run / REQUEST} is not the request of an evaluation", ExitCode.RUN_DIR
+            )
         return value
 
     def data(self, rows_from: int = 0, chunk_of: Mapping[int, int] | None = None) -> dict[str, Any]:
         """The keys of a run; `metrics`, `stages` and `plan` are empty, `held_out` has its result as `after`."""
         evaluation = listed(self.run)
         summary = evaluation.summary
-        status = "unreadable" if evaluation.fault else "stopped" if summary is None else summary["status"]
+        status = (
+            "unreadable"
+            if evaluation.fault
+            else "stopped"
+            if summary is None
+            else summary["status"]
+        )
         known = {} if summary is None else {**summary, **summary["playing"], **summary["usage"]}
         names = ("run", "task_set", *(summary or {}).get("playing", {}), *USAGE)
-        facts = [(name.replace("_", " "), page_name(known[name])) for name in names if known.get(name) is not None]
+        facts = [
+            (name.replace("_", " "), page_name(known[name]))
+            for name in names
+            if known.get(name) is not None
+        ]
         return {
             "is_evaluation": True,
             "environments": [] if summary is None else _environments(summary),
@@ -138,7 +152,9 @@ class EvaluationPage(RunPage):
                 "word": page_name(status),
                 "sentence": page_name(line_of(evaluation).split("  ", 2)[-1]),
                 "symptoms": [],
-                "environment": [page_name(line) for line in self.index.count.health.lines(self.run)],
+                "environment": [
+                    page_name(line) for line in self.index.count.health.lines(self.run)
+                ],
             },
             "spec": list(flat(self.spec).items()),
             "metrics": {},
@@ -155,7 +171,11 @@ class EvaluationPage(RunPage):
 def _notes(place: Path) -> list[tuple[str, str]]:
     """The user's tags and note, where there are any."""
     notes = listed_notes(place)
-    return [(name, page_name(one)) for name, one in (("tags", " ".join(notes.tags)), ("note", notes.note)) if one]
+    return [
+        (name, page_name(one))
+        for name, one in (("tags", " ".join(notes.tags)), ("note", notes.note))
+        if one
+    ]
 
 
 def _result(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,17 +184,38 @@ def _result(figures: Mapping[str, Any]) -> dict[str, Any]:
     if reward is None:
         return {}
     num_void = figures["num_void"]
-    values = {"reward_mean": reward["value"], "reward_stderr": reward["stderr"], "label": "", "num_void": num_void}
+    values = {
+        "reward_mean": reward["value"],
+        "reward_stderr": reward["stderr"],
+        "label": "",
+        "num_void": num_void,
+    }
     values |= {"num_scored": figures["num_episodes"] - num_void, "num_tasks": reward["num_tasks"]}
-    values |= {"low": reward.get("low"), "high": reward.get("high"), "pass_share": passes and passes["value"]}
+    values |= {
+        "low": reward.get("low"),
+        "high": reward.get("high"),
+        "pass_share": passes and passes["value"],
+    }
     return {"after": values}
 
 
 def _environments(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row of figures for each environment of an evaluation."""
-    names = ("num_tasks", "num_episodes", "num_void", "turns_mean", "tool_calls_mean", "tokens_mean", "seconds_mean")
+    names = (
+        "num_tasks",
+        "num_episodes",
+        "num_void",
+        "turns_mean",
+        "tool_calls_mean",
+        "tokens_mean",
+        "seconds_mean",
+    )
     return [
-        {"env": page_name(env), **{name: one.get(name) for name in names}, **_result(one).get("after", {})}
+        {
+            "env": page_name(env),
+            **{name: one.get(name) for name in names},
+            **_result(one).get("after", {}),
+        }
         for env, one in summary["environments"].items()
     ]
 
@@ -195,7 +236,13 @@ def report(
         episodes: an `Extent`. None means that it depends on the number of runs.
         tokens: whether the episodes with text also have tokens; raises XpError if that is impossible.
     """
-    extent = Extent(episodes) if episodes else Extent.CHOSEN if len(runs) <= MOST_WITH_EPISODES else Extent.NONE
+    extent = (
+        Extent(episodes)
+        if episodes
+        else Extent.CHOSEN
+        if len(runs) <= MOST_WITH_EPISODES
+        else Extent.NONE
+    )
     page_data: list[dict[str, Any]] = []
     chunks: dict[str, bytes] = {}
     pages = [page_of(run, with_episodes=extent is not Extent.NONE) for run in runs]
@@ -209,7 +256,11 @@ def report(
         if tokens:
             chunks |= _token_chunks(one, number, chunk_of)
         page_data.append(one.data(chunk_of=chunk_of))
-    return title_of_page(runs), frame(page_data, comparison(runs, [one.spec for one in pages])), chunks
+    return (
+        title_of_page(runs),
+        frame(page_data, comparison(runs, [one.spec for one in pages])),
+        chunks,
+    )
 
 
 def _token_chunks(one: RunPage, number: int, chunk_of: Mapping[int, int]) -> dict[str, bytes]:
@@ -237,7 +288,9 @@ def frame(
     made = datetime.now(UTC).isoformat(timespec="seconds")
     names = {name for run in runs for lines in run["metrics"].values() for name in lines["values"]}
     rows = {name: find(name) for name in sorted(names)}
-    meanings = {name: [row.unit, row.meaning, row.reading] for name, row in rows.items() if row is not None}
+    meanings = {
+        name: [row.unit, row.meaning, row.reading] for name, row in rows.items() if row is not None
+    }
     titles = {name: page_name(title_of_metric(name)) for name in rows}
     return {
         "format": FORMAT,
@@ -252,4 +305,6 @@ def frame(
 
 
 def compressed(value: Any) -> bytes:
-    return gzip.compress(json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode(), COMPRESSION, mtime=0)
+    return gzip.compress(
+        json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode(), COMPRESSION, mtime=0
+    )

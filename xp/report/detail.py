@@ -21,7 +21,10 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
     """
     messages, outcome = [_message(one, most) for one in record["messages"]], record["outcome"]
     rows, undelivered = rows_of(record)
-    has_tree, row_of = len(rows) > 1 or bool(undelivered), {at: n for n, row in enumerate(rows) for at in row["turns"]}
+    has_tree, row_of = (
+        len(rows) > 1 or bool(undelivered),
+        {at: n for n, row in enumerate(rows) for at in row["turns"]},
+    )
     for turn, place in enumerate(own_turns(record)):
         more = {"row": row_of[turn], "is_untrained": turn in undelivered} if has_tree else {}
         messages[place] |= {"turn": turn, **more}
@@ -31,7 +34,9 @@ def detail(record: Mapping[str, Any], most: int | None = MAX_CHARACTERS) -> dict
         "calls": [_call(one, record["messages"], most) for one in record["tool_calls"]],
         "rows": rows,
         "step_rewards": outcome["step_rewards"],
-        "reward_steps": [[page_name(step), reward] for step, reward in outcome["reward_steps"].items()],
+        "reward_steps": [
+            [page_name(step), reward] for step, reward in outcome["reward_steps"].items()
+        ],
         "void_reason": None if void is None else page_text(void, most),
         "metrics": {page_name(name): value for name, value in outcome["metrics"].items()},
         **{name: record[name] for name in ("env_s", "open_s", "started_at")},
@@ -80,7 +85,9 @@ def _message(message: Mapping[str, Any], most: int | None) -> dict[str, Any]:
     parts = [content if isinstance(content, str) else json.dumps(content)]
     for call in message.get("tool_calls", ()):
         function = call["function"]
-        parts.append(f"call {function['name']} {json.dumps(function['arguments'], ensure_ascii=False)}")
+        parts.append(
+            f"call {function['name']} {json.dumps(function['arguments'], ensure_ascii=False)}"
+        )
     text = "\n".join(filter(None, parts))
     left_out = 0 if most is None else max(0, len(text) - most)
     more = {"left_out": left_out} if left_out else {}
@@ -94,7 +101,10 @@ def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) ->
     elif call.get("answer"):
         call_data["answer"] = True
     else:
-        call_data |= {"name": page_name(call.get("name", "")), "arguments": _written(call.get("arguments"), most)}
+        call_data |= {
+            "name": page_name(call.get("name", "")),
+            "arguments": _written(call.get("arguments"), most),
+        }
     if (result := call.get("result")) is not None:
         flags = {name: True for name in ("finished", "is_call_error") if result.get(name) is True}
         call_data["result"] = {"reward": result["reward"], **flags}
@@ -106,4 +116,6 @@ def _call(call: Mapping[str, Any], messages: Sequence[Any], most: int | None) ->
 
 def _written(value: Any, most: int | None) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return page_text(text if len(text) <= MAX_INLINE else json.dumps(value, ensure_ascii=False, indent=1), most)
+    return page_text(
+        text if len(text) <= MAX_INLINE else json.dumps(value, ensure_ascii=False, indent=1), most
+    )

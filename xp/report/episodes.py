@@ -66,8 +66,13 @@ class EpisodeIndex:
         Raises:
             XpError: (RUN_DIR) a link leads out of the run.
         """
-        files = (*self._run.glob("attempt_*/*/trajectories/*.jsonl"), *self._run.glob("trajectories/*.jsonl"))
-        for file in sorted(files, key=lambda file: (self._attempt_of(file), TRAIN not in file.parts, str(file))):
+        files = (
+            *self._run.glob("attempt_*/*/trajectories/*.jsonl"),
+            *self._run.glob("trajectories/*.jsonl"),
+        )
+        for file in sorted(
+            files, key=lambda file: (self._attempt_of(file), TRAIN not in file.parts, str(file))
+        ):
             check_below(file, self._run, ExitCode.RUN_DIR)
             if file.is_file():
                 self._read_on(file)
@@ -88,7 +93,9 @@ class EpisodeIndex:
                     opened[file].seek(offset)
                     yield json.loads(opened[file].readline())
                 except (OSError, ValueError, RecursionError) as error:
-                    raise XpError(f"{file} was changed while it was read: {error}", ExitCode.RUN_DIR) from None
+                    raise XpError(
+                        f"{file} was changed while it was read: {error}", ExitCode.RUN_DIR
+                    ) from None
 
     def file_of(self, number: int) -> Path:
         """The file with an episode."""

@@ -70,17 +70,27 @@ class Listing:
         """
         with self._lock:
             left = self._refresh(seconds)
-            entries = sorted(self._entries.items(), key=lambda one: (one[1].data["started"], one[0]), reverse=True)
+            entries = sorted(
+                self._entries.items(),
+                key=lambda one: (one[1].data["started"], one[0]),
+                reverse=True,
+            )
             return {
                 "version": self._version,
                 "left": left,
                 "total": len(entries) + left,
-                "names": [name for name, one in entries if is_match(one.row, one.spec, words, one.data["note"])],
+                "names": [
+                    name
+                    for name, one in entries
+                    if is_match(one.row, one.spec, words, one.data["note"])
+                ],
                 "rows": [one.data for _, one in entries if one.version > since],
                 "sweeps": [
                     {
                         "name": page_name(one.name),
-                        "words": page_name(" ".join(word for word in one.words if not word.startswith("outputs="))),
+                        "words": page_name(
+                            " ".join(word for word in one.words if not word.startswith("outputs="))
+                        ),
                         "runs": list(one.runs),
                         "points": self._points(one.runs),
                     }
@@ -90,12 +100,23 @@ class Listing:
 
     def _points(self, runs: Sequence[str]) -> dict[str, str]:
         """Run of a sweep -> its values of the keys in which the runs differ, the seed included."""
-        known = {name: self._entries[name] for name in runs if name in self._entries and self._entries[name].record}
+        known = {
+            name: self._entries[name]
+            for name in runs
+            if name in self._entries and self._entries[name].record
+        }
         points: dict[str, str] = {}
         has_seeds = len({one.row.seed for one in known.values()}) > 1
-        for (name, entry), values in zip(known.items(), differing([one.spec for one in known.values()]), strict=True):
-            pairs = [f"{key.rpartition('.')[2]} {shortened(text(value), MAX_SHOWN)}" for key, value in values.items()]
-            points[name] = page_name(", ".join([*pairs, *([f"seed {entry.row.seed}"] if has_seeds else [])]))
+        for (name, entry), values in zip(
+            known.items(), differing([one.spec for one in known.values()]), strict=True
+        ):
+            pairs = [
+                f"{key.rpartition('.')[2]} {shortened(text(value), MAX_SHOWN)}"
+                for key, value in values.items()
+            ]
+            points[name] = page_name(
+                ", ".join([*pairs, *([f"seed {entry.row.seed}"] if has_seeds else [])])
+            )
         return points
 
     def _refresh(self, seconds: float) -> int:
@@ -104,13 +125,23 @@ class Listing:
         self._entries = {name: one for name, one in self._entries.items() if name in places}
         stamps = {name: _stamp(place) for name, place in places.items()}
         newest = sorted(places, key=lambda name: stamps[name], reverse=True)
-        unread = [name for name in newest if name not in self._entries or self._entries[name].stamp != stamps[name]]
-        running = [name for name in newest if name not in unread and self._entries[name].data["status"] == "running"]
+        unread = [
+            name
+            for name in newest
+            if name not in self._entries or self._entries[name].stamp != stamps[name]
+        ]
+        running = [
+            name
+            for name in newest
+            if name not in unread and self._entries[name].data["status"] == "running"
+        ]
         end = monotonic() + seconds
         while (unread or running) and monotonic() < end:
             name = unread.pop(0) if unread else running.pop(0)
             self._keep(name, _read(places[name], stamps[name]))
-        unjudged = [name for name in newest if name in self._entries and not self._entries[name].is_judged]
+        unjudged = [
+            name for name in newest if name in self._entries and not self._entries[name].is_judged
+        ]
         while unjudged and not unread and monotonic() < end:
             name = unjudged.pop(0)
             self._keep(name, _judged(places[name], self._entries[name]))
@@ -141,7 +172,9 @@ def _stamp(place: Path) -> tuple[int, ...]:
 
 def _read(place: Path, stamp: tuple[int, ...]) -> _Entry:
     try:
-        return _of_evaluation(place, stamp) if (place / REQUEST).is_file() else _of_run(place, stamp)
+        return (
+            _of_evaluation(place, stamp) if (place / REQUEST).is_file() else _of_run(place, stamp)
+        )
     except (XpError, KeyError, TypeError, ValueError) as error:
         row = RunRow(place.name, note=str(error))
         return _Entry(stamp, {}, row, None, _data(place, row, RunVerdict.BROKEN))
@@ -152,7 +185,11 @@ def _of_run(place: Path, stamp: tuple[int, ...]) -> _Entry:
     spec, row = row_of(place, record)
     lines = read_metrics(place / "metrics.jsonl", "train")
     last, running = record.attempts[-1], row.status == RunStatus.RUNNING
-    now = (datetime.now(UTC) - datetime.fromisoformat(last.started)).total_seconds() if running else 0.0
+    now = (
+        (datetime.now(UTC) - datetime.fromisoformat(last.started)).total_seconds()
+        if running
+        else 0.0
+    )
     hardware = as_dict(spec.get("hardware"))
     data = _data(place, row, None) | {
         "before": None if row.before is None else [row.before, None, None],
@@ -173,7 +210,9 @@ def _progress_text(progress: RunProgress | None) -> str:
         return ""
     total = f" of {progress.num_steps}" if progress.num_steps else ""
     left = progress.seconds_left
-    time_left = "" if not left else f", {left / 60:.0f} min left" if left >= 90 else f", {left:.0f} s left"
+    time_left = (
+        "" if not left else f", {left / 60:.0f} min left" if left >= 90 else f", {left:.0f} s left"
+    )
     return f"{'update' if progress.is_tuning else 'step'} {progress.step}{total}{time_left}"
 
 
@@ -206,7 +245,13 @@ def _of_evaluation(place: Path, stamp: tuple[int, ...]) -> _Entry:
     reward = as_dict(as_dict(summary.get("summary")).get("reward"))
     began, ended = summary.get("started"), summary.get("ended")
     model = as_dict(request.get("model")).get("name")
-    row = RunRow(place.name, env=str(request["env"]), model=str(model), status=str(status), note=evaluation.fault)
+    row = RunRow(
+        place.name,
+        env=str(request["env"]),
+        model=str(model),
+        status=str(status),
+        note=evaluation.fault,
+    )
     row = replace(row, after=reward.get("value"), tags=" ".join(listed_notes(place).tags))
     data = _data(place, row, None) | {
         "after": [reward["value"], reward.get("low"), reward.get("high")] if reward else None,
@@ -222,7 +267,11 @@ def _data(place: Path, row: RunRow, verdict: str | None) -> dict[str, Any]:
     """Fields of every row."""
     notes = listed_notes(place)
     is_run = place.parent.name == RUNS
-    title = [one for one in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend) if one]
+    title = [
+        one
+        for one in ("" if is_run else "evaluation", row.env, row.model, row.algorithm, row.backend)
+        if one
+    ]
     seed = [] if row.seed is None else [f"seed {row.seed}"]
     return {
         "name": place.name,

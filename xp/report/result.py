@@ -27,7 +27,10 @@ def results(run: Path) -> dict[str, Any]:
     except XpError as error:
         return {"problem": page_name(error)}
     pairs = {name: interval_of(one) for name, one in by_model.items()}
-    return {name: {**asdict(by_model[name]), "low": low, "high": high} for name, (low, high) in pairs.items()}
+    return {
+        name: {**asdict(by_model[name]), "low": low, "high": high}
+        for name, (low, high) in pairs.items()
+    }
 
 
 def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:
@@ -39,7 +42,9 @@ def interval_of(result: HeldOutResult) -> tuple[float | None, float | None]:
     return within(low, result.limits), within(high, result.limits)
 
 
-def verdict(run: Path, record: RunRecord, status: str, count: EpisodeCount | None = None) -> dict[str, Any]:
+def verdict(
+    run: Path, record: RunRecord, status: str, count: EpisodeCount | None = None
+) -> dict[str, Any]:
     """The verdict of `runs diagnose` with its symptoms and its comparison.
 
     Args:
@@ -51,7 +56,12 @@ def verdict(run: Path, record: RunRecord, status: str, count: EpisodeCount | Non
     try:
         diagnosis = diagnose(run, record, count)
     except XpError as error:
-        return {"word": RunVerdict.INCOMPLETE, "sentence": page_name(error), "symptoms": [], "environment": []}
+        return {
+            "word": RunVerdict.INCOMPLETE,
+            "sentence": page_name(error),
+            "symptoms": [],
+            "environment": [],
+        }
     try:
         pair = before_and_after(run, default_margin())
     except (XpError, KeyError, TypeError, ValueError):

@@ -35,7 +35,10 @@ def chosen(rows: Sequence[EpisodeRow], extent: Extent) -> dict[Group, list[int]]
     if extent is Extent.NONE:
         return {}
     pairs = set(_pairs(rows))
-    return {group: sorted(_of_step(rows, numbers) | (pairs & {*numbers})) for group, numbers in groups.items()}
+    return {
+        group: sorted(_of_step(rows, numbers) | (pairs & {*numbers}))
+        for group, numbers in groups.items()
+    }
 
 
 def ranked(rows: Sequence[EpisodeRow], numbers: Iterable[int]) -> list[int]:
@@ -59,7 +62,10 @@ def _pairs(rows: Sequence[EpisodeRow]) -> list[int]:
     """Episodes before and after training of the held-out tasks with the largest, smallest and median change."""
     sides = {phase: _by_task(rows, phase) for phase in (BEFORE, AFTER)}
     both = sides[BEFORE].keys() & sides[AFTER].keys()
-    change = {task: _mean(rows, sides[AFTER][task]) - _mean(rows, sides[BEFORE][task]) for task in sorted(both)}
+    change = {
+        task: _mean(rows, sides[AFTER][task]) - _mean(rows, sides[BEFORE][task])
+        for task in sorted(both)
+    }
     order = sorted(change, key=lambda task: change[task])
     middle = max(0, len(order) // 2 - NUM_PAIRS // 2)
     tasks = {*order[:NUM_PAIRS], *order[middle : middle + NUM_PAIRS], *order[-NUM_PAIRS:]}

@@ -12,7 +12,13 @@ from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from starlette.routing import Route
 
 from xp.errors import ExitCode, XpError
@@ -60,9 +66,19 @@ class View:
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        routes = {"/": self.front, "/open": self.open, "/api/list": self.all_runs, "/api/run": self.one_run}
-        routes |= {f"/api/{one.__name__}": one for one in (self.episode, self.tokens, self.search, self.task)}
-        return Starlette(routes=[Route(path, self._guarded(answer)) for path, answer in routes.items()])
+        routes = {
+            "/": self.front,
+            "/open": self.open,
+            "/api/list": self.all_runs,
+            "/api/run": self.one_run,
+        }
+        routes |= {
+            f"/api/{one.__name__}": one
+            for one in (self.episode, self.tokens, self.search, self.task)
+        }
+        return Starlette(
+            routes=[Route(path, self._guarded(answer)) for path, answer in routes.items()]
+        )
 
     def front(self, request: Request) -> Response:
         """The page of the runs, or the start page."""
@@ -126,7 +142,9 @@ class View:
         searched = request.query_params.get("text", "").lower()
         index = self._page(request).index
         numbers = range(len(index.rows))
-        return JSONResponse({"rows": [one for one in numbers if searched in said_in(index.record(one)).lower()]})
+        return JSONResponse(
+            {"rows": [one for one in numbers if searched in said_in(index.record(one)).lower()]}
+        )
 
     def _places(self, request: Request) -> Sequence[Path]:
         """Directories of the runs that the query names; without a name, those of the command line."""
@@ -135,7 +153,9 @@ class View:
             return self._runs
         known = known_names(self._outputs, (RUNS, EVALUATIONS))
         if unknown := [name for name in names if name not in known]:
-            raise XpError(f"there is no run or evaluation {page_name(unknown[0])}", ExitCode.RUN_DIR)
+            raise XpError(
+                f"there is no run or evaluation {page_name(unknown[0])}", ExitCode.RUN_DIR
+            )
         return [known[name] for name in dict.fromkeys(names)]
 
     def _page_of(self, place: Path) -> RunPage:
@@ -167,14 +187,21 @@ class View:
             hosts, headers = [f"{HOST}:{port}", f"localhost:{port}"], request.headers
             response: Response
             if headers.get("host", "").lower() not in hosts:
-                response = PlainTextResponse("the Host header must be this server's own address and port\n", 421)
-            elif headers.get("origin", "").lower() not in ("", *(f"http://{host}" for host in hosts)):
+                response = PlainTextResponse(
+                    "the Host header must be this server's own address and port\n", 421
+                )
+            elif headers.get("origin", "").lower() not in (
+                "",
+                *(f"http://{host}" for host in hosts),
+            ):
                 response = PlainTextResponse("this server answers no page of another origin\n", 403)
             elif self._is_token(request.query_params.get("token", "")) and request.url.path == "/":
                 response = RedirectResponse("/", 303)
                 response.set_cookie(cookie, self._token, httponly=True, samesite="strict")
             elif not self._is_token(request.cookies.get(cookie, "")):
-                response = PlainTextResponse("open the address that `python -m xp view` printed, with its token\n", 401)
+                response = PlainTextResponse(
+                    "open the address that `python -m xp view` printed, with its token\n", 401
+                )
             else:
                 try:
                     response = answer(request)
@@ -205,9 +232,13 @@ def serve(outputs: Path, runs: Sequence[Path], port: int) -> None:
     try:
         listener = socket.create_server((HOST, port), backlog=64)
     except (OSError, OverflowError) as error:
-        raise XpError(f"--port {port}: {error}; --port 0 takes a free one", ExitCode.RESOURCE) from None
+        raise XpError(
+            f"--port {port}: {error}; --port 0 takes a free one", ExitCode.RESOURCE
+        ) from None
     print(f"http://{HOST}:{listener.getsockname()[1]}/?token={token}")
-    print("open this address in a browser of this machine (ssh -L forwards it); Ctrl-C ends the server")
+    print(
+        "open this address in a browser of this machine (ssh -L forwards it); Ctrl-C ends the server"
+    )
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
 

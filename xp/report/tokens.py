@@ -44,17 +44,32 @@ class TokenReader:
             file: its file; the tools are beside it.
         """
         if len(rows_of(record)[0]) > 1:
-            return no_tokens("The episode has several rows of tokens, which are not tokenized again; see its tree.")
+            return no_tokens(
+                "The episode has several rows of tokens, which are not tokenized again; see its tree."
+            )
         digest = str(record.get(TOOLS) or "")
         named = file.parent / TOOLS / f"{digest}.json"
-        tools = text_of(named, ExitCode.RUN_DIR, below=file.parent) if _DIGEST.fullmatch(digest) else "[]"
+        tools = (
+            text_of(named, ExitCode.RUN_DIR, below=file.parent)
+            if _DIGEST.fullmatch(digest)
+            else "[]"
+        )
         try:
             pieces = list(_pieces(self._chat, record, tools))
-        except (TypeError, ValueError, LookupError, XpError) as error:  # as a lone surrogate, which tokenizers refuse
-            return no_tokens(page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}"))
+        except (
+            TypeError,
+            ValueError,
+            LookupError,
+            XpError,
+        ) as error:  # as a lone surrogate, which tokenizers refuse
+            return no_tokens(
+                page_text(f"The text cannot be tokenized: {type(error).__name__}: {error}")
+            )
         num_trained = sum(own for _, own in pieces)
         counted = record.get("tokens") or {}
-        written, prompt, observed = (counted.get(name, "?") for name in ("generated", "prompt", "observed"))
+        written, prompt, observed = (
+            counted.get(name, "?") for name in ("generated", "prompt", "observed")
+        )
         note = (
             f"Tokenized again from the text, since the ids are not on record: {num_trained} trained on,"
             f" {len(pieces) - num_trained} masked. Counted while it was played: {written} written, {prompt} of the"
@@ -87,14 +102,24 @@ def _stretches(pieces: Sequence[tuple[int, bool]]) -> list[int]:
 def _pieces(chat: ChatTokens, record: Mapping[str, Any], tools: str) -> Iterator[tuple[int, bool]]:
     messages: Sequence[Any] = record["messages"]
     turns = own_turns(record)
-    yield from ((one, False) for one in chat.prompt(messages[: turns[0] if turns else len(messages)], tools))
+    yield from (
+        (one, False) for one in chat.prompt(messages[: turns[0] if turns else len(messages)], tools)
+    )
     for turn, place in enumerate(turns):
-        written = list(chat.tokenizer(messages[place]["content"], add_special_tokens=False)["input_ids"])
+        written = list(
+            chat.tokenizer(messages[place]["content"], add_special_tokens=False)["input_ids"]
+        )
         yield from ((one, True) for one in (*written, chat.end_id))
         if turn + 1 < len(turns):
-            names = [str(call["name"]) for call in record["tool_calls"] if call.get("turn") == turn and "name" in call]
+            names = [
+                str(call["name"])
+                for call in record["tool_calls"]
+                if call.get("turn") == turn and "name" in call
+            ]
             replies = messages[place + 1 : turns[turn + 1]]
-            yield from ((one, False) for one in chat.reply(replies, last_id=chat.end_id, tools=names))
+            yield from (
+                (one, False) for one in chat.reply(replies, last_id=chat.end_id, tools=names)
+            )
 
 
 @lru_cache(maxsize=4)
@@ -102,11 +127,18 @@ def _chat(run: Path) -> ChatTokens:
     """The tokenizer of the trained model, else of the initial model, which is the same."""
     spec = trusted_spec(run, "its tokenizer is not loaded")
     places = [run / "model", run.parent.parent / start_place(spec)]
-    directory = next((place for place in places if (place / "tokenizer_config.json").is_file()), None)
+    directory = next(
+        (place for place in places if (place / "tokenizer_config.json").is_file()), None
+    )
     if directory is None:
         looked, name = " and ".join(map(str, places)), spec.model.path or spec.model.name
-        raise XpError(f"the tokenizer of {name} is not on this machine: looked in {looked}", ExitCode.RUNTIME)
+        raise XpError(
+            f"the tokenizer of {name} is not on this machine: looked in {looked}", ExitCode.RUNTIME
+        )
     require("a page with tokens", "transformers")
     from transformers import AutoTokenizer
 
-    return ChatTokens(AutoTokenizer.from_pretrained(str(directory), local_files_only=True), spec_in_job(spec).model)
+    return ChatTokens(
+        AutoTokenizer.from_pretrained(str(directory), local_files_only=True),
+        spec_in_job(spec).model,
+    )

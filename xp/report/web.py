@@ -12,13 +12,23 @@ from typing import Any, Final
 
 STYLES: Final = ("vendor/uPlot.min.css", "style.css")
 SCRIPTS: Final = (
-    *("vendor/uPlot.iife.min.js", "base.js", "data.js", "curves.js", "distribution.js", "overview.js", "held_out.js"),
+    *(
+        "vendor/uPlot.iife.min.js",
+        "base.js",
+        "data.js",
+        "curves.js",
+        "distribution.js",
+        "overview.js",
+        "held_out.js",
+    ),
     *("episodes.js", "episode.js", "compare.js", "sweep.js", "start.js", "main.js"),
 )
 """Names of the scripts, in the order of execution."""
 
 
-def page(title: str, report: Mapping[str, Any], chunks: Mapping[str, bytes], *, is_live: bool = False) -> str:
+def page(
+    title: str, report: Mapping[str, Any], chunks: Mapping[str, bytes], *, is_live: bool = False
+) -> str:
     """The HTML of the page.
 
     Args:
@@ -71,5 +81,7 @@ def _part(name: str) -> str:
 def _template() -> Any:
     from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     return environment.from_string(_part("page.html.j2"))

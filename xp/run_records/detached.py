@@ -47,7 +47,11 @@ def current(run: Path) -> RunRecord:
     from filelock import FileLock, Timeout
 
     record = read_record(run)
-    if record.status is not RunStatus.RUNNING or is_held(run) or (launcher := detachable(run, record)) is None:
+    if (
+        record.status is not RunStatus.RUNNING
+        or is_held(run)
+        or (launcher := detachable(run, record)) is None
+    ):
         return record
     lock = FileLock(run / LOCK)
     try:
@@ -63,7 +67,9 @@ def current(run: Path) -> RunRecord:
             if updated.status is not RunStatus.RUNNING:
                 with suppress(XpError):  # `runs fetch` asks for the rest
                     fetch(run, updated)
-                write_record(run, updated)  # again: the stages' files, which complete the record, have only now arrived
+                write_record(
+                    run, updated
+                )  # again: the stages' files, which complete the record, have only now arrived
                 complete_lock(run)
                 launcher.close(context_of(run, updated))
         return updated
@@ -76,7 +82,11 @@ def live(run: Path, record: RunRecord) -> list[Launch]:
     launcher = detachable(run, record)
     if launcher is None or record.status is not RunStatus.RUNNING:
         return []
-    launches = [_launch(record, stage) for stage in record.attempts[-1].stages if stage.native_id is not None]
+    launches = [
+        _launch(record, stage)
+        for stage in record.attempts[-1].stages
+        if stage.native_id is not None
+    ]
     return [launch for launch in launches if launcher.poll(launch) is None]
 
 
@@ -115,7 +125,9 @@ def fetch_results(run: Path, record: RunRecord, *, with_checkpoints: bool) -> li
     if not isinstance(launcher, RemoteLauncher):
         return None
     fetch(run, record)
-    stages = [(attempt.number, stage.name) for attempt in record.attempts for stage in attempt.stages]
+    stages = [
+        (attempt.number, stage.name) for attempt in record.attempts for stage in attempt.stages
+    ]
     names = ["model", *(["checkpoints"] if with_checkpoints else [])]
     names += [f"attempt_{number}/{stage}/trajectories" for number, stage in stages]
     return launcher.fetch_directories([f"runs/{record.run_id}/{name}" for name in names])
@@ -144,10 +156,14 @@ def detachable(run: Path, record: RunRecord) -> Detachable | None:
     """The launcher of a run's last attempt, if its jobs need no supervisor; None if they were its processes."""
     from xp.launchers.choice import make_launcher
 
-    if not is_ours(run):  # the record may name anything: no launcher is called, nothing is closed or fetched
+    if not is_ours(
+        run
+    ):  # the record may name anything: no launcher is called, nothing is closed or fetched
         return None
     try:
-        section = json_of(run / f"attempt_{len(record.attempts)}" / "plan.json", ExitCode.RUN_DIR)["spec"]["launcher"]
+        section = json_of(run / f"attempt_{len(record.attempts)}" / "plan.json", ExitCode.RUN_DIR)[
+            "spec"
+        ]["launcher"]
         spec = LauncherSpec.model_validate_json(json.dumps(section))
     except (XpError, KeyError, TypeError, ValueError, RecursionError):
         return None
@@ -158,7 +174,12 @@ def detachable(run: Path, record: RunRecord) -> Detachable | None:
 def context_of(run: Path, record: RunRecord) -> Context:
     """Context of the last attempt, without secrets."""
     number = record.attempts[-1].number
-    return Context(record.run_id, number, run.parent.parent.absolute(), f"runs/{record.run_id}/attempt_{number}")
+    return Context(
+        record.run_id,
+        number,
+        run.parent.parent.absolute(),
+        f"runs/{record.run_id}/attempt_{number}",
+    )
 
 
 def _poll(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
@@ -169,10 +190,23 @@ def _poll(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
             return close_attempt(record, RunStatus.INTERRUPTED)
         code = launcher.poll(_launch(record, stage))
         if code is None:
-            has_begun = not launcher.is_here or (run.parent.parent / str(stage.log)).with_name(CLAIM).exists()
-            return update_stage(record, stage.name, status=RunStatus.RUNNING if has_begun else RunStatus.PENDING)
-        status = RunStatus.INTERRUPTED if code in STOPPED else RunStatus.FAILED if code else RunStatus.SUCCEEDED
-        result = read_result((run.parent.parent / str(stage.log)).parent) if launcher.is_here else None
+            has_begun = (
+                not launcher.is_here
+                or (run.parent.parent / str(stage.log)).with_name(CLAIM).exists()
+            )
+            return update_stage(
+                record, stage.name, status=RunStatus.RUNNING if has_begun else RunStatus.PENDING
+            )
+        status = (
+            RunStatus.INTERRUPTED
+            if code in STOPPED
+            else RunStatus.FAILED
+            if code
+            else RunStatus.SUCCEEDED
+        )
+        result = (
+            read_result((run.parent.parent / str(stage.log)).parent) if launcher.is_here else None
+        )
         ended = now() if result is None else result.ended
         record = update_stage(record, stage.name, status=status, exit_code=code, ended=ended)
         if code:
@@ -182,4 +216,6 @@ def _poll(record: RunRecord, launcher: Detachable, run: Path) -> RunRecord:
 
 def _launch(record: RunRecord, stage: StageRecord) -> Launch:
     key = f"{record.run_id}/{record.attempts[-1].number}/{stage.name}"
-    return Launch(str(stage.launcher), key, str(stage.native_id), str(stage.log), str(stage.started))
+    return Launch(
+        str(stage.launcher), key, str(stage.native_id), str(stage.log), str(stage.started)
+    )

@@ -21,4 +21,6 @@ def metrics_history(run: Path, record: RunRecord) -> History:
             spec["training"]["num_steps"] = record.num_steps
         return History(lines, Facts.of_spec(spec), during)
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise XpError(f"{run} cannot be read: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
+        raise XpError(
+            f"{run} cannot be read: {type(error).__name__} {error}", ExitCode.RUN_DIR
+        ) from error

@@ -51,7 +51,9 @@ class HealthCount:
             is_void, reason = outcome["status"] == EpisodeStatus.VOID, str(outcome["void_reason"])
             names = Counter[int]()
             seconds = dict(enumerate(record["env_s"])) | {-1: record["open_s"]}
-            calls = {call["turn"]: str(call["name"]) for call in record["tool_calls"] if "name" in call}
+            calls = {
+                call["turn"]: str(call["name"]) for call in record["tool_calls"] if "name" in call
+            }
             names.update(call["turn"] for call in record["tool_calls"])
         except (LookupError, TypeError, ValueError, AttributeError):
             return
@@ -81,8 +83,12 @@ class HealthCount:
         files = sorted((*run.glob(f"attempt_*/*/{FILE}"), *run.glob(FILE)))
         events = [one for file in files for one in objects_of(file, ExitCode.RUN_DIR, below=run)]
         reports = {(one["env"], one["call"]): one for one in reversed(events) if "call" in one}
-        places = {(one["env"], call): at for one in events for call, at in one.get("places", {}).items()}
-        restarts = Counter((one["env"], one["text"]) for one in events if one["event"] == "restarted")
+        places = {
+            (one["env"], call): at for one in events for call, at in one.get("places", {}).items()
+        }
+        restarts = Counter(
+            (one["env"], one["text"]) for one in events if one["event"] == "restarted"
+        )
         if not self._num_episodes and not reports and not restarts:
             return []
         lines = [
@@ -95,12 +101,25 @@ class HealthCount:
             lines.append(f"{env} {call}: {cause.reason[:MAX_REASON]} ({numbers})")
             report = reports.pop((env, call), None) or reports.pop((env, f"{call}_async"), None)
             place = places.get((env, call))
-            lines += _indented(report["text"]) if report else [f"  {call} is defined in {place}"] if place else []
-        lines += [f"{counted(len(causes) - MAX_CAUSES, 'more cause')}"] if len(causes) > MAX_CAUSES else []
+            lines += (
+                _indented(report["text"])
+                if report
+                else [f"  {call} is defined in {place}"]
+                if place
+                else []
+            )
+        lines += (
+            [f"{counted(len(causes) - MAX_CAUSES, 'more cause')}"]
+            if len(causes) > MAX_CAUSES
+            else []
+        )
         for (env, call), report in list(reports.items())[:MAX_CAUSES]:
             what = "raised" if report["event"] == "raised" else "was slow"
             lines += [f"{env} {call}: {what}", *_indented(report["text"])]
-        lines += [f"{env}: server restarted {counted(num, 'time')}: it {text}" for (env, text), num in restarts.items()]
+        lines += [
+            f"{env}: server restarted {counted(num, 'time')}: it {text}"
+            for (env, text), num in restarts.items()
+        ]
         slowest = sorted(self._slowest.items(), key=lambda one: -one[1])[:NUM_SLOWEST]
         named = [
             f"{env} {call or 'answer'} {seconds:.2g} s{f' ({places[env, call]})' if (env, call) in places else ''}"

@@ -139,7 +139,9 @@ def read_evaluation(file: Path) -> Mapping[str, Any]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         fault = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise XpError(f"{file} is not the record of an evaluation: {fault}", ExitCode.RUN_DIR) from None
+        raise XpError(
+            f"{file} is not the record of an evaluation: {fault}", ExitCode.RUN_DIR
+        ) from None
     return cast(Mapping[str, Any], value)
 
 
@@ -159,7 +161,9 @@ def _result(value: Mapping[str, Any]) -> HeldOutResult | None:
         pass_threshold=figures["pass_threshold"],
         num_tasks=figures["num_tasks"],
         env_pass_share=figures["env_pass_share"],
-        label=overlap_label(num_trained_on, sum(one["num_held_out"] for one in overlaps)) if num_trained_on else "",
+        label=overlap_label(num_trained_on, sum(one["num_held_out"] for one in overlaps))
+        if num_trained_on
+        else "",
         limits=reward_limits(rewards, _limits(value["scoring"])),
         tasks=digest_of({task: one["hash"] for task, one in value["tasks"].items()}),
         scoring=value["scoring"],
@@ -201,12 +205,21 @@ def scoring_differences(records: Sequence[ScoreChoice | None]) -> dict[str, str]
         for key in dict.fromkeys(key for one in parts for key in one):
             values = list(dict.fromkeys(json.dumps(one[key]) for one in parts if key in one))
             if len(values) > 1:
-                shown = "" if key.startswith(CODE) else f" ({' or '.join(value[:MAX_VALUE] for value in values)})"
+                shown = (
+                    ""
+                    if key.startswith(CODE)
+                    else f" ({' or '.join(value[:MAX_VALUE] for value in values)})"
+                )
                 differences[key] = f"{key}{shown}"
     return differences
 
 
-AFTER_THE_RULE: Final = ("env.reward_fn", "env.group_reward_fn", "env.group_score_weight", "env.judge")
+AFTER_THE_RULE: Final = (
+    "env.reward_fn",
+    "env.group_reward_fn",
+    "env.group_score_weight",
+    "env.judge",
+)
 """Keys of a scoring that change rewards after the environment's own rule."""
 
 
@@ -221,7 +234,9 @@ def is_of_reward_fn(key: str, record: ScoreChoice | None) -> bool:
 def held_out(run: Path) -> dict[str, HeldOutResult]:
     """The newest result of each model, over a run's attempts; raises XpError(RUN_DIR) as `read_evaluation` does."""
     records = {name: read_evaluation(file) for name, file in evaluation_files(run).items()}
-    return {name: result for name, value in records.items() if (result := _result(value)) is not None}
+    return {
+        name: result for name, value in records.items() if (result := _result(value)) is not None
+    }
 
 
 def evaluation_files(run: Path) -> dict[str, Path]:
@@ -229,7 +244,8 @@ def evaluation_files(run: Path) -> dict[str, Path]:
     files = {}
     for name in NAMES:
         for file in sorted(
-            run.glob(f"attempt_*/evaluate/{name}/{RECORD}"), key=lambda file: number_of(file.parents[2])
+            run.glob(f"attempt_*/evaluate/{name}/{RECORD}"),
+            key=lambda file: number_of(file.parents[2]),
         ):
             check_below(file, run, ExitCode.RUN_DIR)
             files[name] = file

@@ -60,7 +60,9 @@ class RunRow:
     """Key in which the runs on this environment differ -> this run's value."""
 
 
-PLAIN: Final = tuple(one.name for one in fields(RunRow) if one.name not in ("differs", "result", "untrained"))
+PLAIN: Final = tuple(
+    one.name for one in fields(RunRow) if one.name not in ("differs", "result", "untrained")
+)
 """Columns of every table."""
 
 
@@ -87,7 +89,10 @@ def leaderboard(outputs: Path, names: Sequence[str]) -> list[RunRow]:
         differs = differing([spec for spec, _ in group])
         basis, reason = _basis([row for _, row in group])
         pairs = zip([row for _, row in group], differs, strict=True)
-        rows = [replace(row, differs=values, ranked_by=basis, incomparable=reason) for row, values in pairs]
+        rows = [
+            replace(row, differs=values, ranked_by=basis, incomparable=reason)
+            for row, values in pairs
+        ]
         lines += sorted(rows, key=_place)
     return lines + broken
 
@@ -102,8 +107,14 @@ def _basis(rows: Sequence[RunRow]) -> tuple[str, str]:
     if not reasons:
         return "reward", ""
     reason = f"{' and '.join(reasons)} differ{'s' * (len(reasons) == 1 and differences != {})}"
-    is_shaping = all(any(is_of_reward_fn(key, one.scoring) for one in results) for key in differences)
-    is_alike = is_shaping and len(reasons) == len(differences) and len({one.pass_threshold for one in results}) == 1
+    is_shaping = all(
+        any(is_of_reward_fn(key, one.scoring) for one in results) for key in differences
+    )
+    is_alike = (
+        is_shaping
+        and len(reasons) == len(differences)
+        and len({one.pass_threshold for one in results}) == 1
+    )
     has_passes = all(one.env_pass_share is not None for one in results)
     return "passes" if is_alike and has_passes else "nothing", reason
 
@@ -120,7 +131,9 @@ def as_csv(lines: Sequence[RunRow]) -> str:
     names = head(lines)
     writer.writerow(map(csv_cell, names))
     for line in lines:
-        writer.writerow([csv_cell(one) if isinstance(one, str) else one for one in _values(line, names)])
+        writer.writerow(
+            [csv_cell(one) if isinstance(one, str) else one for one in _values(line, names)]
+        )
     return text.getvalue()
 
 
@@ -134,7 +147,11 @@ def as_markdown(lines: Sequence[RunRow]) -> str:
 def readable(line: RunRow, names: Sequence[str]) -> list[str]:
     """Cells of a row under these columns, rounded and cut."""
     return [
-        "-" if value is None else f"{value:.3f}" if isinstance(value, float) else shortened(str(value), MAX_SHOWN)
+        "-"
+        if value is None
+        else f"{value:.3f}"
+        if isinstance(value, float)
+        else shortened(str(value), MAX_SHOWN)
         for value in _values(line, names)
     ]
 
@@ -145,7 +162,10 @@ def head(lines: Sequence[RunRow]) -> list[str]:
 
 
 def _values(line: RunRow, names: Sequence[str]) -> list[Any]:
-    values = {**{name: getattr(line, name) for name in PLAIN}, **{key: text(one) for key, one in line.differs.items()}}
+    values = {
+        **{name: getattr(line, name) for name in PLAIN},
+        **{key: text(one) for key, one in line.differs.items()},
+    }
     return [values.get(name) for name in names]
 
 
@@ -168,7 +188,9 @@ def row_of(directory: Path, record: RunRecord | None = None) -> tuple[Any, RunRo
         spec = spec_of(directory, len(record.attempts))
         return spec, _row(directory, record, spec)
     except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise XpError(f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR) from error
+        raise XpError(
+            f"{directory} cannot be compared: {type(error).__name__} {error}", ExitCode.RUN_DIR
+        ) from error
 
 
 def _row(directory: Path, record: RunRecord, spec: Any) -> RunRow:
@@ -204,7 +226,9 @@ def is_match(row: RunRow, spec: Any, words: Sequence[str], *texts: str) -> bool:
         words: conditions. A key may be shortened from the left (`learning_rate=1e-5`); a value may be a pattern.
         texts: further texts, such as the note.
     """
-    searched = " ".join((row.run, row.env, row.model, row.algorithm, row.backend, row.status, row.tags, *texts)).lower()
+    searched = " ".join(
+        (row.run, row.env, row.model, row.algorithm, row.backend, row.status, row.tags, *texts)
+    ).lower()
     return all(_has(row, spec, word) if "=" in word else word.lower() in searched for word in words)
 
 
@@ -226,7 +250,15 @@ def _equals(value: Any, expected: str) -> bool:
     return fnmatchcase(text(value).lower(), expected.lower())
 
 
-INCIDENTAL: Final = ("outputs", "project", "tracking", "upload_rollouts", "record_prompts", "preparation", "launcher")
+INCIDENTAL: Final = (
+    "outputs",
+    "project",
+    "tracking",
+    "upload_rollouts",
+    "record_prompts",
+    "preparation",
+    "launcher",
+)
 """Sections of a spec that change nothing about its result."""
 NAMED: Final = ("algorithm.name", "backend.name", "model.name", "seed", "name")
 """Keys that a listing of runs has as columns of their own."""
@@ -273,7 +305,11 @@ def _varied(path: tuple[str, ...], values: Sequence[Any]) -> list[tuple[str, ...
         return []
     sections = [value for value in values if isinstance(value, dict) and value]
     keys = dict.fromkeys(key for section in sections for key in section)
-    paths = [one for key in keys for one in _varied((*path, key), [_at(value, (key,)) for value in values])]
+    paths = [
+        one
+        for key in keys
+        for one in _varied((*path, key), [_at(value, (key,)) for value in values])
+    ]
     is_section = all(value is None or isinstance(value, dict) for value in values)
     return paths if sections and is_section else [path, *paths]
 

@@ -30,8 +30,19 @@ FILE: Final = "lock.json"
 CHANGEABLE: Final = (
     *("training.num_steps", "training.epochs"),
     *("training.checkpoint_every", "training.export_every", "training.keep_checkpoints"),
-    *("training.max_void_fraction", "training.on_nonfinite", "training.max_logprob_gap", "training.on_symptom"),
-    *("training.max_hours", "training.budget_usd", "hardware.usd_per_hour", "hardware.name", "hardware.accelerator"),
+    *(
+        "training.max_void_fraction",
+        "training.on_nonfinite",
+        "training.max_logprob_gap",
+        "training.on_symptom",
+    ),
+    *(
+        "training.max_hours",
+        "training.budget_usd",
+        "hardware.usd_per_hour",
+        "hardware.name",
+        "hardware.accelerator",
+    ),
     *("hardware.accelerator_memory_gb", "hardware.num_cpus", "hardware.memory_gb"),
     *("evaluation.", "launcher.", "preparation.", "tracking"),
 )
@@ -78,7 +89,10 @@ class LockInputs:
 
 def inputs_of(spec: Mapping[str, Any], modules: Sequence[Path]) -> LockInputs:
     """The inputs of a run that begins now: its spec, this xp, and the user's modules."""
-    return LockInputs(spec, {place.stem if place.is_file() else place.name: place for place in (PACKAGE, *modules)})
+    return LockInputs(
+        spec,
+        {place.stem if place.is_file() else place.name: place for place in (PACKAGE, *modules)},
+    )
 
 
 def recorded_inputs(directory: Path, attempt: int) -> LockInputs:
@@ -99,9 +113,21 @@ def facts_and_inputs(directory: Path) -> tuple[Facts, LockInputs]:
 def planned_facts(inputs: LockInputs) -> dict[str, str]:
     """Facts that are known before a run begins."""
     values = _values(inputs.spec)
-    seeds = {f"seeds.{key}": str(value) for key, value in values.items() if key.rpartition(".")[2].endswith("seed")}
-    code = {f"{_CODE}{name}": digest_of(_files(place)) for name, place in sorted(inputs.places.items())}
-    return {_SPEC: spec_digest(inputs.spec), **seeds, "versions.xp": __version__, **code, **_dialogues(inputs.spec)}
+    seeds = {
+        f"seeds.{key}": str(value)
+        for key, value in values.items()
+        if key.rpartition(".")[2].endswith("seed")
+    }
+    code = {
+        f"{_CODE}{name}": digest_of(_files(place)) for name, place in sorted(inputs.places.items())
+    }
+    return {
+        _SPEC: spec_digest(inputs.spec),
+        **seeds,
+        "versions.xp": __version__,
+        **code,
+        **_dialogues(inputs.spec),
+    }
 
 
 def _dialogues(spec: Mapping[str, Any]) -> dict[str, str]:
@@ -114,7 +140,9 @@ def has_same_data(directory: Path, spec: Mapping[str, Any]) -> bool:
     """Returns whether the file of dialogues is still the one that a run has read."""
     if not (directory / FILE).is_file():
         return True
-    return all(read_lock(directory).facts.get(name, now) == now for name, now in _dialogues(spec).items())
+    return all(
+        read_lock(directory).facts.get(name, now) == now for name, now in _dialogues(spec).items()
+    )
 
 
 def spec_digest(spec: Mapping[str, Any]) -> str:
@@ -142,7 +170,10 @@ def read_lock(directory: Path) -> Lock:
     files = () if "tasks.content" in lock.facts else directory.glob(f"attempt_*/train/{FACTS}")
     for found in sorted(files, key=lambda one: number_of(one.parents[1]))[-1:]:
         facts = json_of(found, ExitCode.RUN_DIR, below=directory)
-        facts |= {f"{_CODE}{place.stem}": digest for place, digest in loaded(found.with_name(LOADED)).items()}
+        facts |= {
+            f"{_CODE}{place.stem}": digest
+            for place, digest in loaded(found.with_name(LOADED)).items()
+        }
         return from_value(Lock, asdict(replace(lock, facts={**facts, **lock.facts})))
     return lock
 
@@ -158,14 +189,18 @@ def differences(first: tuple[Facts, LockInputs], second: tuple[Facts, LockInputs
         elif name.startswith(_CODE):
             before, after = (one.files(name.removeprefix(_CODE)) for one in (first[1], second[1]))
             if before is not None and after is not None:
-                details = sorted(file for file in {*before, *after} if before.get(file) != after.get(file))
+                details = sorted(
+                    file for file in {*before, *after} if before.get(file) != after.get(file)
+                )
         lines.append(f"{name}: {first_of(details, MOST_NAMED)}" if details else line)
     return lines
 
 
 def is_changeable(key: str) -> bool:
     """Returns whether a resumed run may change a key."""
-    return key in CHANGEABLE or key.startswith(tuple(name for name in CHANGEABLE if name.endswith(".")))
+    return key in CHANGEABLE or key.startswith(
+        tuple(name for name in CHANGEABLE if name.endswith("."))
+    )
 
 
 def check_resumed(directory: Path, inputs: LockInputs) -> list[str]:
@@ -181,10 +216,16 @@ def check_resumed(directory: Path, inputs: LockInputs) -> list[str]:
     now = planned_facts(inputs)
     lines = differences((_resumed_facts(lock.facts), recorded), (_resumed_facts(now), inputs))
     names = [line.partition(": ")[0] for line in lines]
-    refused = [name for name in names if name.startswith(_ACCEPTABLE) and name not in (_XP, *lock.accepted)]
+    refused = [
+        name for name in names if name.startswith(_ACCEPTABLE) and name not in (_XP, *lock.accepted)
+    ]
     if refused:
-        command = xp_command(f"runs trust {directory.name} --accept {' '.join(refused)}", directory.parent.parent)
-        changed = "; ".join(line for line, name in zip(lines, names, strict=True) if name in refused)
+        command = xp_command(
+            f"runs trust {directory.name} --accept {' '.join(refused)}", directory.parent.parent
+        )
+        changed = "; ".join(
+            line for line, name in zip(lines, names, strict=True) if name in refused
+        )
         raise XpError(
             f"code or data of {directory.name} changed, so that episodes before and after it may differ: {changed}\n"
             f"restore it, start a new run, or accept the change: {command}"
@@ -194,15 +235,26 @@ def check_resumed(directory: Path, inputs: LockInputs) -> list[str]:
 
 def _resumed_facts(facts: Facts) -> Facts:
     """Facts that a resume compares before it begins: about code and dialogues."""
-    return {name: value for name, value in facts.items() if name.startswith((*_ACCEPTABLE, "versions.xp"))}
+    return {
+        name: value
+        for name, value in facts.items()
+        if name.startswith((*_ACCEPTABLE, "versions.xp"))
+    }
 
 
 def accept(directory: Path, names: Sequence[str]) -> None:
     """Records facts whose change a resume accepts; raises XpError(CONFIG) for a fact that the lock does not have."""
     lock = read_lock(directory)
-    if unknown := sorted(set(names) - {name for name in lock.facts if name.startswith(_ACCEPTABLE)}):
-        legal = ", ".join(name for name in lock.facts if name.startswith(_ACCEPTABLE) and name != _XP) or "none"
-        raise XpError(f"--accept {unknown[0]}: a change of the user's code or data can be accepted, here {legal}")
+    if unknown := sorted(
+        set(names) - {name for name in lock.facts if name.startswith(_ACCEPTABLE)}
+    ):
+        legal = (
+            ", ".join(name for name in lock.facts if name.startswith(_ACCEPTABLE) and name != _XP)
+            or "none"
+        )
+        raise XpError(
+            f"--accept {unknown[0]}: a change of the user's code or data can be accepted, here {legal}"
+        )
     accepted = tuple(sorted({*lock.accepted, *names}))
     write_atomically(directory / FILE, replace(lock, accepted=accepted).to_json())
 

@@ -22,7 +22,11 @@ MAX_LISTED: Final = 5
 
 
 def named_runs(
-    outputs: Path, words: Sequence[str], *, takes_several: bool = False, rooms: Sequence[str] = (RUNS,)
+    outputs: Path,
+    words: Sequence[str],
+    *,
+    takes_several: bool = False,
+    rooms: Sequence[str] = (RUNS,),
 ) -> list[Path]:
     """The directories of the runs, each once, in the order of the words.
 
@@ -36,7 +40,11 @@ def named_runs(
         XpError: RUN_DIR if a word names no run, or is the beginning of several where one is expected.
     """
     known = known_names(outputs, rooms)
-    directories = [] if words or not takes_several else [place for place in known.values() if (place / FILE).is_file()]
+    directories = (
+        []
+        if words or not takes_several
+        else [place for place in known.values() if (place / FILE).is_file()]
+    )
     for word in words:
         is_place = any((Path(word) / file).is_file() for room in rooms for file in FILES[room])
         names = [] if is_place else chosen(outputs, word, known, rooms, takes_several=takes_several)
@@ -46,12 +54,24 @@ def named_runs(
 
 def known_names(outputs: Path, rooms: Sequence[str]) -> dict[str, Path]:
     """Name -> directory of every run, every evaluation, or both, sorted by name."""
-    places = [place for room in rooms for file in FILES[room] for place in (outputs / room).glob(f"*/{file}")]
-    return {place.parent.name: place.parent for place in sorted(places) if is_name(place.parent.name)}
+    places = [
+        place
+        for room in rooms
+        for file in FILES[room]
+        for place in (outputs / room).glob(f"*/{file}")
+    ]
+    return {
+        place.parent.name: place.parent for place in sorted(places) if is_name(place.parent.name)
+    }
 
 
 def chosen(
-    outputs: Path, word: str, known: Collection[str], rooms: Sequence[str], *, takes_several: bool = False
+    outputs: Path,
+    word: str,
+    known: Collection[str],
+    rooms: Sequence[str],
+    *,
+    takes_several: bool = False,
 ) -> list[str]:
     """Known names that a word means: itself, all that match a pattern, or the one that begins with it.
 
@@ -62,18 +82,32 @@ def chosen(
     if is_pattern:
         matches = [name for name in known if fnmatchcase(name, word)]
     else:
-        matches = [word] if word in known else [name for name in known if word and name.startswith(word)]
+        matches = (
+            [word] if word in known else [name for name in known if word and name.startswith(word)]
+        )
     if len(matches) > 1 and not is_pattern and not takes_several:
         names = first_of(matches, MAX_LISTED)
-        raise XpError(f"{word} is the beginning of {len(matches)} names: {names}; write one of them", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{word} is the beginning of {len(matches)} names: {names}; write one of them",
+            ExitCode.RUN_DIR,
+        )
     if not matches:
         what = " or ".join(room.removesuffix("s") for room in rooms)
-        lists = " and ".join(xp_command(f"{'eval' if room == EVALUATIONS else room} list", outputs) for room in rooms)
+        lists = " and ".join(
+            xp_command(f"{'eval' if room == EVALUATIONS else room} list", outputs) for room in rooms
+        )
         name = "names the runs" if len(rooms) == 1 else "name them"
-        if EVALUATIONS not in rooms and any(one.startswith(word) for one in known_names(outputs, (EVALUATIONS,))):
+        if EVALUATIONS not in rooms and any(
+            one.startswith(word) for one in known_names(outputs, (EVALUATIONS,))
+        ):
             report = xp_command(f"report {word}", outputs)
-            raise XpError(f"{word} is an evaluation, and a run is expected; {report} shows it", ExitCode.RUN_DIR)
-        raise XpError(f"no such {what}: {word}{nearest(word, known)}; {lists} {name}", ExitCode.RUN_DIR)
+            raise XpError(
+                f"{word} is an evaluation, and a run is expected; {report} shows it",
+                ExitCode.RUN_DIR,
+            )
+        raise XpError(
+            f"no such {what}: {word}{nearest(word, known)}; {lists} {name}", ExitCode.RUN_DIR
+        )
     return matches
 
 
@@ -91,9 +125,14 @@ def run_directory(outputs: Path, word: str) -> Path:
         known = known_names(outputs, (RUNS,))
         matches = chosen(outputs, word, known, (RUNS,))
         if len(matches) > 1:
-            raise XpError(f"{word}: {len(matches)} runs have such a name, and one is expected", ExitCode.RUN_DIR)
+            raise XpError(
+                f"{word}: {len(matches)} runs have such a name, and one is expected",
+                ExitCode.RUN_DIR,
+            )
         return known[matches[0]]
     place = Path(os.path.abspath(word))
     if not is_name(place.name) or place.parent.name != RUNS or not place.is_dir():
-        raise XpError(f"{word}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{word}: not the id of a run, nor a directory OUTPUTS/runs/RUN", ExitCode.RUN_DIR
+        )
     return place if ".." in Path(word).parts else Path(word)

@@ -34,7 +34,9 @@ def read_notes(directory: Path) -> Notes:
     file = directory / FILE
     if not os.path.lexists(file):
         return Notes()
-    return config_of(file, Notes.from_json, what="a file of tags and a note (`runs tag`)", below=directory)
+    return config_of(
+        file, Notes.from_json, what="a file of tags and a note (`runs tag`)", below=directory
+    )
 
 
 def listed_notes(directory: Path) -> Notes:
@@ -45,7 +47,9 @@ def listed_notes(directory: Path) -> Notes:
         return Notes(note=str(error))
 
 
-def change_notes(directory: Path, tags: Sequence[str], *, removes: bool = False, note: str | None = None) -> Notes:
+def change_notes(
+    directory: Path, tags: Sequence[str], *, removes: bool = False, note: str | None = None
+) -> Notes:
     """Adds or removes tags, replaces the note, and returns the result.
 
     Args:
@@ -70,7 +74,11 @@ def change_notes(directory: Path, tags: Sequence[str], *, removes: bool = False,
             )
     if note is not None and len(note) > MAX_NOTE:
         raise XpError(f"--note: at most {MAX_NOTE:,} characters; got {len(note):,}")
-    left = [tag for tag in known.tags if tag not in tags] if removes else dict.fromkeys((*known.tags, *tags))
+    left = (
+        [tag for tag in known.tags if tag not in tags]
+        if removes
+        else dict.fromkeys((*known.tags, *tags))
+    )
     changed = Notes(tuple(left), known.note if note is None else note)
     if changed != known:
         with resource_errors(directory):

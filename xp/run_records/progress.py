@@ -75,14 +75,19 @@ def progress_of(run: Path, record: RunRecord) -> RunProgress | None:
     return None
 
 
-def _progress(run: Path, lines: Sequence[Mapping[str, Any]], total: int | None, *, is_tuning: bool) -> RunProgress:
+def _progress(
+    run: Path, lines: Sequence[Mapping[str, Any]], total: int | None, *, is_tuning: bool
+) -> RunProgress:
     if is_tuning:
         seconds, curves = "time/update_s", [("loss", points_of(lines, "training/loss"), "update")]
     else:
         during = read_metrics(run / "metrics.jsonl", "evaluate_during")
         held_out = points_of(during, f"evaluation/during/{REWARD}")
         seconds = "time/step_s"
-        curves = [("reward", points_of(lines, REWARD), "step"), ("held-out", held_out, "evaluation")]
+        curves = [
+            ("reward", points_of(lines, REWARD), "step"),
+            ("held-out", held_out, "evaluation"),
+        ]
     last = lines[-1] if lines else {"step": 0}
     times = [value for _, value in points_of(lines[-RECENT:], seconds)]
     known, step_s = tuple(one for one in curves if one[1]), fmean(times) if times else None

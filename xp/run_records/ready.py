@@ -13,7 +13,14 @@ from xp import __version__
 from xp.errors import ExitCode, XpError
 from xp.job import Runtime
 from xp.launchers.base import Context, Echo, Launcher, TrackingLauncher
-from xp.launchers.files import PACKAGE, copy_modules, copy_package, inside, locate_data, locate_modules
+from xp.launchers.files import (
+    PACKAGE,
+    copy_modules,
+    copy_package,
+    inside,
+    locate_data,
+    locate_modules,
+)
 from xp.launchers.preflight import checkouts, differing, git, interpreter, probe
 from xp.lib.atomic import write_atomically
 from xp.lib.loaded_code import FILE, loaded
@@ -59,13 +66,22 @@ class Ready:
     def mirror(self, plan: Plan, run: Path, echo: Echo) -> Mirror:
         """The trackers that are opened here follow the run's metrics."""
         config = plan.spec.model_dump(mode="json")
-        tracked = TrackedRun(plan.run_id, plan.attempt, plan.spec.project, config, run, secrets=self.tracker_keys)
-        redactor, names = self.redactor, [name for name in plan.spec.tracking if name not in self.job_trackers]
-        return Mirror(run / "metrics.jsonl", tracked, openers(names), lambda text: echo(redactor.redact(text)))
+        tracked = TrackedRun(
+            plan.run_id, plan.attempt, plan.spec.project, config, run, secrets=self.tracker_keys
+        )
+        redactor, names = (
+            self.redactor,
+            [name for name in plan.spec.tracking if name not in self.job_trackers],
+        )
+        return Mirror(
+            run / "metrics.jsonl", tracked, openers(names), lambda text: echo(redactor.redact(text))
+        )
 
     @property
     def redactor(self) -> Redactor:
-        return Redactor([*self.secrets.values(), *self.tracker_keys.values(), *secret_values(os.environ)])
+        return Redactor(
+            [*self.secrets.values(), *self.tracker_keys.values(), *secret_values(os.environ)]
+        )
 
 
 def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[str]) -> Ready:
@@ -85,19 +101,34 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
     ready = Ready(
         secrets=resolve(source for stage in plan.stages for source in stage.job.secrets.values()),
         tracker_keys=check_trackers(here),
-        modules=tuple({one.name: one for one in (*_loaded_before(directory), *locate_modules(modules))}.values()),
+        modules=tuple(
+            {
+                one.name: one for one in (*_loaded_before(directory), *locate_modules(modules))
+            }.values()
+        ),
         data=locate_data(plan.spec),
         job_trackers=tuple(str(name) for name in plan.spec.tracking if name in tells),
     )
-    if here and (plan.spec.launcher.detach or (isinstance(launcher, TrackingLauncher) and not launcher.brings_metrics)):
-        reason = "launcher.detach=true leaves" if plan.spec.launcher.detach else "the metrics stay elsewhere"
+    if here and (
+        plan.spec.launcher.detach
+        or (isinstance(launcher, TrackingLauncher) and not launcher.brings_metrics)
+    ):
+        reason = (
+            "launcher.detach=true leaves"
+            if plan.spec.launcher.detach
+            else "the metrics stay elsewhere"
+        )
         raise XpError(
             f"tracking={','.join(here)} needs a process that stays and follows the metrics here, and {reason};"
             " set one of the two otherwise",
             ExitCode.PLAN,
         )
-    made = {name: place for stage in plan.stages for name, place in checkouts(stage.job.runtime).items()}
-    if launcher.is_here and (wrong := list(differing(plan.spec.backend.commits, {**made, **os.environ}))):
+    made = {
+        name: place for stage in plan.stages for name, place in checkouts(stage.job.runtime).items()
+    }
+    if launcher.is_here and (
+        wrong := list(differing(plan.spec.backend.commits, {**made, **os.environ}))
+    ):
         raise XpError("\n".join(wrong), ExitCode.RUNTIME)
     launcher.check(plan.stages, context_of(plan, outputs, ready))
     return ready
@@ -106,7 +137,9 @@ def make_ready(plan: Plan, launcher: Launcher, outputs: Path, modules: Sequence[
 def _loaded_before(run: Path) -> Iterator[Path]:
     """Modules of the user that earlier attempts of a run loaded from outside its own copy."""
     for file in run.glob(f"attempt_*/*/{FILE}"):
-        yield from (place for place in loaded(file) if place.exists() and run.resolve() not in place.parents)
+        yield from (
+            place for place in loaded(file) if place.exists() and run.resolve() not in place.parents
+        )
 
 
 def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
@@ -122,7 +155,9 @@ def context_of(plan: Plan, outputs: Path, ready: Ready) -> Context:
         directory=f"runs/{plan.run_id}/attempt_{plan.attempt}",
         withheld=frozenset(names),
         redactor=ready.redactor,
-        tracking=node_tracking(trackers, spec.project, spec.model_dump(mode="json")) if trackers else None,
+        tracking=node_tracking(trackers, spec.project, spec.model_dump(mode="json"))
+        if trackers
+        else None,
     )
 
 

@@ -147,12 +147,18 @@ class RunRecord(JsonFile):
     @property
     def minutes(self) -> float:
         """Time of all attempts that have ended."""
-        return sum(minutes_between(one.started, one.ended) for one in self.attempts if one.ended is not None)
+        return sum(
+            minutes_between(one.started, one.ended)
+            for one in self.attempts
+            if one.ended is not None
+        )
 
     @property
     def num_steps(self) -> int | None:
         """Rollout steps of the last training, as its stage settled them. None means that none has begun."""
-        return next((one.training.num_steps for one in reversed(self.attempts) if one.training), None)
+        return next(
+            (one.training.num_steps for one in reversed(self.attempts) if one.training), None
+        )
 
 
 def number_of(attempt: Path) -> int:
@@ -173,7 +179,14 @@ def begin_attempt(
     pending = tuple(StageRecord(name) for name in stages)
     supervisor, host = (None, None) if is_detached else (os.getpid(), platform.node())
     attempt = AttemptRecord(
-        len(record.attempts) + 1, RunStatus.RUNNING, now(), None, provenance, pending, supervisor, host
+        len(record.attempts) + 1,
+        RunStatus.RUNNING,
+        now(),
+        None,
+        provenance,
+        pending,
+        supervisor,
+        host,
     )
     return replace(record, status=RunStatus.RUNNING, attempts=(*record.attempts, attempt))
 
@@ -181,7 +194,9 @@ def begin_attempt(
 def update_stage(record: RunRecord, name: str, **changes: Any) -> RunRecord:
     """Changes fields of a stage of the last attempt."""
     attempt = record.attempts[-1]
-    stages = tuple(replace(stage, **changes) if stage.name == name else stage for stage in attempt.stages)
+    stages = tuple(
+        replace(stage, **changes) if stage.name == name else stage for stage in attempt.stages
+    )
     return _with_last(record, replace(attempt, stages=stages))
 
 
@@ -216,10 +231,15 @@ def read_record(directory: Path) -> RunRecord:
     """The record of a run directory; raises XpError(RUN_DIR) if there is none, or if it is malformed."""
     file = directory / FILE
     if not file.exists():
-        raise XpError(f"{file} does not exist: {directory} is not a run directory", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{file} does not exist: {directory} is not a run directory", ExitCode.RUN_DIR
+        )
     record = config_of(file, _parsed, what="a run record", below=directory)
     if record.run_id != (name := Path(os.path.abspath(directory)).name):
-        raise XpError(f"{file} is the record of {record.run_id}, and its directory is named {name}", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{file} is the record of {record.run_id}, and its directory is named {name}",
+            ExitCode.RUN_DIR,
+        )
     return record
 
 
@@ -232,11 +252,19 @@ def _parsed(text: str) -> RunRecord:
         place = f"runs/{record.run_id}/attempt_{number}"
         _check(attempt.number == number, f"{place}: number", attempt.number)
         # 1 and below mean the first process, groups, or all processes.
-        _check(attempt.supervisor is None or attempt.supervisor > 1, f"{place}: supervisor", attempt.supervisor)
+        _check(
+            attempt.supervisor is None or attempt.supervisor > 1,
+            f"{place}: supervisor",
+            attempt.supervisor,
+        )
         for stage in attempt.stages:
             _check(is_name(stage.name), f"{place}: name of a stage", stage.name)
             _check(stage.log in (None, f"{place}/{stage.name}/log.txt"), f"{place}: log", stage.log)
-            _check(stage.native_id is None or is_native_id(stage.native_id), f"{place}: job", stage.native_id)
+            _check(
+                stage.native_id is None or is_native_id(stage.native_id),
+                f"{place}: job",
+                stage.native_id,
+            )
     return record
 
 
@@ -258,7 +286,9 @@ def is_ours(directory: Path) -> bool:
     return (record.user, record.directory) == begun_here(directory)
 
 
-def status_of(directory: Path, record: RunRecord, has_jobs: Callable[[], bool] | None = None) -> str:
+def status_of(
+    directory: Path, record: RunRecord, has_jobs: Callable[[], bool] | None = None
+) -> str:
     """Status in the record; `running` is replaced if no process supervises the run.
 
     Args:
@@ -321,7 +351,9 @@ def _with_length(directory: Path, record: RunRecord) -> RunRecord:
     return _with_last(record, replace(last, training=training))
 
 
-def table(record: RunRecord, outputs: Path | None = None, now: str = RunStatus.RUNNING.value) -> str:
+def table(
+    record: RunRecord, outputs: Path | None = None, now: str = RunStatus.RUNNING.value
+) -> str:
     """The record in a few aligned lines.
 
     Args:
@@ -333,11 +365,23 @@ def table(record: RunRecord, outputs: Path | None = None, now: str = RunStatus.R
         commit = f"  {attempt.provenance.commit[:10]}" if attempt.provenance.commit else ""
         dirty = " (changed)" if attempt.provenance.is_dirty else ""
         length, status = _length(attempt.training), _now(attempt.status, now)
-        lines.append(f"attempt_{attempt.number}  {status}  {attempt.started}{commit}{dirty}{length}")
+        lines.append(
+            f"attempt_{attempt.number}  {status}  {attempt.started}{commit}{dirty}{length}"
+        )
         for stage in attempt.stages:
             exit_code = "" if stage.exit_code is None else f"exit {stage.exit_code}"
-            took = "" if stage.started is None else f"{60 * minutes_between(stage.started, stage.ended):.1f} s"
-            log = "" if stage.log is None else stage.log if outputs is None else str(outputs / stage.log)
+            took = (
+                ""
+                if stage.started is None
+                else f"{60 * minutes_between(stage.started, stage.ended):.1f} s"
+            )
+            log = (
+                ""
+                if stage.log is None
+                else stage.log
+                if outputs is None
+                else str(outputs / stage.log)
+            )
             line = f"  {stage.name:12} {_now(stage.status, now):12} {took:>9}  {exit_code:9} {log}"
             lines.append(line.rstrip())
         replaced = dict.fromkeys(one for stage in attempt.stages for one in stage.stubs)
@@ -353,7 +397,11 @@ def _length(training: SettledLength | None) -> str:
     if training is None:
         return ""
     epochs = training.epochs
-    how = "" if epochs is None else f" ({counted(epochs, 'epoch')} of {counted(training.num_tasks, 'task')})"
+    how = (
+        ""
+        if epochs is None
+        else f" ({counted(epochs, 'epoch')} of {counted(training.num_tasks, 'task')})"
+    )
     return f"  {counted(training.num_steps, 'step')}{how}"
 
 
@@ -369,7 +417,11 @@ def time_text(record: RunRecord, hardware: Hardware) -> str:
         for stage in record.attempts[-1].stages
         if stage.started is not None and stage.ended is not None
     ]
-    text = f"{record.minutes:.1f} min ({', '.join(stages)})" if stages else f"{record.minutes:.1f} min"
+    text = (
+        f"{record.minutes:.1f} min ({', '.join(stages)})" if stages else f"{record.minutes:.1f} min"
+    )
     hours, num_gpus = record.minutes / 60, hardware.accelerators_per_node * hardware.num_nodes
     text += f", {hours * num_gpus:.2f} GPU-hours" if num_gpus else ""
-    return text + (f", {hours * hardware.usd_per_hour:.2f} USD" if hardware.usd_per_hour is not None else "")
+    return text + (
+        f", {hours * hardware.usd_per_hour:.2f} USD" if hardware.usd_per_hour is not None else ""
+    )

@@ -12,7 +12,14 @@ from xp.composition.faults import all_paths
 from xp.errors import ExitCode, XpError, nearest
 from xp.lib.nested import set_at
 from xp.lib.text import counted
-from xp.run_records.lock import CHANGEABLE, FILE, changed_keys, is_changeable, read_lock, recorded_inputs
+from xp.run_records.lock import (
+    CHANGEABLE,
+    FILE,
+    changed_keys,
+    is_changeable,
+    read_lock,
+    recorded_inputs,
+)
 from xp.run_records.run_directory import xp_command
 from xp.spec import RunSpec
 from xp.spec.section import ADDRESS
@@ -44,7 +51,9 @@ def split_off(words: Sequence[str], overrides: Sequence[str]) -> tuple[dict[str,
     if empty := [word for word, _, value in pairs if word in words and not value]:
         raise XpError(f"{empty[0]}=: it has no value; give one, or leave {empty[0]} out")
     values = {word: value for word, _, value in pairs if word in words and value != "null"}
-    return values, [text for text, (word, _, _) in zip(overrides, pairs, strict=True) if word not in words]
+    return values, [
+        text for text, (word, _, _) in zip(overrides, pairs, strict=True) if word not in words
+    ]
 
 
 def spec_to_resume(run: str, overrides: Sequence[str]) -> ResumedRun:
@@ -66,11 +75,19 @@ def spec_to_resume(run: str, overrides: Sequence[str]) -> ResumedRun:
     values = parse_assignments(overrides)
     for word, text in (("resume", run), ("outputs", str(values.get("outputs", "")))):
         if ADDRESS.match(text):
-            raise XpError(f"{word}={text}: an address; a run must be in a directory of this machine", ExitCode.RUN_DIR)
-    directory = run_directory(Path("outputs" if "/" in run else values.pop("outputs", "outputs")), run)
+            raise XpError(
+                f"{word}={text}: an address; a run must be in a directory of this machine",
+                ExitCode.RUN_DIR,
+            )
+    directory = run_directory(
+        Path("outputs" if "/" in run else values.pop("outputs", "outputs")), run
+    )
     file = directory / "spec.yaml"
     if not file.is_file():
-        raise XpError(f"{run}: {file} does not exist; the run cannot be continued without it", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{run}: {file} does not exist; the run cannot be continued without it",
+            ExitCode.RUN_DIR,
+        )
     container = recorded_spec(file)
     before = validated(container, directory.name).model_dump(mode="json")
     container["outputs"] = str(directory.parent.parent)
@@ -90,17 +107,25 @@ def other_length_lines(plan: Plan) -> list[str]:
     from xp.planning.extent import num_steps
     from xp.run_records.record import read_record
 
-    run, training, steps = Path(plan.spec.outputs, "runs", plan.run_id), plan.spec.training, num_steps(plan.spec)
+    run, training, steps = (
+        Path(plan.spec.outputs, "runs", plan.run_id),
+        plan.spec.training,
+        num_steps(plan.spec),
+    )
     lines = read_metrics(run / "metrics.jsonl", "train") if plan.attempt > 1 else []
     trained = {line.get("attempt") for line in lines} - {plan.attempt}
     attempts = read_record(run).attempts if trained else ()
-    lengths = {one.training.num_steps for one in attempts if one.training and one.number in trained} - {steps}
+    lengths = {
+        one.training.num_steps for one in attempts if one.training and one.number in trained
+    } - {steps}
     schedule, differing = training.lr_schedule, []
     if schedule is not LrSchedule.CONSTANT:
         before = f"of a training of {' or '.join(map(str, sorted(lengths)))} (training.lr_schedule={schedule})"
         differing.append(f"the learning rates of earlier attempts were those {before}")
     if training.max_staleness:
-        differing.append("the first episodes of this attempt are of newer weights (training.max_staleness)")
+        differing.append(
+            "the first episodes of this attempt are of newer weights (training.max_staleness)"
+        )
     what = f"other than in one training of {counted(steps or 0, 'step')}: {'; '.join(differing)}"
     return [what] if steps and lengths and differing else []
 
@@ -156,6 +181,9 @@ def _check_kept(directory: Path, before: Mapping[str, Any], spec: RunSpec) -> No
     changed = [line.partition(": ") for line in changed_keys(before, spec.model_dump(mode="json"))]
     if kept := [(key, change) for key, _, change in changed if not is_changeable(key)]:
         raise XpError(
-            "\n".join(f"{key}: a resumed run keeps it; start a new run to change it ({change})" for key, change in kept)
+            "\n".join(
+                f"{key}: a resumed run keeps it; start a new run to change it ({change})"
+                for key, change in kept
+            )
             + f"\nresume may change {', '.join(CHANGEABLE)}"
         )

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 RAN = (RunStatus.RUNNING, RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 
 
-def reusable_stages(plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True) -> dict[str, int]:
+def reusable_stages(
+    plan: Plan, record: RunRecord, outputs: Path, *, is_here: bool = True
+) -> dict[str, int]:
     """Returns name of a stage -> the attempt whose result is valid.
 
     A stage is reused when the same job succeeded, its outputs are there, every stage before it in the plan is reused,
@@ -65,7 +67,9 @@ def finished(plan: Plan, outputs: Path, *, is_here: bool = True) -> str | None:
     is_over = record.status is RunStatus.SUCCEEDED and bool(to_do)
     if not is_over or set(reusable_stages(plan, record, outputs, is_here=is_here)) != to_do:
         return None
-    total = plan.spec.training.num_steps or record.num_steps  # epochs: as many as the training found
+    total = (
+        plan.spec.training.num_steps or record.num_steps
+    )  # epochs: as many as the training found
     recipe = f"its command, for a new run: {xp_command(f'runs recipe {plan.run_id}', outputs)}"
     if "train" not in {stage.name for stage in plan.stages}:
         return f"{plan.run_id} is finished; {recipe}"
@@ -78,15 +82,21 @@ def is_whole(stage: Stage, outputs: Path, warn: Callable[[str], None]) -> bool:
     if stage.done is None or not all(states(outputs, stage.promised).values()):
         return False
     if (fault := damaged(outputs / stage.done)) is not None:
-        warn(f"xp: {stage.name}: {Path(stage.done).parent} is damaged ({fault}); it is made again\n")
+        warn(
+            f"xp: {stage.name}: {Path(stage.done).parent} is damaged ({fault}); it is made again\n"
+        )
     return fault is None
 
 
-def _reusable_attempt(stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_here: bool) -> int | None:
+def _reusable_attempt(
+    stage: Stage, plan: Plan, record: RunRecord, outputs: Path, is_here: bool
+) -> int | None:
     """The last attempt in which the same job succeeded and whose outputs still exist."""
     run = f"runs/{plan.run_id}"
     for attempt in reversed(record.attempts[: plan.attempt - 1]):
-        status = next((one.status for one in attempt.stages if one.name == stage.name), RunStatus.PENDING)
+        status = next(
+            (one.status for one in attempt.stages if one.name == stage.name), RunStatus.PENDING
+        )
         if status not in RAN:
             continue
         directory = f"{run}/attempt_{attempt.number}"
@@ -94,11 +104,16 @@ def _reusable_attempt(stage: Stage, plan: Plan, record: RunRecord, outputs: Path
         recorded = _recorded(file, stage.name)
         is_same = recorded is not None and _content(recorded) == _content(asdict(stage))
         if recorded is not None and is_same and status is RunStatus.SUCCEEDED:
-            return attempt.number if not is_here or _are_whole(outputs, recorded["job"]["outputs"]) else None
+            return (
+                attempt.number
+                if not is_here or _are_whole(outputs, recorded["job"]["outputs"])
+                else None
+            )
         # Another job of this stage wrote into its own attempt's directory, so the earlier attempt's outputs are
         # unchanged. So are those outside the run, which runs share: they are named by their content.
         if recorded is None or any(
-            name.startswith(f"{run}/") and not name.startswith(f"{directory}/") for name in recorded["job"]["outputs"]
+            name.startswith(f"{run}/") and not name.startswith(f"{directory}/")
+            for name in recorded["job"]["outputs"]
         ):
             return None
     return None
@@ -114,7 +129,9 @@ def _are_whole(outputs: Path, promised: Sequence[str]) -> bool:
 
 def _recorded(file: Path, name: str) -> dict[str, Any] | None:
     with suppress(XpError, LookupError, TypeError):
-        return next((one for one in json_of(file, ExitCode.RUN_DIR)["stages"] if one["name"] == name), None)
+        return next(
+            (one for one in json_of(file, ExitCode.RUN_DIR)["stages"] if one["name"] == name), None
+        )
     return None
 
 
@@ -126,19 +143,27 @@ def _content(stage: Mapping[str, Any]) -> Any:
     files = {
         path: text
         for path, text in stage["job"]["files"].items()
-        if not any(_is_attempt(one) and name != stage["name"] for one, name in pairwise(path.split("/")))
+        if not any(
+            _is_attempt(one) and name != stage["name"] for one, name in pairwise(path.split("/"))
+        )
     }
     return _without_attempt({**stage, "job": {**stage["job"], "files": files}})
 
 
 def _without_attempt(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {_without_attempt(key): _without_attempt(one) for key, one in value.items() if key != "attempt"}
+        return {
+            _without_attempt(key): _without_attempt(one)
+            for key, one in value.items()
+            if key != "attempt"
+        }
     if isinstance(value, list | tuple):
         return [_without_attempt(one) for one in value]
     if not isinstance(value, str):
         return value
-    if value.startswith("{"):  # a file of the program: of its spec, the keys count on which the result depends
+    if value.startswith(
+        "{"
+    ):  # a file of the program: of its spec, the keys count on which the result depends
         with suppress(ValueError):
             config = json.loads(value)
             if "spec" in config:

@@ -15,7 +15,15 @@ from pathlib import Path
 from xp.errors import ExitCode, XpError
 from xp.lib.atomic import TEMPORARY
 from xp.lib.text import counted
-from xp.run_records.record import LOCK, RunRecord, check_ours, is_held, read_record, status_of, write_record
+from xp.run_records.record import (
+    LOCK,
+    RunRecord,
+    check_ours,
+    is_held,
+    read_record,
+    status_of,
+    write_record,
+)
 
 SPEC = "spec.yaml"
 RESERVE = ".reserve"
@@ -34,7 +42,9 @@ def check_run_directory(run: Path, attempt: int) -> None:
     check_ours(run)
     there = len(read_record(run).attempts)
     if there != attempt - 1:
-        raise XpError(f"{run} has {there} attempts, so attempt_{attempt} cannot be next", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{run} has {there} attempts, so attempt_{attempt} cannot be next", ExitCode.RUN_DIR
+        )
 
 
 def is_unborn(run: Path) -> bool:
@@ -49,7 +59,9 @@ def check_writable(outputs: Path) -> None:
     place = next(path for path in (outputs, *outputs.parents) if path.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         reason = f"{place} is not a writable directory"
-        raise XpError(f"{outputs} cannot be written: {reason}; outputs=DIR names another", ExitCode.RESOURCE)
+        raise XpError(
+            f"{outputs} cannot be written: {reason}; outputs=DIR names another", ExitCode.RESOURCE
+        )
 
 
 @contextmanager
@@ -68,7 +80,9 @@ def hold(run: Path, attempt: int) -> Iterator[None]:
         try:
             lock.acquire(timeout=1 if attempt == 1 else 0)
         except Timeout:
-            raise XpError(f"{run.name} is running already: another process holds {run}", ExitCode.RUN_DIR) from None
+            raise XpError(
+                f"{run.name} is running already: another process holds {run}", ExitCode.RUN_DIR
+            ) from None
     try:
         check_run_directory(run, attempt)  # again: another supervisor may have started and ended
         with resource_errors(run):
@@ -103,11 +117,15 @@ def cancel(run: Path) -> int:
     record = read_record(run)
     attempt = record.attempts[-1] if record.attempts else None
     if attempt is None or attempt.supervisor is None or not is_held(run):
-        raise XpError(f"{run.name} is not running; its status is {status_of(run, record)}", ExitCode.RUN_DIR)
+        raise XpError(
+            f"{run.name} is not running; its status is {status_of(run, record)}", ExitCode.RUN_DIR
+        )
     if attempt.host != platform.node():
         whose = f"process {attempt.supervisor} of {attempt.host}"
         raise XpError(f"{run.name} is run by {whose}: stop it there", ExitCode.RUN_DIR)
-    if not _has_open(attempt.supervisor, run / LOCK):  # A starting supervisor holds the lock before it is on record.
+    if not _has_open(
+        attempt.supervisor, run / LOCK
+    ):  # A starting supervisor holds the lock before it is on record.
         reason = f"process {attempt.supervisor} of its record does not hold {run / LOCK}"
         raise XpError(f"{run.name}: {reason}; try again", ExitCode.RUN_DIR)
     os.kill(attempt.supervisor, signal.SIGTERM)
@@ -133,9 +151,13 @@ def resource_errors(place: Path) -> Iterator[None]:
     except shutil.Error as error:  # copytree's: source, copy and reason of each file
         failed = error.args[0]
         fault = f"{counted(len(failed), 'file')} could not be copied: {failed[0][2]}"
-        raise XpError(f"{place}: {fault}; make room there, or set outputs=DIR", ExitCode.RESOURCE) from error
+        raise XpError(
+            f"{place}: {fault}; make room there, or set outputs=DIR", ExitCode.RESOURCE
+        ) from error
     except OSError as error:
-        raise XpError(f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE) from error
+        raise XpError(
+            f"{error.filename or place}: {error.strerror or error}", ExitCode.RESOURCE
+        ) from error
 
 
 def xp_command(words: str, outputs: Path) -> str:

@@ -81,7 +81,9 @@ def dispatch(
                 if restart == max_restarts or not attempt.is_restartable:
                     raise
                 delay = restart_delay_s * 2**restart
-                echo(f"xp: {str(error).splitlines()[0]}; attempt_{plan.attempt + 1} starts in {delay:g} s\n")
+                echo(
+                    f"xp: {str(error).splitlines()[0]}; attempt_{plan.attempt + 1} starts in {delay:g} s\n"
+                )
                 with Signals(plan.run_id, resume) as signals:
                     signals.sleep(delay)
                     plan = replan(plan.attempt + 1)
@@ -93,7 +95,14 @@ class _Attempt:
     """One attempt at all stages of a plan."""
 
     def __init__(
-        self, plan: Plan, launcher: Launcher, outputs: Path, ready: Ready, echo: Echo, signals: Signals, resume: str
+        self,
+        plan: Plan,
+        launcher: Launcher,
+        outputs: Path,
+        ready: Ready,
+        echo: Echo,
+        signals: Signals,
+        resume: str,
     ) -> None:
         self._plan, self._launcher, self._outputs, self._ready = plan, launcher, outputs, ready
         self._echo, self._signals = echo, signals
@@ -112,9 +121,15 @@ class _Attempt:
                 self._stage(stage)
         except BaseException as error:
             code = error.code if isinstance(error, XpError) else None
-            is_stopped = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) or isinstance(error, KeyboardInterrupt)
+            is_stopped = code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) or isinstance(
+                error, KeyboardInterrupt
+            )
             with suppress(XpError):  # the first error is reported
-                self._save(close_attempt(self._record, RunStatus.INTERRUPTED if is_stopped else RunStatus.FAILED))
+                self._save(
+                    close_attempt(
+                        self._record, RunStatus.INTERRUPTED if is_stopped else RunStatus.FAILED
+                    )
+                )
             raise
         finally:
             self._launcher.close(self._context)
@@ -149,7 +164,9 @@ class _Attempt:
         accepted: list[Launch] = []
         for stage in self._plan.stages:
             with suppress(XpError):
-                for launch in read_launches((self._outputs / self._context.log(stage.name)).parent) or ():
+                for launch in (
+                    read_launches((self._outputs / self._context.log(stage.name)).parent) or ()
+                ):
                     self._update(stage, **_on_record(launch))
                     accepted.append(launch)
         for launch in {one.native_id: one for one in reversed(accepted)}.values():
@@ -162,10 +179,14 @@ class _Attempt:
         """Records the attempt before its directory is made, so that no number is used twice."""
         plan = self._plan
         earlier = record_before(self._run, plan)
-        self._reusable = reusable_stages(plan, earlier, self._outputs, is_here=self._launcher.is_here)
+        self._reusable = reusable_stages(
+            plan, earlier, self._outputs, is_here=self._launcher.is_here
+        )
         names = tuple(sorted({*earlier.secrets, *self._ready.secrets}))
         runtimes = [stage.job.runtime for stage in plan.stages]
-        trainers = max(runtimes, key=lambda one: len(one.packages), default=Runtime())  # that with the largest needs
+        trainers = max(
+            runtimes, key=lambda one: len(one.packages), default=Runtime()
+        )  # that with the largest needs
         origin = provenance(tuple(plan.spec.backend.pins), trainers)
         stages = [stage.name for stage in plan.stages]
         is_detached = plan.spec.launcher.detach
@@ -192,7 +213,9 @@ class _Attempt:
         context = self._context_of(stage)
         with resource_errors(self._outputs / context.directory):
             launch = self._launcher.submit(stage, context)
-        with self._signals.cancelling(lambda is_second: self._launcher.cancel(launch, now=is_second)):
+        with self._signals.cancelling(
+            lambda is_second: self._launcher.cancel(launch, now=is_second)
+        ):
             try:
                 self._update(stage, status=RunStatus.RUNNING, **_on_record(launch))
                 code = self._launcher.wait(launch, self._echo)
@@ -224,10 +247,18 @@ class _Attempt:
     def _finish(self, stage: Stage, launch: Launch, code: int, before: Mapping[str, State]) -> None:
         with resource_errors(self._run):
             complete_lock(self._run)
-        is_over = code == 0 and self._launcher.is_here  # elsewhere the job itself checks its outputs
-        absent = missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}") if is_over else []
+        is_over = (
+            code == 0 and self._launcher.is_here
+        )  # elsewhere the job itself checks its outputs
+        absent = (
+            missing(self._outputs, stage.promised, before, f"runs/{self._plan.run_id}")
+            if is_over
+            else []
+        )
         ending: dict[str, Any] = {"exit_code": code, "ended": now()}
-        if self._signals.number is not None:  # for any code: a stopped program may clean up and exit 0
+        if (
+            self._signals.number is not None
+        ):  # for any code: a stopped program may clean up and exit 0
             self._update(stage, status=RunStatus.INTERRUPTED, **ending)
             self._signals.check()
         if code == 0 and not absent:

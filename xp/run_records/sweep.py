@@ -46,7 +46,9 @@ def write_sweep(outputs: Path, words: Sequence[str], runs: Sequence[str]) -> Non
     file = outputs / SWEEPS / f"{name}.json"
     known = next((one.runs for one in read_sweeps(outputs) if one.name == name), ())
     with resource_errors(file.parent):
-        write_atomically(file, SweepRecord(name, tuple(words), tuple(dict.fromkeys((*known, *runs)))).to_json())
+        write_atomically(
+            file, SweepRecord(name, tuple(words), tuple(dict.fromkeys((*known, *runs)))).to_json()
+        )
 
 
 def read_sweeps(outputs: Path) -> list[SweepRecord]:
@@ -94,8 +96,12 @@ def spec_digest(spec: Mapping[str, Any]) -> str:
     Args:
         spec: a dumped RunSpec, as in a run's `spec.yaml`.
     """
-    content = json.loads(json.dumps({name: value for name, value in spec.items() if name not in INCIDENTAL}))
-    content.get("model", {}).get("chat_template", {}).pop(CLOCK, None)  # a sweep may be continued on another day
+    content = json.loads(
+        json.dumps({name: value for name, value in spec.items() if name not in INCIDENTAL})
+    )
+    content.get("model", {}).get("chat_template", {}).pop(
+        CLOCK, None
+    )  # a sweep may be continued on another day
     return text_digest(json.dumps(content, sort_keys=True))
 
 
@@ -106,7 +112,9 @@ def ledger(outputs: Path) -> dict[str, SweepEntry]:
     return dict(sorted(entries, key=lambda one: order.index(one[1].standing)))
 
 
-def open_points(specs: Sequence[RunSpec], *, again: bool) -> tuple[list[OpenPoint], list[SweepEntry]]:
+def open_points(
+    specs: Sequence[RunSpec], *, again: bool
+) -> tuple[list[OpenPoint], list[SweepEntry]]:
     """Points of a sweep that must still run, and those that are skipped because they are done or running.
 
     Args:
@@ -158,6 +166,8 @@ def _read(file: Path) -> tuple[str, SweepEntry] | None:
     if record.status is RunStatus.SUCCEEDED:
         standing = RunState.DONE
     else:
-        is_left = record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is None  # detached
+        is_left = (
+            record.status is RunStatus.RUNNING and record.attempts[-1].supervisor is None
+        )  # detached
         standing = RunState.RUNNING if is_left or is_held(file.parent) else RunState.CUT
     return spec_digest(spec), SweepEntry(standing, record.run_id, len(record.attempts))

@@ -32,7 +32,9 @@ class ToolCount:
                 return []
             malformed = [call["turn"] for call in record["tool_calls"] if "malformed" in call]
             if malformed and self._malformed is None:
-                replies = [one["content"] for one in record["messages"] if one["role"] == "assistant"]
+                replies = [
+                    one["content"] for one in record["messages"] if one["role"] == "assistant"
+                ]
                 # The prompt may have turns of an assistant too.
                 self._malformed = str(replies[malformed[0] - record["outcome"]["num_turns"]])
         except (LookupError, TypeError):
@@ -59,6 +61,8 @@ def _tools(place: Path, digest: str) -> list[str]:
     if not is_name(digest) or not file.is_file():
         return []
     try:
-        return [str(one["function"]["name"]) for one in json_of(file, ExitCode.RUN_DIR, below=place)]
+        return [
+            str(one["function"]["name"]) for one in json_of(file, ExitCode.RUN_DIR, below=place)
+        ]
     except (XpError, LookupError, TypeError):
         return []

@@ -33,7 +33,9 @@ _PREFIXES: Final = word_list("""
 """)
 
 
-def inherited(environ: Mapping[str, str], more: tuple[str, ...] = ()) -> tuple[dict[str, str], dict[str, str]]:
+def inherited(
+    environ: Mapping[str, str], more: tuple[str, ...] = ()
+) -> tuple[dict[str, str], dict[str, str]]:
     """Returns the variables that are passed: public ones, and secret ones (named by the user, or in `more`).
 
     Args:

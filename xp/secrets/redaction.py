@@ -68,7 +68,10 @@ def known_values(names: Iterable[str]) -> list[str]:
     """Values of the named variables that are set here, and of those that look like secrets."""
     filed = _read_dotenv(Path(".env"))
     values = [os.environ.get(name) or filed.get(name, "") for name in names]
-    return [*(part for value in values if value for part in parts_of(value)), *secret_values({**filed, **os.environ})]
+    return [
+        *(part for value in values if value for part in parts_of(value)),
+        *secret_values({**filed, **os.environ}),
+    ]
 
 
 class Redactor:
@@ -92,7 +95,14 @@ class Redactor:
         first = max(0, len(text) - MAX_TOKEN)
         end = first + len(text[first:].rstrip(WORD))
         first = max(0, len(text) - max(map(len, self._forms), default=0))
-        return next((at for at in range(first, end) if any(one.startswith(text[at:]) for one in self._forms)), end)
+        return next(
+            (
+                at
+                for at in range(first, end)
+                if any(one.startswith(text[at:]) for one in self._forms)
+            ),
+            end,
+        )
 
 
 def _read_dotenv(file: Path) -> dict[str, str]:
@@ -101,7 +111,9 @@ def _read_dotenv(file: Path) -> dict[str, str]:
     from dotenv import dotenv_values
 
     try:
-        return {name: value for name, value in dotenv_values(file, interpolate=False).items() if value}
+        return {
+            name: value for name, value in dotenv_values(file, interpolate=False).items() if value
+        }
     except (OSError, UnicodeDecodeError):
         raise XpError(f"{file.absolute()} cannot be read as UTF-8 text", ExitCode.SECRET) from None
 
@@ -113,15 +125,25 @@ def _forms(value: str) -> set[str]:
     parts = {part for part in whole | lines if len(part) >= MIN_LENGTH}
     texts = {form for part in parts for form in _texts(part)}
     # Base64 text is mostly a JSON object that has the value, escaped.
-    encoded = {form for part in parts | {json.dumps(part)[1:-1] for part in parts} for form in _base64s(part)}
+    encoded = {
+        form
+        for part in parts | {json.dumps(part)[1:-1] for part in parts}
+        for form in _base64s(part)
+    }
     forms = texts | encoded
     return {form for form in forms if len(form) >= MIN_LENGTH}
 
 
 def _texts(value: str) -> set[str]:
-    escaped = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+    escaped = {
+        json.dumps(value)[1:-1],
+        json.dumps(value, ensure_ascii=False)[1:-1],
+        repr(value)[1:-1],
+    }
     quoted = {quote(value, safe=""), quote(value), quote_plus(value)}
-    lowered = {re.sub(r"%[0-9A-F]{2}", lambda match: match.group().lower(), text) for text in quoted}
+    lowered = {
+        re.sub(r"%[0-9A-F]{2}", lambda match: match.group().lower(), text) for text in quoted
+    }
     twice = {json.dumps(text)[1:-1] for text in escaped}
     return {value, html.escape(value), shlex.quote(value), *escaped, *twice, *quoted, *lowered}
 
@@ -137,4 +159,6 @@ def _base64s(value: str) -> set[str]:
             first = (0, 2, 3)[offset]
             last = len(text.rstrip("=")) - (1 if text.endswith("=") else 0)
             forms.add(text[first:last])
-    return {form for form in forms if len(form) >= MIN_LENGTH + 2} | {base64.b64encode(data).decode()}
+    return {form for form in forms if len(form) >= MIN_LENGTH + 2} | {
+        base64.b64encode(data).decode()
+    }

@@ -128,7 +128,11 @@ class RunSpec(Section):
     @property
     def served_judges(self) -> dict[str, JudgeModel]:
         """Environment -> its judge, for those that the stages serve."""
-        judges = {name: member.judge.model for name, member in self.env.members.items() if member.judge is not None}
+        judges = {
+            name: member.judge.model
+            for name, member in self.env.members.items()
+            if member.judge is not None
+        }
         return {name: judge for name, judge in judges.items() if judge.serve is not None}
 
     @property
@@ -147,7 +151,9 @@ class RunSpec(Section):
         if (place := user_in_url(self.model_dump())) is not None:
             yield f"{place}: {WITHOUT_USER}"
         if self.training.critic_learning_rate is not None and self.algorithm.critic is None:
-            yield ("training.critic_learning_rate needs a critic, and this algorithm has none: set it to null")
+            yield (
+                "training.critic_learning_rate needs a critic, and this algorithm has none: set it to null"
+            )
         distill, temperature = self.algorithm.distill, self.training.temperature
         if distill is not None and distill.url is not None and temperature != 1:
             yield (

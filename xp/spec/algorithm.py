@@ -251,7 +251,11 @@ class Algorithm(Section):
                 yield f"estimator=maxrl needs rewards of at least 0, and {name} lowers them: leave it out"
         is_sapo = self.policy_loss is PolicyLoss.SAPO
         if is_sapo is not (self.sapo is not None):
-            fix = "set algorithm=sapo, which has both" if is_sapo else "set sapo=null, or algorithm=sapo"
+            fix = (
+                "set algorithm=sapo, which has both"
+                if is_sapo
+                else "set sapo=null, or algorithm=sapo"
+            )
             yield f"policy_loss={self.policy_loss} with sapo={self.sapo and 'set'}: {fix}"
         if is_sapo and (self.ratio_level is RatioLevel.SEQUENCE or self.dual_clip is not None):
             yield "policy_loss=sapo needs ratio_level=token and dual_clip=null: its gates are of tokens"
@@ -275,9 +279,13 @@ class Algorithm(Section):
                 " set mask_lower=0.99 and mask_upper=1.01, for example"
             )
         if self.dual_clip is not None and self.policy_loss is PolicyLoss.CISPO:
-            yield ("policy_loss=cispo bounds every ratio by clip_high: set dual_clip=null, or policy_loss=clip")
+            yield (
+                "policy_loss=cispo bounds every ratio by clip_high: set dual_clip=null, or policy_loss=clip"
+            )
         if self.dual_clip is not None and self.dual_clip < 1 + self.clip_high:
-            yield (f"dual_clip must be at least 1 + clip_high, which is {1 + self.clip_high:g}; got {self.dual_clip:g}")
+            yield (
+                f"dual_clip must be at least 1 + clip_high, which is {1 + self.clip_high:g}; got {self.dual_clip:g}"
+            )
 
     def _teacher_faults(self) -> Iterator[str]:
         if self.distill is None:
@@ -301,11 +309,16 @@ class Algorithm(Section):
             yield "distill.revision is of a loaded model, and distill.url names a server: set one to null"
 
 
-_OVER_TOKENS = AdvantageScale.BATCH_STD, "divides by the deviation over the trained tokens of a step"
+_OVER_TOKENS = (
+    AdvantageScale.BATCH_STD,
+    "divides by the deviation over the trained tokens of a step",
+)
 SCALES = {
     Estimator.RLOO: (AdvantageScale.NONE, "divides by nothing"),
     Estimator.MAXRL: (AdvantageScale.NONE, "divides by the mean of the group"),
-    **dict.fromkeys((Estimator.REINFORCE_PP, Estimator.REINFORCE_PP_BASELINE, Estimator.GAE), _OVER_TOKENS),
+    **dict.fromkeys(
+        (Estimator.REINFORCE_PP, Estimator.REINFORCE_PP_BASELINE, Estimator.GAE), _OVER_TOKENS
+    ),
     Estimator.CUSTOM: (AdvantageScale.NONE, "is scaled by your own function"),
 }
 """Estimator -> its only scale, and the reason."""

@@ -48,7 +48,15 @@ READY = {
 } | {"math": "xp.builtin.math_verified:math"}
 """Ready graders: name -> the function."""
 PROVIDER_FIELDS = {
-    "openreward": ("target", "serve", "python", "variant", "toolset", "overrides", "group_score_weight"),
+    "openreward": (
+        "target",
+        "serve",
+        "python",
+        "variant",
+        "toolset",
+        "overrides",
+        "group_score_weight",
+    ),
     "openenv": ("target", "serve", "image", "python", "overrides", "rows", "columns"),
     "local": ("grader", "grader_args", "env_class", "rows", "columns"),
     "reasoning_gym": ("python",),
@@ -62,8 +70,15 @@ HOSTED = {"reasoning_gym": "reasoning-gym", "verifiers": "verifiers", "inspect":
 """Providers of other packages' environments, which `python` may run -> the package that it must have."""
 ADDRESSES = {
     "openreward": {"target": "a catalog name or a URL", "serve": "package.module:Class"},
-    "openenv": {"target": "a URL", "serve": "package.module:Class or :app", "image": "a Docker image"},
-    "local": {"grader": f"{', '.join(READY)}, or module:name", "env_class": "registered in skyrl_gym"},
+    "openenv": {
+        "target": "a URL",
+        "serve": "package.module:Class or :app",
+        "image": "a Docker image",
+    },
+    "local": {
+        "grader": f"{', '.join(READY)}, or module:name",
+        "env_class": "registered in skyrl_gym",
+    },
     "verifiers": {"target": "an installed environment package"},
     "inspect": {"target": "/path/to/file.py@task, or a task of an installed package"},
     "harbor": {"target": "a folder of task folders"},
@@ -275,14 +290,18 @@ class EnvMember(Section):
     @property
     def secret_overrides(self) -> dict[str, str]:
         """Variable of the environment's server -> the variable that holds the secret."""
-        secret = {name: value for name, value in self.overrides.items() if not isinstance(value, str)}
+        secret = {
+            name: value for name, value in self.overrides.items() if not isinstance(value, str)
+        }
         return {name: source.from_env if source else name for name, source in secret.items()}
 
     @property
     def scores_groups(self) -> bool:
         """Returns whether an episode's reward is known only when its group has ended."""
         is_compared = self.judge is not None and self.judge.scoring is not JudgeScoring.POINTWISE
-        return is_compared or self.group_reward_fn is not None or self.group_score_weight is not None
+        return (
+            is_compared or self.group_reward_fn is not None or self.group_score_weight is not None
+        )
 
     @field_validator("provider", mode="after")
     @classmethod
@@ -294,11 +313,17 @@ class EnvMember(Section):
     @field_validator("target", mode="after")
     @classmethod
     def _whole_path(cls, target: str | None) -> str | None:
-        return str(Path(target).absolute()) if target is not None and target.startswith(("./", "../")) else target
+        return (
+            str(Path(target).absolute())
+            if target is not None and target.startswith(("./", "../"))
+            else target
+        )
 
     @field_validator("options", mode="after")
     @classmethod
-    def _options_of_the_provider(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _options_of_the_provider(
+        cls, options: dict[str, Any], info: ValidationInfo
+    ) -> dict[str, Any]:
         provider = info.data.get("provider", ":")
         is_checked = ":" in provider or info.context == IN_JOB
         return options if is_checked else checked_options(Kind.PROVIDER, provider, options)
@@ -316,19 +341,31 @@ class EnvMember(Section):
         fields = PROVIDER_FIELDS.get(self.provider)
         for provider, names in PROVIDER_FIELDS.items():
             for name in names:
-                if fields is not None and name not in fields and getattr(self, name) not in (None, {}):
+                if (
+                    fields is not None
+                    and name not in fields
+                    and getattr(self, name) not in (None, {})
+                ):
                     yield f"{name} belongs to provider={provider}; this environment's is {self.provider}"
         yield from self._address_faults()
 
     def _address_faults(self) -> Iterator[str]:
         ways = ADDRESSES.get(self.provider, {})
         if ways and sum(getattr(self, name) is not None for name in ways) != 1:
-            yield "give exactly one of " + " and ".join(f"{name} ({what})" for name, what in ways.items())
+            yield "give exactly one of " + " and ".join(
+                f"{name} ({what})" for name, what in ways.items()
+            )
         if self.target is not None and self.provider == "openenv":
             check_http_url("target", self.target, ", and OpenEnv has no catalog")
-        if self.target is not None and self.provider == "openreward" and not CATALOG_NAME.fullmatch(self.target):
+        if (
+            self.target is not None
+            and self.provider == "openreward"
+            and not CATALOG_NAME.fullmatch(self.target)
+        ):
             check_http_url("target", self.target, " and no name in the catalog (Org/Name)")
-        is_path = self.provider == "harbor" or (self.provider == "inspect" and ".py" in str(self.target))
+        is_path = self.provider == "harbor" or (
+            self.provider == "inspect" and ".py" in str(self.target)
+        )
         if is_path and not str(self.target).startswith(("/", "~")):
             whole = Path(str(self.target)).absolute()
             yield f"target {self.target!r}: write the whole path, {whole}; stages run in another directory"
@@ -342,7 +379,11 @@ class EnvMember(Section):
             yield "provider=openenv needs rows, the prompts of its tasks (./prompts.jsonl)"
         if self.python is not None and self.serve is None and self.provider not in HOSTED:
             yield "python says what runs the environment, and serve is null"
-        if self.python is not None and "/" in self.python and not self.python.startswith(("/", "~")):
+        if (
+            self.python is not None
+            and "/" in self.python
+            and not self.python.startswith(("/", "~"))
+        ):
             yield f"python {self.python!r}: write the whole path; stages run in the outputs' directory"
 
 

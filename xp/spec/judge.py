@@ -150,7 +150,9 @@ def with_defaults(value: Any, info: ValidationInfo) -> Any:
     from xp.hardware import TABLE
     from xp.lib.yaml_loader import LOADER
 
-    defaults: dict[str, Any] = yaml.load(TABLE.with_name("judge.yaml").read_text(encoding="utf-8"), Loader=LOADER)
+    defaults: dict[str, Any] = yaml.load(
+        TABLE.with_name("judge.yaml").read_text(encoding="utf-8"), Loader=LOADER
+    )
     model = value.get("model", {})
     if isinstance(model, dict):
         name = {"name": model["serve"]} if model.get("serve") else {}

@@ -135,7 +135,12 @@ class Architecture(Section):
     """Layers of linear attention. None means that all layers have full attention."""
 
     def faults(self) -> Iterator[str]:
-        experts = (self.num_experts, self.experts_per_token, self.expert_intermediate_size, self.router)
+        experts = (
+            self.num_experts,
+            self.experts_per_token,
+            self.expert_intermediate_size,
+            self.router,
+        )
         if any(value is None for value in experts) and any(value is not None for value in experts):
             yield "num_experts, experts_per_token, expert_intermediate_size and router go together"
 
@@ -202,5 +207,9 @@ class Model(Section):
         check_below(self.model_dump())
         if self.dialect is Dialect.AUTO and self.tools_prompt is ToolsPrompt.SYSTEM:
             yield "dialect=auto reads the chat template, which writes no tools with tools_prompt=system; set dialect"
-        if self.router_replay and self.architecture is not None and self.architecture.num_experts is None:
+        if (
+            self.router_replay
+            and self.architecture is not None
+            and self.architecture.num_experts is None
+        ):
             yield f"router_replay is for mixtures of experts, and {self.name} is dense; set it to false"

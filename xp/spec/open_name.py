@@ -23,17 +23,25 @@ class OpenName:
     kind: Kind
     enum: type[StrEnum]
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         written = core_schema.plain_serializer_function_ser_schema(str, when_used="json")
         return core_schema.with_info_plain_validator_function(self._checked, serialization=written)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         return {"type": "string", "enum": names(self.kind)}
 
     def _checked(self, value: Any, info: core_schema.ValidationInfo) -> StrEnum | str:
         if info.context == IN_JOB:
             return self.enum(value) if value in list(self.enum) else str(value)
-        name = checked_name(self.kind, value, f", or the name of a plugin (entry point {self.kind}; docs/extending.md)")
+        name = checked_name(
+            self.kind,
+            value,
+            f", or the name of a plugin (entry point {self.kind}; docs/extending.md)",
+        )
         return self.enum(name) if is_built_in(self.kind, name) else name
 
 

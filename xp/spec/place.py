@@ -127,7 +127,9 @@ class LauncherSpec(Section):
 
     @field_validator("options", mode="after")
     @classmethod
-    def _options_of_the_launcher(cls, options: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _options_of_the_launcher(
+        cls, options: dict[str, Any], info: ValidationInfo
+    ) -> dict[str, Any]:
         is_checked = "name" not in info.data or info.context == IN_JOB
         return options if is_checked else checked_options(Kind.LAUNCHER, info.data["name"], options)
 
@@ -154,17 +156,39 @@ class LauncherSpec(Section):
 
 
 _SLURM = (
-    *("partition", "prepare_partition", "setup", "account", "time_limit_s", "gres", "requeue", "array"),
+    *(
+        "partition",
+        "prepare_partition",
+        "setup",
+        "account",
+        "time_limit_s",
+        "gres",
+        "requeue",
+        "array",
+    ),
     *("array_at_once", "container", "sbatch"),
 )
 OWNERS: Mapping[str, tuple[LauncherName, ...]] = {
     "secrets_file": (LauncherName.RAY, LauncherName.SLURM),
     **dict.fromkeys(("address", "start_head"), (LauncherName.RAY,)),
     **dict.fromkeys(_SLURM, (LauncherName.SLURM,)),
-    **dict.fromkeys(("app", "volume", "base_image", "timeout_s", "secret_name"), (LauncherName.MODAL,)),
+    **dict.fromkeys(
+        ("app", "volume", "base_image", "timeout_s", "secret_name"), (LauncherName.MODAL,)
+    ),
 }
 """Field -> launchers that have it, for fields that not every launcher has."""
 REQUIRED = frozenset(
-    {"start_head", "gres", "requeue", "array", "setup", "sbatch", "app", "volume", "base_image", "timeout_s"}
+    {
+        "start_head",
+        "gres",
+        "requeue",
+        "array",
+        "setup",
+        "sbatch",
+        "app",
+        "volume",
+        "base_image",
+        "timeout_s",
+    }
 )
 """Fields that their launchers always have."""

@@ -24,7 +24,9 @@ def recorded_spec(file: Path) -> dict[str, Any]:
         value: Any = yaml.load(text, Loader=LOADER)
         json.dumps(value, allow_nan=False)  # a date, a set or bytes are nothing that xp writes
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise XpError(f"{file} is not a spec: YAML syntax: {str(error).splitlines()[0]}", ExitCode.RUN_DIR) from None
+        raise XpError(
+            f"{file} is not a spec: YAML syntax: {str(error).splitlines()[0]}", ExitCode.RUN_DIR
+        ) from None
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise XpError(f"{file} is not a spec: holds no sections", ExitCode.RUN_DIR)
     return value

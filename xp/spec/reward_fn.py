@@ -27,13 +27,17 @@ def _as_list(value: Any) -> Any:
     """Returns a list of functions with weights; one name becomes a list of one, with `PLAIN_WEIGHT`."""
     listed = value if isinstance(value, (list, tuple)) else [value]
     is_named = [
-        re.match(MODULE_PATH, one) if isinstance(one, str) else isinstance(one, (dict, WeightedFnSpec))
+        re.match(MODULE_PATH, one)
+        if isinstance(one, str)
+        else isinstance(one, (dict, WeightedFnSpec))
         for one in listed
     ]
     if not listed or not all(is_named):
         message = "Input should be package.module:function, or a list of those and of {fn: ..., weight: ...}"
         raise PydanticCustomError("reward_fn_type", message)
-    return tuple({"fn": one, "weight": PLAIN_WEIGHT} if isinstance(one, str) else one for one in listed)
+    return tuple(
+        {"fn": one, "weight": PLAIN_WEIGHT} if isinstance(one, str) else one for one in listed
+    )
 
 
 def _named_apart(listed: tuple[WeightedFnSpec, ...]) -> tuple[WeightedFnSpec, ...]:

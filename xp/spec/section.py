@@ -85,7 +85,9 @@ FORMS = {
 def _rows_name(name: str) -> str:
     """Returns the name of rows; raises ValueError for a text that can be neither a path, nor `hf:...`, nor
     `module:name`."""
-    if not is_data(name) and not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w.-]*", name):
+    if not is_data(name) and not re.fullmatch(
+        r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_][\w.-]*", name
+    ):
         raise ValueError(
             f"{name!r} names no rows: give a file (./x.jsonl, .json, .csv, .parquet), hf:ORG/NAME, or module:function"
         )
@@ -107,7 +109,9 @@ def _image_name(name: str) -> str:
 
 def _image_or_file(name: str) -> str:
     """A container image, or the absolute path of one's file."""
-    return name if re.fullmatch(r"/[A-Za-z0-9._/@+-]{1,499}\.(sif|sqsh)", name) else _image_name(name)
+    return (
+        name if re.fullmatch(r"/[A-Za-z0-9._/@+-]{1,499}\.(sif|sqsh)", name) else _image_name(name)
+    )
 
 
 ImageName = Annotated[str, AfterValidator(_image_name)]
@@ -118,7 +122,12 @@ def check_plain_url(url: str) -> str:
     """Raises ValueError for a URL that could hold a secret: it would be stored with the run."""
     try:
         parts = urlsplit(url)
-        is_plain = parts.username is None and parts.password is None and not parts.query and not parts.fragment
+        is_plain = (
+            parts.username is None
+            and parts.password is None
+            and not parts.query
+            and not parts.fragment
+        )
         _ = parts.port
     except ValueError:
         raise ValueError("the URL cannot be read: its host or its port is not legal") from None
@@ -146,15 +155,27 @@ def check_http_url(name: str, url: str, instead: str = "") -> None:
     if HTTP_URL.match(url):
         return
     shown_url = "" if "@" in url else f" {url!r}"
-    fix = f"write http://{url}" if HOST_AND_PORT.fullmatch(url) else "write http://HOST:PORT or https://HOST"
-    without = ", without the user and the password, which would be stored with the run" if "@" in url else ""
-    raise ValueError(f"{name}{shown_url} is not an http or https URL{instead}; for a server {fix}{without}")
+    fix = (
+        f"write http://{url}"
+        if HOST_AND_PORT.fullmatch(url)
+        else "write http://HOST:PORT or https://HOST"
+    )
+    without = (
+        ", without the user and the password, which would be stored with the run"
+        if "@" in url
+        else ""
+    )
+    raise ValueError(
+        f"{name}{shown_url} is not an http or https URL{instead}; for a server {fix}{without}"
+    )
 
 
 def user_in_url(value: Any) -> str | None:
     """The path of the first text below a value with a URL that has a user or a password. None means that there is
     none."""
-    return _first_leaf(value, lambda one: isinstance(one, str) and USER_IN_URL.search(one) is not None)
+    return _first_leaf(
+        value, lambda one: isinstance(one, str) and USER_IN_URL.search(one) is not None
+    )
 
 
 def secret_below(value: Any) -> str | None:
@@ -172,7 +193,9 @@ def check_below(value: Any) -> Any:
     finite: JSON has no such number."""
     if (fault := secret_below(value)) is not None:
         raise ValueError(fault)
-    if (place := _first_leaf(value, lambda one: isinstance(one, float) and not math.isfinite(one))) is not None:
+    if (
+        place := _first_leaf(value, lambda one: isinstance(one, float) and not math.isfinite(one))
+    ) is not None:
         raise ValueError(f"{place}{place and ': '}should be a finite number")
     return value
 
@@ -192,7 +215,9 @@ def _first_leaf(value: Any, is_match: Callable[[Any], bool], place: str = "") ->
         children = list(enumerate(value))
     else:
         return place if is_match(value) else None
-    paths = (_first_leaf(one, is_match, f"{place}.{key}" if place else str(key)) for key, one in children)
+    paths = (
+        _first_leaf(one, is_match, f"{place}.{key}" if place else str(key)) for key, one in children
+    )
     return next((path for path in paths if path is not None), None)
 
 
@@ -200,7 +225,9 @@ class Section(BaseModel):
     """A part of the spec."""
 
     # Most processes of a run unpickle or copy sections and validate none: their validators are built at first use.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, defer_build=True
+    )
 
     def faults(self) -> Iterator[str]:
         """Reasons why fields that are legal alone are not legal together."""

@@ -10,7 +10,16 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, Field
 
 from xp.lib.data_files import HUB
-from xp.spec.section import Count, CountOrZero, NotNegative, Number, OpenKeys, Positive, Section, Size
+from xp.spec.section import (
+    Count,
+    CountOrZero,
+    NotNegative,
+    Number,
+    OpenKeys,
+    Positive,
+    Section,
+    Size,
+)
 from xp.spec.training import LrSchedule, rate_faults
 
 SOLVE: Final = "solve"

@@ -25,7 +25,9 @@ def _as_names(value: Any) -> Any:
         return (value,)
     if isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value):
         return tuple(value)
-    raise PydanticCustomError("string_type", "Input should be the name of a split, or a list of names")
+    raise PydanticCustomError(
+        "string_type", "Input should be the name of a split, or a list of names"
+    )
 
 
 def _as_written(names: tuple[str, ...]) -> Any:

@@ -59,12 +59,18 @@ class _HeldOutNames:
                 names = self._names(block, entry)
                 if block.env in first:
                     pairs = enumerate(zip(names, first[block.env], strict=True))
-                    self._distinct.setdefault(block.env, set()).update(kind for kind, (a, b) in pairs if a != b)
+                    self._distinct.setdefault(block.env, set()).update(
+                        kind for kind, (a, b) in pairs if a != b
+                    )
                 first.setdefault(block.env, names)
                 rule = config.members[block.env].env.held_out
                 if block.purpose is Purpose.HELD_OUT and rule is not None and not rule.may_overlap:
                     held_out.append((block.env, names))
-        self._excluded = {names[kind] for env, names in held_out for kind in self._distinct.get(env, range(len(names)))}
+        self._excluded = {
+            names[kind]
+            for env, names in held_out
+            for kind in self._distinct.get(env, range(len(names)))
+        }
         self.trained = set[str]()
         """Names of the tasks that are trained on."""
 
@@ -102,7 +108,10 @@ def merge(
     directory.mkdir()
     lost = {failure.task_id for failure in failures}
     failed = Counter(
-        (block.env, block.purpose) for block in blocks for one in block.indices if block.task_id(one) in lost
+        (block.env, block.purpose)
+        for block in blocks
+        for one in block.indices
+        if block.task_id(one) in lost
     )
     tallies = {(block.env, block.purpose): _Tally() for block in blocks}
     overlap = _HeldOutNames(config, blocks, work)
@@ -111,7 +120,11 @@ def merge(
     counts: dict[str, dict[str, Count]] = {}
     for (env, purpose), tally in tallies.items():
         counts.setdefault(env, {})[purpose] = Count(
-            tally.tasks, failed[env, purpose], tally.overlapping, tally.prompt_characters, len(tally.prompts)
+            tally.tasks,
+            failed[env, purpose],
+            tally.overlapping,
+            tally.prompt_characters,
+            len(tally.prompts),
         )
         if not tally.tasks:
             why = ALL_HELD_OUT if tally.overlapping else "every one of them failed"
@@ -148,12 +161,21 @@ def set_aside(path: Path, reason: str) -> None:
     while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
         number += 1
     os.replace(path, aside)
-    print(f"warning: task set {path}: {reason}; moved to {aside.name} and built again", file=sys.stderr, flush=True)
+    print(
+        f"warning: task set {path}: {reason}; moved to {aside.name} and built again",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
-def judge(config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Failure], work: WorkDirectory) -> None:
+def judge(
+    config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Failure], work: WorkDirectory
+) -> None:
     """Raises XpError if too many tasks failed; the full list stays in the work directory."""
-    selected, failed = Counter[str](), Counter(failure.task_id.partition("/")[0] for failure in failures)
+    selected, failed = (
+        Counter[str](),
+        Counter(failure.task_id.partition("/")[0] for failure in failures),
+    )
     for block in blocks:
         selected[block.env] += len(block.indices)
     shares = {env: failed[env] / number for env, number in selected.items()}
@@ -161,7 +183,9 @@ def judge(config: PrepareConfig, blocks: Sequence[Block], failures: Sequence[Fai
         return
     listing = work.path / "failures.json"
     with replacing(listing) as temporary:
-        temporary.write_text(json.dumps([asdict(failure) for failure in failures], indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(
+            json.dumps([asdict(failure) for failure in failures], indent=2) + "\n", encoding="utf-8"
+        )
     lines = [f"  {failure.task_id}: {failure.reason}" for failure in failures[:MOST_LISTED]]
     if len(failures) > MOST_LISTED:
         lines.append(f"  and {len(failures) - MOST_LISTED} more, in {listing}")
@@ -200,7 +224,9 @@ def _rows(
 
 
 def _as_built(
-    records: Mapping[str, HeldOutRecord], tallies: Mapping[tuple[str, Purpose], _Tally], trained: Set[str]
+    records: Mapping[str, HeldOutRecord],
+    tallies: Mapping[tuple[str, Purpose], _Tally],
+    trained: Set[str],
 ) -> dict[str, HeldOutRecord]:
     """The records with numbers from the rows, without tasks that failed or were excluded."""
     built = {}
@@ -208,12 +234,16 @@ def _as_built(
         held_out = tallies.get((member, Purpose.HELD_OUT), _Tally())
         train = tallies.get((member, Purpose.TRAIN), _Tally())
         trained_on = sum(not trained.isdisjoint(names) for names in held_out.names)
-        built[member] = replace(record, num_held_out=held_out.tasks, num_train=train.tasks, num_trained_on=trained_on)
+        built[member] = replace(
+            record, num_held_out=held_out.tasks, num_train=train.tasks, num_trained_on=trained_on
+        )
     return built
 
 
 def _notes(
-    config: PrepareConfig, counts: dict[str, dict[str, Count]], tallies: Mapping[tuple[str, Purpose], _Tally]
+    config: PrepareConfig,
+    counts: dict[str, dict[str, Count]],
+    tallies: Mapping[tuple[str, Purpose], _Tally],
 ) -> tuple[str, ...]:
     notes = []
     for env, purposes in sorted(counts.items()):
@@ -224,8 +254,14 @@ def _notes(
                     "held-out reward is then measured on what was trained on"
                 )
             if count.overlapping:
-                notes.append(f"{env}: {count.overlapping} {purpose} tasks were left out, being held out as well")
-        held_out, train = (tallies.get((env, purpose), _Tally()) for purpose in (Purpose.HELD_OUT, Purpose.TRAIN))
+                notes.append(
+                    f"{env}: {count.overlapping} {purpose} tasks were left out, being held out as well"
+                )
+        held_out, train = (
+            tallies.get((env, purpose), _Tally()) for purpose in (Purpose.HELD_OUT, Purpose.TRAIN)
+        )
         if config.members[env].env.num_seeds > 1 and (both := held_out.prompts & train.prompts):
-            notes.append(f"{env}: {counted(len(both), 'prompt')} held out with some seeds and trained on with others")
+            notes.append(
+                f"{env}: {counted(len(both), 'prompt')} held out with some seeds and trained on with others"
+            )
     return tuple(notes)

@@ -58,7 +58,9 @@ class Fetcher:
     bar: ProgressBar
     failures: list[Failure] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
-    _flying: dict[Future[ShardEntry | Failure], tuple[_OpenBlock, Task]] = field(default_factory=dict)
+    _flying: dict[Future[ShardEntry | Failure], tuple[_OpenBlock, Task]] = field(
+        default_factory=dict
+    )
     _done: SimpleQueue[Future[ShardEntry | Failure]] = field(default_factory=SimpleQueue)
     _num_known: int = 0
     """Tasks that finished shards of an earlier run have."""
@@ -69,9 +71,12 @@ class Fetcher:
         """Fetches all tasks into shards; returns the failures, in the order of the tasks."""
         self._began = time.monotonic()
         self._gates = {
-            name: threading.Semaphore(member.env.limits.max_sessions) for name, member in self.config.members.items()
+            name: threading.Semaphore(member.env.limits.max_sessions)
+            for name, member in self.config.members.items()
         }
-        self._pool = ThreadPoolExecutor(self.config.preparation.concurrency, thread_name_prefix="prepare")
+        self._pool = ThreadPoolExecutor(
+            self.config.preparation.concurrency, thread_name_prefix="prepare"
+        )
         try:
             for group in _groups(blocks):
                 self._begin(group)
@@ -82,13 +87,17 @@ class Fetcher:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._keep_finished()
         failed = {failure.task_id: failure for failure in self.failures}
-        order = (block.task_id(index) for block in blocks for index in block.indices) if failed else ()
+        order = (
+            (block.task_id(index) for block in blocks for index in block.indices) if failed else ()
+        )
         return tuple(failed[task_id] for task_id in order if task_id in failed)
 
     def _keep_finished(self) -> None:
         """Writes the tasks that were fetched before a stop to shards, if the disk has room."""
         # A cancelled future is never reported as done.
-        finished, _ = wait([future for future in self._flying if not future.cancelled()], timeout=STOP_GRACE_S)
+        finished, _ = wait(
+            [future for future in self._flying if not future.cancelled()], timeout=STOP_GRACE_S
+        )
         for future in finished:
             if future.exception() is None and isinstance(entry := future.result(), ShardEntry):
                 opened, task = self._flying[future]
@@ -102,20 +111,30 @@ class Fetcher:
         """Lists the tasks that are in no shard with one request, and begins to fetch each."""
         known = [self.work.read(block) for block in group]
         blocks = list(zip(group, known, strict=True))
-        missing = [index for block, entries in blocks for index in block.indices if index not in entries]
+        missing = [
+            index for block, entries in blocks for index in block.indices if index not in entries
+        ]
         tasks = self._list(group[0], missing) if missing else {}
         for block, entries in blocks:
             self._num_known += len(entries)
-            self._open_block(block, entries, [tasks[index] for index in block.indices if index in tasks])
+            self._open_block(
+                block, entries, [tasks[index] for index in block.indices if index in tasks]
+            )
 
     def _list(self, block: Block, indices: Sequence[int]) -> dict[int, Task]:
         member, provider = self.config.members[block.env], self.providers[block.env]
-        tasks = {task.index: task for task in ask(member, lambda: provider.tasks(block.split, indices))}
+        tasks = {
+            task.index: task for task in ask(member, lambda: provider.tasks(block.split, indices))
+        }
         if tasks.keys() != set(indices):
-            raise unreachable(member, f"of {len(indices)} tasks of {block.split} it listed {len(tasks)}")
+            raise unreachable(
+                member, f"of {len(indices)} tasks of {block.split} it listed {len(tasks)}"
+            )
         return tasks
 
-    def _open_block(self, block: Block, entries: dict[int, ShardEntry], tasks: Sequence[Task]) -> None:
+    def _open_block(
+        self, block: Block, entries: dict[int, ShardEntry], tasks: Sequence[Task]
+    ) -> None:
         opened = _OpenBlock(block, entries, len(tasks))
         for task in tasks:
             future = self._pool.submit(self._try, task)
@@ -144,7 +163,9 @@ class Fetcher:
         done = self._num_known + self._num_fetched + num_failed
         rate = self._num_fetched / max(time.monotonic() - self._began, 1e-3)
         left = f", {(self.bar.total - done) / rate:.0f} s left" if rate else ""
-        self.bar.show(done, f"{rate:.0f}/s" + (f", {num_failed} failed" if num_failed else ""), left)
+        self.bar.show(
+            done, f"{rate:.0f}/s" + (f", {num_failed} failed" if num_failed else ""), left
+        )
 
     def _take(self, opened: _OpenBlock, task: Task, result: ShardEntry | Failure) -> None:
         if isinstance(result, ShardEntry):

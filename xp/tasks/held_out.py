@@ -59,7 +59,9 @@ class HeldOutRecord:
         if self.rule is Rule.SHARE:
             where += f", chosen by the hash of their {self.identity}"
             if self.num_held_out < FEW:
-                where += f" (warning: means of fewer than {FEW} tasks are uncertain; see the interval)"
+                where += (
+                    f" (warning: means of fewer than {FEW} tasks are uncertain; see the interval)"
+                )
         trained = f"{self.num_train:,} of {named(self.train_splits)} to train on"
         if not self.train_splits:
             trained = "there is no split to train on"
@@ -85,7 +87,11 @@ def evaluation_only(record: HeldOutRecord | None) -> str:
     Args:
         record: record of any task set of the environment. None means that its splits are not known yet.
     """
-    what = "the environment is" if record is None else f"the environment has only {named(record.splits)}, which is"
+    what = (
+        "the environment is"
+        if record is None
+        else f"the environment has only {named(record.splits)}, which is"
+    )
     split = record.splits[0] if record is not None and record.splits else "NAME"
     return (
         f"nothing to train on: {what} there to be evaluated on\n`python -m xp eval` with the same words and model=NAME"

@@ -45,7 +45,11 @@ class StoreEntry:
 
 def list_sets(store: Path) -> list[StoreEntry]:
     """All directories of the store, the newest first."""
-    sets = [_look_at(path) for path in sorted(store.iterdir()) if path.is_dir()] if store.is_dir() else []
+    sets = (
+        [_look_at(path) for path in sorted(store.iterdir()) if path.is_dir()]
+        if store.is_dir()
+        else []
+    )
     return sorted(sets, key=lambda listed: -listed.modified)
 
 
@@ -68,12 +72,17 @@ def _look_at(path: Path) -> StoreEntry:
 
 def find_set(store: Path, key: str) -> Path:
     """Path of the only set whose key begins with `key`; raises XpError otherwise."""
-    names = [listed.path.name for listed in list_sets(store) if listed.state in ("whole", "damaged")]
+    names = [
+        listed.path.name for listed in list_sets(store) if listed.state in ("whole", "damaged")
+    ]
     matching = [name for name in names if name.startswith(key)]
     if len(matching) != 1:
         what = f"{len(matching)} task sets" if matching else "no task set"
         legal = ", ".join(matching or names) or "none"
-        raise XpError(f"{store} holds {what} whose key begins with {key!r}; there are: {legal}", ExitCode.TASKS)
+        raise XpError(
+            f"{store} holds {what} whose key begins with {key!r}; there are: {legal}",
+            ExitCode.TASKS,
+        )
     return store / matching[0]
 
 
@@ -94,7 +103,10 @@ def show_tasks(
         return
     chosen = next((row for row in rows if row.task_id == task_id), None)
     if chosen is None:
-        raise XpError(f"the task set {path} has no task {task_id!r}; a task id is member/split/index", ExitCode.TASKS)
+        raise XpError(
+            f"the task set {path} has no task {task_id!r}; a task id is member/split/index",
+            ExitCode.TASKS,
+        )
     yield chosen
 
 
@@ -112,7 +124,9 @@ def prune(store: Path, keep: Sequence[str], *, is_dry: bool) -> list[StoreEntry]
     removed = []
     sets = list_sets(store)
     for prefix in keep:
-        if not prefix or not any(listed.path.name.startswith(prefix) for listed in sets if listed.state != OTHER):
+        if not prefix or not any(
+            listed.path.name.startswith(prefix) for listed in sets if listed.state != OTHER
+        ):
             raise XpError(
                 f"--keep {prefix!r}: no task set in {store} begins with it, and nothing was removed;"
                 " python -m xp tasks list shows the keys"

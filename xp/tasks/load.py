@@ -39,12 +39,18 @@ def load_tasks(directory: Path, stage_dir: Path, purpose: str) -> list[TaskRow]:
     """
     rows = list(open_verified(directory).rows(purpose))
     if not rows:
-        raise XpError(f"{directory} holds no {purpose} tasks; widen env.{purpose} in the spec", ExitCode.TASKS)
-    check_unchanged(directory, config_of(stage_dir / "prepare.json", PrepareConfig.from_json), rows, os.environ)
+        raise XpError(
+            f"{directory} holds no {purpose} tasks; widen env.{purpose} in the spec", ExitCode.TASKS
+        )
+    check_unchanged(
+        directory, config_of(stage_dir / "prepare.json", PrepareConfig.from_json), rows, os.environ
+    )
     return rows
 
 
-def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max_tokens: int) -> list[TaskRow]:
+def within_limit(
+    directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max_tokens: int
+) -> list[TaskRow]:
     """Removes tasks whose prompt is too long, and prints their number.
 
     Args:
@@ -61,23 +67,34 @@ def within_limit(directory: Path, rows: Sequence[TaskRow], chat: ChatTokens, max
         try:
             return chat.prompt_length(row.messages, row.tools, max_tokens)
         except TemplateFault as fault:
-            raise XpError(f"task {row.task_id}: {fault}; leave it out, or choose another model", fault.code) from None
+            raise XpError(
+                f"task {row.task_id}: {fault}; leave it out, or choose another model", fault.code
+            ) from None
 
     lengths = count_tokens(directory, rows, chat.digest(), length)
     fitting = [row for row in rows if lengths.get(row.task_id, math.inf) <= max_tokens]
     if not fitting:
-        shortest = f"the shortest has {min(lengths.values())}" if lengths else f"all have more than {2 * max_tokens}"
+        shortest = (
+            f"the shortest has {min(lengths.values())}"
+            if lengths
+            else f"all have more than {2 * max_tokens}"
+        )
         raise XpError(
             f"every one of {len(rows)} prompts is longer than training.max_prompt_tokens={max_tokens} ({shortest});"
             " raise it",
             ExitCode.TASKS,
         )
-    longest = str(max(lengths.values())) if len(lengths) == len(rows) else f"more than {2 * max_tokens}"
+    longest = (
+        str(max(lengths.values())) if len(lengths) == len(rows) else f"more than {2 * max_tokens}"
+    )
     shortest = str(min(lengths.values()))
     purpose = "training" if rows[0].purpose is Purpose.TRAIN else "held-out"
     sizes = longest if shortest == longest else f"{shortest} to {longest}"
     left_out = f"{len(rows) - len(fitting)} left out as longer than {max_tokens}"
-    print(f"{len(fitting)} of {len(rows)} {purpose} tasks; prompts of {sizes} tokens, {left_out}", flush=True)
+    print(
+        f"{len(fitting)} of {len(rows)} {purpose} tasks; prompts of {sizes} tokens, {left_out}",
+        flush=True,
+    )
     return fitting
 
 
@@ -115,16 +132,27 @@ def check_unchanged(
             for split in dict.fromkeys(row.split for row in env_rows):
                 size = ask(member, partial(provider.num_tasks, split), is_known=True)
                 there = [row for row in env_rows if row.split == split and row.index < size]
-                tasks = ask(member, partial(provider.tasks, split, [row.index for row in there]), is_known=True)
+                tasks = ask(
+                    member,
+                    partial(provider.tasks, split, [row.index for row in there]),
+                    is_known=True,
+                )
                 now = {task.index: hash_task(task) for task in tasks}
                 missing += [row for row in env_rows if row.split == split and row.index >= size]
                 described_anew += [row for row in there if now.get(row.index) != row.task_hash]
             every = -(-len(described_anew) // MOST_OPENED) or 1
             compared = [] if member.env.prompt is PromptSource.LIVE else described_anew[::every]
-            other = missing or [row for row in compared if _prompt(member, provider, row) != row.messages]
+            other = missing or [
+                row for row in compared if _prompt(member, provider, row) != row.messages
+            ]
         if other:
             env = member.env
-            place = env.target or (name_of(env.rows) if env.rows else None) or env.grader or env.provider
+            place = (
+                env.target
+                or (name_of(env.rows) if env.rows else None)
+                or env.grader
+                or env.provider
+            )
             raise XpError(
                 f"environment {name} ({place}) has other tasks than those that were prepared:"
                 f" {len(missing) + len(described_anew)} of {len(env_rows)} differ, such as {other[0].task_id}\n"

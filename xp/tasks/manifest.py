@@ -62,14 +62,19 @@ class Manifest:
 
     def to_json(self) -> str:
         value = asdict(self)
-        return json.dumps(value | {"manifest_digest": digest_of(value)}, indent=2, sort_keys=True) + "\n"
+        return (
+            json.dumps(value | {"manifest_digest": digest_of(value)}, indent=2, sort_keys=True)
+            + "\n"
+        )
 
     @staticmethod
     def from_json(text: str) -> Manifest:
         """Reads the text that `to_json` wrote; raises ValueError or KeyError for another text."""
         value = json.loads(text)
         if value["schema_version"] != SCHEMA_VERSION:
-            raise ValueError(f"manifest schema {value['schema_version']}, expected {SCHEMA_VERSION}")
+            raise ValueError(
+                f"manifest schema {value['schema_version']}, expected {SCHEMA_VERSION}"
+            )
         claimed = value.pop("manifest_digest")
         if digest_of(value) != claimed:
             raise ValueError("the manifest does not match its own digest")
@@ -79,7 +84,8 @@ class Manifest:
         """Largest share of failed tasks over the environments."""
         counts = [purposes.values() for purposes in self.counts.values()]
         shares = (
-            sum(one.failed for one in part) / max(1, sum(one.failed + one.tasks for one in part)) for part in counts
+            sum(one.failed for one in part) / max(1, sum(one.failed + one.tasks for one in part))
+            for part in counts
         )
         return max(shares, default=0.0)
 

@@ -26,7 +26,10 @@ from xp.tasks.store import BrokenSet, TaskSet, find_whole, prove, writing_below
 
 
 def prepare(
-    config: PrepareConfig, environ: Mapping[str, str], root: Path = Path("."), reader: Reader | None = None
+    config: PrepareConfig,
+    environ: Mapping[str, str],
+    root: Path = Path("."),
+    reader: Reader | None = None,
 ) -> TaskSet:
     """Returns the set of this request: from the store if it is complete there, else newly built.
 
@@ -54,7 +57,9 @@ def prepare(
             return _trainable(config, _build(config, environ, path, reader))
 
 
-def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader: Reader | None) -> TaskSet:
+def _build(
+    config: PrepareConfig, environ: Mapping[str, str], path: Path, reader: Reader | None
+) -> TaskSet:
     """Builds the set, under the lock, unless another process has built it meanwhile; sets a damaged set aside."""
     from xp.tasks.build import judge, merge, publish, set_aside
     from xp.tasks.fetch import Fetcher
@@ -77,19 +82,26 @@ def _build(config: PrepareConfig, environ: Mapping[str, str], path: Path, reader
     start = time.monotonic()
     with work.dropped_if_unused(), _providers(config, environ) as providers:
         for name, provider in providers.items():
-            if isinstance(provider, AnswerChecker) and (line := provider.check_answers()) is not None:
+            if (
+                isinstance(provider, AnswerChecker)
+                and (line := provider.check_answers()) is not None
+            ):
                 print(f"prepare: {name}: {line}", flush=True)
         versions, selected = _plan(config, providers)
         blocks = cut_into_blocks(config, selected)
         work.begin({"key": path.name, "environments": versions})
-        with ProgressBar("prepare", sum(len(block.indices) for block in blocks), "tasks") as progress:
+        with ProgressBar(
+            "prepare", sum(len(block.indices) for block in blocks), "tasks"
+        ) as progress:
             failures = Fetcher(config, providers, work, progress).run(blocks)
     judge(config, blocks, failures, work)
     records = {name: chosen.record for name, chosen in selected.items()}
     publish(merge(config, blocks, work, failures, versions, records), path, work)
     built = prove(path)
     title = f"{_size(built)} in {path}, {time.monotonic() - start:.1f} s"
-    print_summary(title, built.manifest.counts, None if reader is None else prompt_lengths(built, reader))
+    print_summary(
+        title, built.manifest.counts, None if reader is None else prompt_lengths(built, reader)
+    )
     print_held_out(built.manifest)
     for note in built.manifest.notes:
         print(f"note: {note}")
@@ -115,7 +127,9 @@ def _providers(config: PrepareConfig, environ: Mapping[str, str]) -> Iterator[di
         yield providers
 
 
-def _plan(config: PrepareConfig, providers: Mapping[str, Provider]) -> tuple[dict[str, str], dict[str, SelectedTasks]]:
+def _plan(
+    config: PrepareConfig, providers: Mapping[str, Provider]
+) -> tuple[dict[str, str], dict[str, SelectedTasks]]:
     from xp.tasks.questions import ProviderSplits, ask
 
     versions, selected = {}, {}
@@ -155,8 +169,14 @@ def main(argv: list[str]) -> int:
     try:
         with stopping():
             reader = config_of(Path(argv[1]), Reader.from_json) if len(argv) == 2 else None
-            events = {server_events.VARIABLE: str(Path(argv[0]).absolute().with_name(server_events.FILE))}
-            prepare(config_of(Path(argv[0]), PrepareConfig.from_json), {**os.environ, **events}, reader=reader)
+            events = {
+                server_events.VARIABLE: str(Path(argv[0]).absolute().with_name(server_events.FILE))
+            }
+            prepare(
+                config_of(Path(argv[0]), PrepareConfig.from_json),
+                {**os.environ, **events},
+                reader=reader,
+            )
     except XpError as error:
         if os.environ.get("XP_DEBUG") == "1":
             traceback.print_exc()

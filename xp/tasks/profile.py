@@ -37,7 +37,9 @@ class Profile:
         """Indices of the tasks with rates within the bounds, both included; bounds None: all tasks."""
         low, high = bounds or (0.0, 1.0)
         indices = [index for index, rate in sorted(self.rates.items()) if low <= rate <= high]
-        return tuple(sorted(indices, key=lambda index: -self.rates[index]) if easy_first else indices)
+        return tuple(
+            sorted(indices, key=lambda index: -self.rates[index]) if easy_first else indices
+        )
 
     def counts(self, bounds: tuple[float, float]) -> tuple[int, int, int]:
         """Numbers of tasks below, within and above the bounds."""
@@ -65,7 +67,9 @@ class LoggedRates(JsonFile):
     num_rollouts: Mapping[str, int]
 
     def profile(self) -> Profile:
-        source = f"OpenReward's rollouts of {self.model or 'any model'}, logged until {self.fetched}"
+        source = (
+            f"OpenReward's rollouts of {self.model or 'any model'}, logged until {self.fetched}"
+        )
         rates = {int(index): rate for index, rate in self.rates.items()}
         return Profile(source, 1.0, max(self.num_rollouts.values(), default=0), rates)
 
@@ -108,7 +112,9 @@ def read_profile(outputs: Path, name: str, split: str, request: Mapping[str, Any
         threshold = float(value["playing"]["pass_threshold"])
         prefix = f"{member}/{split}/"
         tries = {
-            int(task.removeprefix(prefix)): [None if reward is None else float(reward) for reward in one["rewards"]]
+            int(task.removeprefix(prefix)): [
+                None if reward is None else float(reward) for reward in one["rewards"]
+            ]
             for task, one in value["tasks"].items()
             if task.startswith(prefix)
         }
@@ -138,7 +144,9 @@ def _member(outputs: Path, key: str, request: Mapping[str, Any], place: Path) ->
         if all(other.get(field) == request.get(field) for field in IDENTITY):
             return str(name)
     envs = (request, *members.values())
-    expected, *others = (", ".join(f"{field} {one[field]}" for field in IDENTITY if one.get(field)) for one in envs)
+    expected, *others = (
+        ", ".join(f"{field} {one[field]}" for field in IDENTITY if one.get(field)) for one in envs
+    )
     raise XpError(
         f"{place} is of another environment, or of another version of its code (`source`): expected {expected};"
         f" got {' and '.join(others)}; profile the tasks again"

@@ -38,7 +38,9 @@ class Lengths:
         known = [number for number in numbers if number is not None]
         longest = str(max(known)) if len(known) == len(numbers) else f"over {2 * limit}"
         too_long = sum(number is None or number > limit for number in numbers) / len(numbers)
-        return Lengths(len(numbers), sum(known) / len(known) if known else math.inf, longest, too_long)
+        return Lengths(
+            len(numbers), sum(known) / len(known) if known else math.inf, longest, too_long
+        )
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     limit = f"training.max_prompt_tokens={longest}"
     later = f"prompt tokens are counted when the model is there; training leaves out prompts over {limit}"
     absent = PromptLengths({}, f"the tokenizer of {reader.place} is not on this machine: {later}")
-    directory = local_directory(reader.place, Path(), "tokenizer_config.json") or local_directory(reader.place, Path())
+    directory = local_directory(reader.place, Path(), "tokenizer_config.json") or local_directory(
+        reader.place, Path()
+    )
     if not (directory or Path(reader.place).is_dir()):
         return absent  # without the seconds that an import of transformers takes
     try:
@@ -67,14 +71,19 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
         return PromptLengths({}, f"transformers is not installed here: {later}")
     except (OSError, ValueError):
         return absent
-    total = sum(count.tasks for purposes in task_set.manifest.counts.values() for count in purposes.values())
+    total = sum(
+        count.tasks for purposes in task_set.manifest.counts.values() for count in purposes.values()
+    )
     rows = list(some_rows(task_set.table, every=max(1, -(-total // MAX_COUNTED))))
     from xp.episode.tokens import ChatTokens
 
     chat = ChatTokens(tokenizer, reader.spec.model)
     try:
         lengths = count_tokens(
-            task_set.path, rows, chat.digest(), lambda row: chat.prompt_length(row.messages, row.tools, longest)
+            task_set.path,
+            rows,
+            chat.digest(),
+            lambda row: chat.prompt_length(row.messages, row.tools, longest),
         )
     except Exception as error:  # A chat template may raise anything; training reports its fault.
         fault = f"the chat template of {reader.place} renders no prompt ({type(error).__name__})"
@@ -82,7 +91,9 @@ def prompt_lengths(task_set: TaskSet, reader: Reader) -> PromptLengths:
     which = "" if len(rows) == total else f", of {len(rows)} of {total} tasks, evenly taken"
     note = f"prompt tokens by the tokenizer of {reader.place}{which}; training leaves out prompts over {limit}"
     groups = grouped(((row.env, row.purpose), lengths.get(row.task_id)) for row in rows)
-    return PromptLengths({key: Lengths.of(numbers, longest) for key, numbers in groups.items()}, note)
+    return PromptLengths(
+        {key: Lengths.of(numbers, longest) for key, numbers in groups.items()}, note
+    )
 
 
 SUFFIX: Final = ".tokens"

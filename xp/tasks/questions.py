@@ -51,7 +51,9 @@ def ask(member: MemberConfig, question: Callable[[], Answer], *, is_known: bool 
 
     again = Retrying(
         retry=retry_if_exception_type(EnvUnavailable),
-        stop=stop_after_delay(KNOWN_S) if is_known else stop_after_delay(QUESTION_S) | stop_after_attempt(3),
+        stop=stop_after_delay(KNOWN_S)
+        if is_known
+        else stop_after_delay(QUESTION_S) | stop_after_attempt(3),
         wait=wait_exponential_jitter(BASE_S, CAP_S, jitter=BASE_S),
         reraise=True,
     )
@@ -79,12 +81,18 @@ class ProviderSplits:
         return ask(self._member, partial(self._provider.num_tasks, split))
 
     def contents(self, split: str) -> Sequence[str] | None:
-        provider, size, is_graded = self._provider, self.num_tasks(split), self._member.env.provider == "local"
+        provider, size, is_graded = (
+            self._provider,
+            self.num_tasks(split),
+            self._member.env.provider == "local",
+        )
         if not isinstance(provider, Lister) or (size > MOST_LISTED and not is_graded):
             return None
         tasks = ask(self._member, partial(provider.listed, split))
         if tasks is not None and len(tasks) != size:
-            raise unreachable(self._member, f"it counts {size} tasks in {split}, and lists {len(tasks)}")
+            raise unreachable(
+                self._member, f"it counts {size} tasks in {split}, and lists {len(tasks)}"
+            )
         if tasks is not None and is_graded:  # A row's prompt is all that a model reads of it.
             prompts = [prompt_keys(messages_of(task.spec))[0] for task in tasks]
             if len(set(prompts)) > 1:
@@ -118,7 +126,11 @@ def described(provider: Provider, task: Task) -> tuple[list[Message], tuple[Tool
 
 
 def entry_of(
-    task: Task, task_hash: str, prompt: Sequence[Message], tools: tuple[ToolSpec, ...], member: MemberConfig
+    task: Task,
+    task_hash: str,
+    prompt: Sequence[Message],
+    tools: tuple[ToolSpec, ...],
+    member: MemberConfig,
 ) -> ShardEntry:
     """Stored form of a task; raises ValueError if it has no prompt, or one that no chat template reads."""
     messages = opening_messages(member.env.system_prompt, prompt, tools)

@@ -13,24 +13,38 @@ UNLIMITED = 100_000
 """Width that the table may have, in characters, so that no cell is cut; rich does not pad it to this width."""
 
 
-def print_summary(title: str, counts: Mapping[str, Mapping[str, Count]], lengths: PromptLengths | None = None) -> None:
+def print_summary(
+    title: str, counts: Mapping[str, Mapping[str, Count]], lengths: PromptLengths | None = None
+) -> None:
     """Prints the set as a table; prompt lengths are in tokens if they were counted, else in characters."""
     from rich.console import Console
     from rich.table import Table
 
     print(title)
     is_counted = lengths is not None and bool(lengths.groups)
-    columns = ("mean prompt\ntokens", "longest", "too long") if is_counted else ("mean prompt\ncharacters",)
+    columns = (
+        ("mean prompt\ntokens", "longest", "too long")
+        if is_counted
+        else ("mean prompt\ncharacters",)
+    )
     table = Table(box=None, pad_edge=False)
-    for number, column in enumerate(("environment", "purpose", "tasks", "failed", "overlap", *columns)):
+    for number, column in enumerate(
+        ("environment", "purpose", "tasks", "failed", "overlap", *columns)
+    ):
         table.add_column(column, no_wrap=True, justify="left" if number < 2 else "right")
     for env, purposes in sorted(counts.items()):
         for purpose, count in sorted(purposes.items(), reverse=True):
             shown = [f"{count.prompt_characters / count.tasks:.0f}" if count.tasks else "-"]
             if is_counted and lengths is not None:
                 group = lengths.groups.get((env, Purpose(purpose)))
-                shown = [f"{group.mean:.0f}", group.longest, f"{group.too_long:.1%}"] if group else ["-"] * 3
-            table.add_row(env, purpose, str(count.tasks), str(count.failed), str(count.overlapping), *shown)
+                shown = (
+                    [f"{group.mean:.0f}", group.longest, f"{group.too_long:.1%}"]
+                    if group
+                    else ["-"] * 3
+                )
+            table.add_row(
+                env, purpose, str(count.tasks), str(count.failed), str(count.overlapping), *shown
+            )
     Console(file=sys.stdout, markup=False, highlight=False, width=UNLIMITED).print(table)
     if lengths is not None:
         print(lengths.note)

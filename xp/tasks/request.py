@@ -30,7 +30,16 @@ used."""
 
 IDENTITY = (
     *("provider", "target", "serve", "image", "variant", "source"),
-    *("grader", "grader_form", "grader_args", "env_class", "rows", "columns", "num_seeds", "options"),
+    *(
+        "grader",
+        "grader_form",
+        "grader_args",
+        "env_class",
+        "rows",
+        "columns",
+        "num_seeds",
+        "options",
+    ),
 )
 """Fields of a member's canonical request that identify the environment; fields that a member lacks are absent."""
 
@@ -85,8 +94,11 @@ def _canonical_member(member: MemberConfig) -> dict[str, Any]:
         "source": member.source,
         "system_prompt": env.system_prompt,
         "weight": float(env.weight),
-        "train": {"split": splits[0] if len(splits) == 1 else splits} | _canonical_choice(member.train),
-        "held_out": None if env.held_out is None else _canonical_rule(env.held_out, member.train.split),
+        "train": {"split": splits[0] if len(splits) == 1 else splits}
+        | _canonical_choice(member.train),
+        "held_out": None
+        if env.held_out is None
+        else _canonical_rule(env.held_out, member.train.split),
     }
 
 
@@ -120,14 +132,20 @@ def identities(config: PrepareConfig) -> dict[str, str]:
     names = ("provider", "target", "serve", "variant", "source")
     members = canonical_request(config)["members"]
     return {
-        member: digest_of([request[name] for name in names] + ([request["options"]] if "options" in request else []))
+        member: digest_of(
+            [request[name] for name in names]
+            + ([request["options"]] if "options" in request else [])
+        )
         for member, request in members.items()
     }
 
 
 def with_sources(config: PrepareConfig) -> PrepareConfig:
     """The config with each member's `source`; the only step from spec to key that reads files."""
-    members = {name: replace(member, source=source_digest(member.env)) for name, member in config.members.items()}
+    members = {
+        name: replace(member, source=source_digest(member.env))
+        for name, member in config.members.items()
+    }
     return replace(config, members=members)
 
 
@@ -150,7 +168,11 @@ def source_digest(env: EnvConfig) -> str | None:
     for place in data:
         if not place.exists():
             raise XpError(f"rows {place}: there is no such file")
-        digests.append(digest_of({str(file.relative_to(place)): _file_digest(file) for file in files_in(place)}))
+        digests.append(
+            digest_of(
+                {str(file.relative_to(place)): _file_digest(file) for file in files_in(place)}
+            )
+        )
     return digest_of(digests if own is None else [*digests, own])
 
 
@@ -162,25 +184,44 @@ def scoring(config: EpisodeConfig) -> dict[str, dict[str, Any]]:
 def _scoring(env: EnvConfig) -> dict[str, Any]:
     functions = {one.fn: one.weight for one in env.reward_fn or ()}
     named = (env.serve, env.grader, env.provider, env.group_reward_fn, *functions)
-    code = {f"code of {one}": code_digest(one) for one in named if one and ":" in one and is_found(one)}
+    code = {
+        f"code of {one}": code_digest(one) for one in named if one and ":" in one and is_found(one)
+    }
     if env.provider in ("harbor", "harness", "inspect", "verifiers"):
         code[f"code of {env.target or env.provider}"] = source_digest(env) or ""
-    keys: dict[str, Any] = {"serve": env.serve, "env_class": env.env_class, "reward_fn": functions or None}
+    keys: dict[str, Any] = {
+        "serve": env.serve,
+        "env_class": env.env_class,
+        "reward_fn": functions or None,
+    }
     keys |= {"group_reward_fn": env.group_reward_fn, "group_score_weight": env.group_score_weight}
     judge = None if env.judge is None else env.judge.model_dump(mode="json")
     if judge is not None:
-        judge["model"] = {name: judge["model"][name] for name in ("name", "temperature", "max_tokens")}
-    keys |= {"judge": judge, "grader": env.grader, "grader_form": env.grader_form, "grader_args": dict(env.grader_args)}
+        judge["model"] = {
+            name: judge["model"][name] for name in ("name", "temperature", "max_tokens")
+        }
+    keys |= {
+        "judge": judge,
+        "grader": env.grader,
+        "grader_form": env.grader_form,
+        "grader_args": dict(env.grader_args),
+    }
     keys |= {f"reward.{key}": value for key, value in env.reward.model_dump(mode="json").items()}
     keys["overrides"] = {**env.overrides, **env.secret_overrides} or None
-    keys["options"] = {key: value for key, value in env.options.items() if key != "prices"}  # judges among them
+    keys["options"] = {
+        key: value for key, value in env.options.items() if key != "prices"
+    }  # judges among them
     return {f"env.{key}": value for key, value in keys.items()} | code
 
 
 def _named(env: EnvConfig) -> list[str]:
     """The local code that an environment names."""
     rows = env.rows if isinstance(env.rows, str) and not is_data(env.rows) else None
-    named = [name for name in (env.serve, env.provider, env.grader, rows) if name is not None and ":" in name]
+    named = [
+        name
+        for name in (env.serve, env.provider, env.grader, rows)
+        if name is not None and ":" in name
+    ]
     if env.python is not None and env.serve is not None and not is_found(env.serve):
         named.remove(env.serve)
     if env.provider == "verifiers" and env.target is not None and is_found(module_of(env.target)):
@@ -228,7 +269,9 @@ def _origin(module: str) -> _Origin:
 
 def _files_digest(origin: _Origin) -> str:
     places = with_imports([origin.place])
-    files = ((file.relative_to(place.parent), file) for place in places for file in code_files(place))
+    files = (
+        (file.relative_to(place.parent), file) for place in places for file in code_files(place)
+    )
     return digest_of({name.as_posix(): _file_digest(file) for name, file in files})
 
 
@@ -240,9 +283,17 @@ def _version_in(code: bytes) -> str | None:
     except (SyntaxError, ValueError):
         return None
     for statement in statements:
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else getattr(statement, "target", None)
+        target = (
+            statement.targets[0]
+            if isinstance(statement, ast.Assign)
+            else getattr(statement, "target", None)
+        )
         value = getattr(statement, "value", None)
-        if isinstance(target, ast.Name) and target.id == VERSION_NAME and isinstance(value, ast.Constant):
+        if (
+            isinstance(target, ast.Name)
+            and target.id == VERSION_NAME
+            and isinstance(value, ast.Constant)
+        ):
             return str(value.value)
     return None
 

@@ -47,9 +47,17 @@ class TaskRow:
 def schema() -> Any:
     import pyarrow as pa
 
-    message = pa.struct([pa.field(key, pa.string(), key not in MESSAGE_KEYS[:2]) for key in MESSAGE_KEYS])
-    kinds = {"index": pa.int64(), "weight": pa.float64(), "messages": pa.list_(pa.field("item", message, False))}
-    return pa.schema([pa.field(one.name, kinds.get(one.name, pa.string()), False) for one in fields(TaskRow)])
+    message = pa.struct(
+        [pa.field(key, pa.string(), key not in MESSAGE_KEYS[:2]) for key in MESSAGE_KEYS]
+    )
+    kinds = {
+        "index": pa.int64(),
+        "weight": pa.float64(),
+        "messages": pa.list_(pa.field("item", message, False)),
+    }
+    return pa.schema(
+        [pa.field(one.name, kinds.get(one.name, pa.string()), False) for one in fields(TaskRow)]
+    )
 
 
 _canonical = json.JSONEncoder(sort_keys=True).encode
@@ -67,7 +75,10 @@ def write_rows(path: Path, rows: Iterable[TaskRow]) -> str:
             values = [vars(row) for row in group]
             for value in values:
                 content.update(_canonical(value).encode() + b"\n")
-            stored = [value | {"messages": [_stored(one) for one in value["messages"]]} for value in values]
+            stored = [
+                value | {"messages": [_stored(one) for one in value["messages"]]}
+                for value in values
+            ]
             writer.write_table(pa.Table.from_pylist(stored, schema=columns))
     return content.hexdigest()
 
@@ -89,7 +100,9 @@ def _groups(rows: Iterable[TaskRow]) -> Iterator[list[TaskRow]]:
 def _stored(message: Message) -> dict[str, str]:
     """A message as texts."""
     known = {key: value for key, value in message.items() if value is not None}
-    return {key: value if isinstance(value, str) else _canonical(value) for key, value in known.items()}
+    return {
+        key: value if isinstance(value, str) else _canonical(value) for key, value in known.items()
+    }
 
 
 def _message(texts: Mapping[str, str | None]) -> Message:
@@ -149,7 +162,9 @@ def _batches(path: Path) -> Iterator[Any]:
 
 def _rows(batch: Any) -> Iterator[TaskRow]:
     """The rows of a part; equal texts are one object."""
-    columns = {name: _texts(batch[name]) for name in TEXTS} | {name: batch[name].to_pylist() for name in NUMBERS}
+    columns = {name: _texts(batch[name]) for name in TEXTS} | {
+        name: batch[name].to_pylist() for name in NUMBERS
+    }
     purposes = {text: Purpose(text) for text in set(columns["purpose"])}
     columns["purpose"] = [purposes[text] for text in columns["purpose"]]
     values, offsets = batch["messages"].values, batch["messages"].offsets.to_pylist()

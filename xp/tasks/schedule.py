@@ -9,7 +9,9 @@ from xp.lib.grouping import grouped
 from xp.tasks.row import TaskRow
 
 
-def schedule(rows: Sequence[TaskRow], num_prompts: int, *, seed: int, shuffle: bool) -> list[TaskRow]:
+def schedule(
+    rows: Sequence[TaskRow], num_prompts: int, *, seed: int, shuffle: bool
+) -> list[TaskRow]:
     """The first `num_prompts` tasks of an endless training order.
 
     Members of a mixture alternate by weight (the member furthest below its share is next); within a member, every task

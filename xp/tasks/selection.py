@@ -75,16 +75,31 @@ class _Selector:
         train = self._choose_train(names, set(held_out) if is_kept_out else set())
         tasks = {Purpose.HELD_OUT: held_out, Purpose.TRAIN: train}
         if not train and not held_out:
-            raise XpError(f"env {self._env}: no task at all: nothing to train on, and nothing is held out")
+            raise XpError(
+                f"env {self._env}: no task at all: nothing to train on, and nothing is held out"
+            )
         unused = tuple(name for name in self._names if name not in (*names, *sources))
         record = HeldOutRecord(
-            rule, sources, names, dict(self._sizes), len(held_out), len(train), identity=self._identity, unused=unused
+            rule,
+            sources,
+            names,
+            dict(self._sizes),
+            len(held_out),
+            len(train),
+            identity=self._identity,
+            unused=unused,
         )
-        return SelectedTasks({purpose: places for purpose, places in tasks.items() if places}, record)
+        return SelectedTasks(
+            {purpose: places for purpose, places in tasks.items() if places}, record
+        )
 
     def _train_splits(self) -> tuple[str, ...]:
         """Training splits; empty if the environment has only splits for evaluation."""
-        if self._train.split == ("train",) and self._names and set(self._names) <= set(HELD_OUT_SPLITS):
+        if (
+            self._train.split == ("train",)
+            and self._names
+            and set(self._names) <= set(HELD_OUT_SPLITS)
+        ):
             return ()
         for split in self._train.split:
             self._check(split, "train")
@@ -95,8 +110,12 @@ class _Selector:
         if held_out is None:
             return Rule.NOTHING, (), []
         split = self._held_out_split(held_out, train)
-        if split is not None and (split not in train or held_out.may_overlap or held_out.indices is not None):
-            chosen = _take(f"env {self._env}: held_out selects", held_out, (split,), self._places((split,)))
+        if split is not None and (
+            split not in train or held_out.may_overlap or held_out.indices is not None
+        ):
+            chosen = _take(
+                f"env {self._env}: held_out selects", held_out, (split,), self._places((split,))
+            )
             return Rule.SPLIT, (split,), chosen
         sources = train if split is None else (split,)
         return Rule.SHARE, sources, self._share(held_out, sources)
@@ -126,11 +145,19 @@ class _Selector:
 
     def _ranks(self, seed: int, sources: tuple[str, ...]) -> dict[Place, float]:
         contents = {split: self._splits.contents(split) for split in sources}
-        self._identity = Identity.INDEX if any(content is None for content in contents.values()) else Identity.CONTENT
+        self._identity = (
+            Identity.INDEX
+            if any(content is None for content in contents.values())
+            else Identity.CONTENT
+        )
         ranks = {}
         for split, index in self._places(sources):
             content = contents[split]
-            what = content[index] if content is not None and self._identity is Identity.CONTENT else f"{split}/{index}"
+            what = (
+                content[index]
+                if content is not None and self._identity is Identity.CONTENT
+                else f"{split}/{index}"
+            )
             ranks[split, index] = _rank(seed, what)
         return ranks
 
@@ -140,7 +167,9 @@ class _Selector:
         places = self._places(names)
         held_out = {place for place in held_out if place[0] in names}
         named_for_training = set(self._train.indices or ())
-        if both := [place for place in places if place in held_out and place[1] in named_for_training]:
+        if both := [
+            place for place in places if place in held_out and place[1] in named_for_training
+        ]:
             raise XpError(
                 f"env {self._env}: tasks {[index for _, index in both][:5]} of {named(names)} are named for training,"
                 f" and are held out as well\n{_fixes('other train.indices')}"
@@ -169,7 +198,9 @@ class _Selector:
     def _check(self, split: str, purpose: str) -> None:
         if split not in self._names:
             what = f"there is no split {split!r} for {purpose}.split"
-            raise XpError(f"env {self._env}: {what}; the environment has: {', '.join(self._names) or 'none'}")
+            raise XpError(
+                f"env {self._env}: {what}; the environment has: {', '.join(self._names) or 'none'}"
+            )
 
 
 def _fixes(fewer: str) -> str:
@@ -198,7 +229,9 @@ def _take(
     if selection.indices is not None:
         wrong = [index for index in selection.indices if not 0 <= index < len(whole)]
         if wrong:
-            raise XpError(f"{where} indices {wrong[:5]}, but {named(splits)} has tasks 0 to {len(whole) - 1}")
+            raise XpError(
+                f"{where} indices {wrong[:5]}, but {named(splits)} has tasks 0 to {len(whole) - 1}"
+            )
         return [whole[index] for index in dict.fromkeys(selection.indices)]
     count = len(available) if selection.num_tasks is None else selection.num_tasks
     if count > len(available):
@@ -223,7 +256,11 @@ def cut_into_blocks(config: PrepareConfig, selected: Mapping[str, SelectedTasks]
             for split, run in groupby(places, lambda place: place[0]):
                 indices = tuple(index for _, index in run)
                 for start in range(0, len(indices), SHARD_TASKS):
-                    blocks.append(Block(len(blocks), name, purpose, split, indices[start : start + SHARD_TASKS]))
+                    blocks.append(
+                        Block(
+                            len(blocks), name, purpose, split, indices[start : start + SHARD_TASKS]
+                        )
+                    )
     return blocks
 
 

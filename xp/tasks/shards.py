@@ -40,7 +40,12 @@ class ShardEntry:
     def row(self, block: Block, weight: float) -> TaskRow:
         name = block.task_id(self.index)
         return TaskRow(
-            task_id=name, env=block.env, purpose=block.purpose, split=block.split, weight=weight, **vars(self)
+            task_id=name,
+            env=block.env,
+            purpose=block.purpose,
+            split=block.split,
+            weight=weight,
+            **vars(self),
         )
 
 

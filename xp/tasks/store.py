@@ -39,7 +39,11 @@ class TaskSet:
         return read_rows(self.table, purpose)
 
     def num_tasks(self, purpose: Purpose | str) -> int:
-        return sum(purposes[purpose].tasks for purposes in self.manifest.counts.values() if purpose in purposes)
+        return sum(
+            purposes[purpose].tasks
+            for purposes in self.manifest.counts.values()
+            if purpose in purposes
+        )
 
 
 class BrokenSet(Exception):
@@ -84,7 +88,9 @@ def open_verified(path: Path) -> TaskSet:
         fault = f"there is no task set at {path}"
     except BrokenSet as error:
         fault = f"the task set {path} is damaged: {error}"
-    raise XpError(f"{fault}\nrun `python -m xp prepare` with the same spec to build it", ExitCode.TASKS)
+    raise XpError(
+        f"{fault}\nrun `python -m xp prepare` with the same spec to build it", ExitCode.TASKS
+    )
 
 
 @contextmanager

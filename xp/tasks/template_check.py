@@ -31,7 +31,11 @@ from xp.spec.model import Model, ToolsPrompt
 _ROOM: Final = {"which_room": {"type": "string", "description": "Its name."}}
 PROBE_TOOLS: Final = tool_schemas(
     (
-        ToolSpec("look_around", "Look at a room.", {"type": "object", "properties": _ROOM, "required": [*_ROOM]}),
+        ToolSpec(
+            "look_around",
+            "Look at a room.",
+            {"type": "object", "properties": _ROOM, "required": [*_ROOM]},
+        ),
         ToolSpec("list_rooms", "List the rooms.", {"type": "object", "properties": {}}),
     )
 )
@@ -85,8 +89,14 @@ def check_chat(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]
     report = examine_prompts(chat, prompts)
     if report.faults:
         raise XpError("\n".join(report.faults), ExitCode.PLAN)
-    who = "xp, in the system message" if chat.tools_prompt is ToolsPrompt.SYSTEM else "the chat template"
-    tools = f"tools are described by {who}; " if any(json.loads(tools) for _, tools in prompts) else ""
+    who = (
+        "xp, in the system message"
+        if chat.tools_prompt is ToolsPrompt.SYSTEM
+        else "the chat template"
+    )
+    tools = (
+        f"tools are described by {who}; " if any(json.loads(tools) for _, tools in prompts) else ""
+    )
     _print_once(f"{tools}{report.on_record()}")
 
 
@@ -96,7 +106,9 @@ def _print_once(line: str) -> None:
     print(line, flush=True)
 
 
-def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]) -> TemplateReport:
+def examine_prompts(
+    chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message], str]]
+) -> TemplateReport:
     """Runs `examine` for each different set of tools among the prompts (the first `MAX_TOOL_SETS`).
 
     Of prompts with earlier calls, one of each sequence of roles and numbers of calls is examined too.
@@ -105,11 +117,16 @@ def examine_prompts(chat: ChatTokens, prompts: Iterable[tuple[Sequence[Message],
     lost: dict[tuple[tuple[str, int], ...], str] = {}
     for messages, tools in prompts:
         if tools in kinds or len(kinds) < MAX_TOOL_SETS:
-            kinds[tools] = kinds.get(tools, False) or any(message["role"] == "system" for message in messages)
+            kinds[tools] = kinds.get(tools, False) or any(
+                message["role"] == "system" for message in messages
+            )
         shape = tuple((message["role"], len(message.get("tool_calls", ()))) for message in messages)
         if any(count for _, count in shape) and shape not in lost and len(lost) < MAX_TOOL_SETS:
             lost[shape] = _lost_calls(chat, messages, tools)
-    reports = [examine(chat, json.loads(tools), has_system=has_system) for tools, has_system in kinds.items()]
+    reports = [
+        examine(chat, json.loads(tools), has_system=has_system)
+        for tools, has_system in kinds.items()
+    ]
     faults = dict.fromkeys(fault for report in reports for fault in report.faults)
     faults |= dict.fromkeys(filter(None, lost.values()))
     return replace(reports[0], faults=tuple(faults))
@@ -155,10 +172,14 @@ def examine(
         except XpError as error:
             faults.append(str(error))
     faults += _prompt_faults(chat, tools, has_system=has_system)
-    return TemplateReport(tuple(faults)) if faults else _over_turns(chat, tools, has_system=has_system)
+    return (
+        TemplateReport(tuple(faults)) if faults else _over_turns(chat, tools, has_system=has_system)
+    )
 
 
-def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> Iterator[str]:
+def _prompt_faults(
+    chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool
+) -> Iterator[str]:
     opening = [_SYSTEM, _QUESTION] if has_system else [_QUESTION]
     is_ours = chat.tools_prompt is ToolsPrompt.SYSTEM
     takes_system = True
@@ -177,7 +198,9 @@ def _prompt_faults(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_
         yield f"the chat template does not tell the model of {', '.join(lost)}{_reason(with_tools)}; {_fix(chat)}"
 
 
-def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool) -> TemplateReport:
+def _over_turns(
+    chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_system: bool
+) -> TemplateReport:
     opening = [_SYSTEM, _QUESTION] if has_system else [_QUESTION]
     names = [tool["function"]["name"] for tool in (*tools[:1], *tools[-1:])]
     results = [
@@ -196,7 +219,9 @@ def _over_turns(chat: ChatTokens, tools: Sequence[Mapping[str, Any]], *, has_sys
     replies = [results[:1], [_NUDGE]] if tools else [[_NUDGE]]
     wholes = [_try(chat, [*opening, turn, *chat.env_messages(reply)], tools) for reply in replies]
     parts = [before + _TURN + chat.rendered_reply(reply) for reply in replies]
-    keeps_thoughts, keeps_calls = (all(text in whole for whole in wholes) for text in (_THOUGHT, _CALL))
+    keeps_thoughts, keeps_calls = (
+        all(text in whole for whole in wholes) for text in (_THOUGHT, _CALL)
+    )
     return TemplateReport((), wholes == parts, keeps_thoughts, keeps_calls)
 
 
@@ -244,7 +269,9 @@ def _names(tools: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _count(text: str, name: str) -> int:
-    return text.count(name) + (text.count(escaped) if (escaped := json.dumps(name)[1:-1]) != name else 0)
+    return text.count(name) + (
+        text.count(escaped) if (escaped := json.dumps(name)[1:-1]) != name else 0
+    )
 
 
 def main(arguments: list[str]) -> int:

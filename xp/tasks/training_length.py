@@ -28,7 +28,9 @@ def steps_of(training: Training, num_tasks: int) -> int:
     if training.epochs is None:
         return training.num_steps or 0
     if num_tasks < training.prompts_per_step:
-        raise XpError(f"training.epochs: {too_few(num_tasks, training.prompts_per_step)}", ExitCode.TASKS)
+        raise XpError(
+            f"training.epochs: {too_few(num_tasks, training.prompts_per_step)}", ExitCode.TASKS
+        )
     return training.epochs * (num_tasks // training.prompts_per_step)
 
 
@@ -55,7 +57,9 @@ def settle(training: Training, num_tasks: int, stage: Path) -> int:
     if epochs is not None:
         made = last_step(stage.parent.parent / "metrics.jsonl") or 0
         if made > steps:
-            raise XpError(f"training.epochs={epochs}: these are {steps} steps, and {made} are made already")
+            raise XpError(
+                f"training.epochs={epochs}: these are {steps} steps, and {made} are made already"
+            )
         size = f"{counted(epochs, 'epoch')} of {counted(num_tasks, 'task')}"
         print(f"{size}, {training.prompts_per_step} a step: {counted(steps, 'step')}", flush=True)
     content = {"epochs": epochs, "num_steps": steps, "num_tasks": num_tasks}

@@ -44,7 +44,9 @@ class BackendSuite:
 
     def test_a_key_of_the_trainers_that_does_not_exist_is_refused(self) -> None:
         spec = composed((*self.words, "++backend.overrides.no_such_key_of_a_trainer=1"))
-        assert [refusal.field.partition(".")[0] for refusal in self.backend.check(spec)] == ["backend"]
+        assert [refusal.field.partition(".")[0] for refusal in self.backend.check(spec)] == [
+            "backend"
+        ]
 
     def test_its_stages_have_names_of_their_own_and_need_what_comes_before(self) -> None:
         known = {"prepare"}

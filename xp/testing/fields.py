@@ -77,7 +77,9 @@ class Together(dict[str, Any]):
 
 
 OTHERS: Mapping[str, Any] = {
-    "backend.engine.quantized_model": Together({"quantization": "fp8", "quantized_model": "Org/Model-FP8"}),
+    "backend.engine.quantized_model": Together(
+        {"quantization": "fp8", "quantized_model": "Org/Model-FP8"}
+    ),
     "algorithm.loss_length": Together({"loss_aggregation": "constant", "loss_length": 7}),
     "algorithm.distill": {
         **dict.fromkeys(("revision", "url", "key")),
@@ -94,7 +96,10 @@ OTHERS: Mapping[str, Any] = {
 def others(now: Any, path: str) -> list[Any]:
     if path in ("algorithm.estimator", "algorithm.advantage_fn", "algorithm.critic"):
         variants = [now[:-1]] if path == "algorithm.advantage_fn" and now else []
-        return [*variants, *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now)]
+        return [
+            *variants,
+            *(Together(one) for one in ESTIMATORS if one[path.rpartition(".")[2]] != now),
+        ]
     if path in ("algorithm.policy_loss", "algorithm.sapo"):
         sapo = {"temperature_positive": 0.5, "temperature_negative": 2.0}
         losses = ({"policy_loss": "sapo", "sapo": sapo}, {"policy_loss": "clip", "sapo": None})
@@ -122,16 +127,26 @@ def others(now: Any, path: str) -> list[Any]:
 def rendered(spec: RunSpec) -> str:
     """The jobs that a backend makes of a spec, without the copies of the spec in their files."""
     stages = backend_of(spec).render(spec, PLACES)
-    return str([(one.name, dataclasses.replace(one.job, files={}), without_spec(one.job.files)) for one in stages])
+    return str(
+        [
+            (one.name, dataclasses.replace(one.job, files={}), without_spec(one.job.files))
+            for one in stages
+        ]
+    )
 
 
 def without_spec(files: Mapping[str, str]) -> str:
     """The text of a job's files without the spec that is in its configs: what is derived for the job."""
-    return "".join(_without_spec(text) if name.endswith("/config.json") else text for name, text in files.items())
+    return "".join(
+        _without_spec(text) if name.endswith("/config.json") else text
+        for name, text in files.items()
+    )
 
 
 def _without_spec(text: str) -> str:
-    return json.dumps({name: value for name, value in json.loads(text).items() if name != "spec"}, indent=2)
+    return json.dumps(
+        {name: value for name, value in json.loads(text).items() if name != "spec"}, indent=2
+    )
 
 
 LIVE = {
@@ -174,18 +189,25 @@ def dropped(base: Sequence[str], fields: Iterable[str]) -> list[str]:
     package = getattr(module, "__name__", "xp").partition(".")[0]
     of_plain = module.meanings(plain)
     for field in fields:
-        if field in ABOUT_THE_PLAN or field.startswith("model.architecture") or field == "model.path":
+        if (
+            field in ABOUT_THE_PLAN
+            or field.startswith("model.architecture")
+            or field == "model.path"
+        ):
             continue
         spec = composed((*base, LIVE[field])) if field in LIVE else plain
         meanings = of_plain if spec is plain else module.meanings(spec)
         is_unsupported = meanings[field].support is Support.UNSUPPORTED
         if not is_unsupported and says_so(meanings, field, package):
             continue
-        accepted = [other for other in changed(spec, field) if other != spec and not spec_refusals(other)]
+        accepted = [
+            other for other in changed(spec, field) if other != spec and not spec_refusals(other)
+        ]
         if accepted and is_unsupported:
             faults.append(f"{field} is called unsupported and is not refused")
         elif any(
-            rendered(other) == rendered(spec) and not says_so(module.meanings(other), field, package)
+            rendered(other) == rendered(spec)
+            and not says_so(module.meanings(other), field, package)
             for other in accepted
         ):
             faults.append(f"{field} changes nothing, and nobody says so")

@@ -16,7 +16,9 @@ says what was waited for. Processes that must not end by themselves run longer."
 
 def stage(name: str, code: str, *arguments: str, done: str | None = None, **job: Any) -> Stage:
     """A stage that runs Python code."""
-    made = Job(("python", "-c", code, *arguments), job.pop("files", {}), job.pop("outputs", ()), CPU, **job)
+    made = Job(
+        ("python", "-c", code, *arguments), job.pop("files", {}), job.pop("outputs", ()), CPU, **job
+    )
     return Stage(name, made, done=done)
 
 

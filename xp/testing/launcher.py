@@ -64,18 +64,30 @@ class LauncherSuite:
 
     def test_the_exit_code_is_the_jobs(self, launcher: Launcher, context: Context) -> None:
         for code in (0, 1, 7, 74):
-            assert self.ended(launcher, stage(f"exit{code}", f"raise SystemExit({code})"), context)[0] == code
+            assert (
+                self.ended(launcher, stage(f"exit{code}", f"raise SystemExit({code})"), context)[0]
+                == code
+            )
 
-    def test_a_job_that_dies_of_a_signal_says_which(self, launcher: Launcher, context: Context) -> None:
-        assert self.ended(launcher, stage("dies", "import os; os.kill(os.getpid(), 9)"), context)[0] == 128 + 9
+    def test_a_job_that_dies_of_a_signal_says_which(
+        self, launcher: Launcher, context: Context
+    ) -> None:
+        assert (
+            self.ended(launcher, stage("dies", "import os; os.kill(os.getpid(), 9)"), context)[0]
+            == 128 + 9
+        )
 
-    def test_a_program_that_does_not_exist_is_no_success(self, launcher: Launcher, context: Context) -> None:
+    def test_a_program_that_does_not_exist_is_no_success(
+        self, launcher: Launcher, context: Context
+    ) -> None:
         absent = Stage("absent", Job(("/no/such/program",), {}, (), CPU))
         code, log = self.ended(launcher, absent, context)
         assert code == ExitCode.RUNTIME
         assert "/no/such/program" in log
 
-    def test_the_log_is_followed_while_the_job_runs(self, launcher: Launcher, context: Context) -> None:
+    def test_the_log_is_followed_while_the_job_runs(
+        self, launcher: Launcher, context: Context
+    ) -> None:
         wait = "while not os.path.exists('go'): time.sleep(0.02)"
         code = f"import os, time\nprint('first', flush=True)\n{wait}\nprint('last')"
         launch = launcher.submit(stage("talks", code), context)
@@ -87,7 +99,9 @@ class LauncherSuite:
             assert (context.outputs / launch.log).read_text() == "first\n"
             assert "last" not in "".join(heard)
         finally:
-            (self.root(context) / "go").touch()  # A job that waits for ever would outlive a failed test.
+            (
+                self.root(context) / "go"
+            ).touch()  # A job that waits for ever would outlive a failed test.
             waiter.join(self.start_s)
         assert (context.outputs / launch.log).read_text() == "first\nlast\n"
 
@@ -104,9 +118,13 @@ class LauncherSuite:
         assert self.ended(launcher, copy, context)[0] == 0
         assert (self.root(context) / "out.txt").read_bytes().decode() == text
 
-    def test_files_that_lead_out_of_the_outputs_are_refused(self, launcher: Launcher, context: Context) -> None:
+    def test_files_that_lead_out_of_the_outputs_are_refused(
+        self, launcher: Launcher, context: Context
+    ) -> None:
         (context.outputs / "link").symlink_to("/tmp")
-        for number, name in enumerate(("../evil", "/tmp/evil", "a/../../evil", "link/evil", "nul\0")):
+        for number, name in enumerate(
+            ("../evil", "/tmp/evil", "a/../../evil", "link/evil", "nul\0")
+        ):
             with pytest.raises(XpError, match="leads out of"):
                 launcher.submit(stage(f"evil{number}", "print('ran')", files={name: "x"}), context)
         assert not Path("/tmp/evil").exists()
@@ -125,7 +143,9 @@ class LauncherSuite:
         code = "import json, os, sys; json.dump([dict(os.environ), sys.argv[1:]], open('seen.json', 'w'))"
         secrets = {f"SECRET_{name}": value for name, value in AWKWARD.items()}
         self.provide(secrets)
-        job = stage("echoes", code, *AWKWARD.values(), env=AWKWARD, secrets={name: name for name in secrets})
+        job = stage(
+            "echoes", code, *AWKWARD.values(), env=AWKWARD, secrets={name: name for name in secrets}
+        )
         assert self.ended(launcher, job, replace(context, secrets=secrets))[0] == 0
         environment, arguments = json.loads((self.root(context) / "seen.json").read_text())
         assert {name: environment.get(name) for name in AWKWARD} == AWKWARD
@@ -133,7 +153,9 @@ class LauncherSuite:
         assert arguments == list(AWKWARD.values())
         assert not (self.root(context) / "pwned").exists()
 
-    def test_a_secret_is_in_no_log_however_it_is_written(self, launcher: Launcher, context: Context) -> None:
+    def test_a_secret_is_in_no_log_however_it_is_written(
+        self, launcher: Launcher, context: Context
+    ) -> None:
         secret = 'XPCANARY_4711/"quoted"'
         code = (
             "import base64, json, os, urllib.parse; s = os.environ['KEY']; print(s); print(json.dumps({'k': s}));"
@@ -174,10 +196,14 @@ class LauncherSuite:
         assert (self.root(context) / "count").read_text() == "x"
 
     def test_cancel_ends_the_job(self, launcher: Launcher, context: Context) -> None:
-        launch = launcher.submit(stage("sleeps", "print('up', flush=True); import time; time.sleep(600)"), context)
+        launch = launcher.submit(
+            stage("sleeps", "print('up', flush=True); import time; time.sleep(600)"), context
+        )
         heard: list[str] = []
         codes: list[int] = []
-        waiter = threading.Thread(target=lambda: codes.append(launcher.wait(launch, heard.append)), daemon=True)
+        waiter = threading.Thread(
+            target=lambda: codes.append(launcher.wait(launch, heard.append)), daemon=True
+        )
         waiter.start()
         try:
             eventually(lambda: heard, self.start_s)
@@ -187,11 +213,15 @@ class LauncherSuite:
         assert len(codes) == 1
         assert codes[0] != 0
 
-    def test_the_copied_package_is_the_one_that_runs(self, launcher: Launcher, context: Context) -> None:
+    def test_the_copied_package_is_the_one_that_runs(
+        self, launcher: Launcher, context: Context
+    ) -> None:
         imports = stage("imports", "import xp; print(xp.__file__)")
         expected = context.outputs / context.code / "xp/__init__.py"
         assert self.ended(launcher, imports, context)[1].strip() == str(expected)
 
-    def test_the_job_cannot_read_from_the_terminal(self, launcher: Launcher, context: Context) -> None:
+    def test_the_job_cannot_read_from_the_terminal(
+        self, launcher: Launcher, context: Context
+    ) -> None:
         reads = stage("reads", "import sys; print(repr(sys.stdin.read()))")
         assert self.ended(launcher, reads, context) == (0, "''\n")

@@ -30,7 +30,9 @@ class ProviderSuite:
     def task(self, provider: Provider) -> Task:
         return provider.tasks(self.split, [0])[0]
 
-    def test_its_version_is_a_string_and_the_same_when_asked_again(self, provider: Provider) -> None:
+    def test_its_version_is_a_string_and_the_same_when_asked_again(
+        self, provider: Provider
+    ) -> None:
         assert isinstance(provider.version(), str)
         assert provider.version() == provider.version()
 
@@ -44,7 +46,9 @@ class ProviderSuite:
         with pytest.raises(EnvFault):
             provider.num_tasks("no such split")
 
-    def test_tasks_come_in_the_order_asked_for_and_know_their_place(self, provider: Provider) -> None:
+    def test_tasks_come_in_the_order_asked_for_and_know_their_place(
+        self, provider: Provider
+    ) -> None:
         last = provider.num_tasks(self.split) - 1
         indices = [last, 0, last // 2, 0]
         tasks = provider.tasks(self.split, indices)
@@ -57,7 +61,9 @@ class ProviderSuite:
         assert provider.tasks(self.split, []) == []
 
     @pytest.mark.parametrize("offset", [-1, 0, 1_000_000])
-    def test_an_index_outside_of_the_split_is_refused(self, provider: Provider, offset: int) -> None:
+    def test_an_index_outside_of_the_split_is_refused(
+        self, provider: Provider, offset: int
+    ) -> None:
         outside = -1 if offset < 0 else provider.num_tasks(self.split) + offset
         with pytest.raises(ValueError):
             provider.tasks(self.split, [outside])
@@ -67,15 +73,22 @@ class ProviderSuite:
     def test_a_task_tells_nothing_of_its_answer_by_its_repr(self, task: Task) -> None:
         assert "spec" not in repr(task)
 
-    def test_a_session_opens_with_messages_that_a_chat_template_takes(self, provider: Provider, task: Task) -> None:
+    def test_a_session_opens_with_messages_that_a_chat_template_takes(
+        self, provider: Provider, task: Task
+    ) -> None:
         with closing(provider.open(task)) as session:
             prompt = session.prompt()
         assert prompt
-        assert all({"role", "content"} <= set(message) <= set(Message.__annotations__) for message in prompt)
+        assert all(
+            {"role", "content"} <= set(message) <= set(Message.__annotations__)
+            for message in prompt
+        )
         assert {message["role"] for message in prompt} <= {"system", "user", "assistant", "tool"}
         assert all(isinstance(message["content"], str) for message in prompt)
 
-    def test_a_task_without_its_spec_opens_the_same_problem(self, provider: Provider, task: Task) -> None:
+    def test_a_task_without_its_spec_opens_the_same_problem(
+        self, provider: Provider, task: Task
+    ) -> None:
         if self.has_stable_prompt:
             bare = Task(task.env, task.split, task.index)
             with closing(provider.open(bare)) as one, closing(provider.open(task)) as other:
@@ -92,7 +105,9 @@ class ProviderSuite:
             assert tool.parameters.get("type", "object") == "object"
             json.dumps(dict(tool.parameters), allow_nan=False)
 
-    def test_an_unknown_tool_is_the_models_fault_and_the_session_goes_on(self, provider: Provider, task: Task) -> None:
+    def test_an_unknown_tool_is_the_models_fault_and_the_session_goes_on(
+        self, provider: Provider, task: Task
+    ) -> None:
         with closing(provider.open(task)) as session:
             for _ in range(2):
                 result = session.call("no_such_tool", {})

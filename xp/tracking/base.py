@@ -78,7 +78,10 @@ def check_trackers(names: Sequence[str]) -> dict[str, str]:
     """Raises XpError for a tracker that is not installed (RUNTIME) or has no key (SECRET); returns the keys."""
     for name in names:
         if find_spec(name) is None:
-            raise XpError(f"tracking: {name} is not installed; install: python -m pip install {name}", ExitCode.RUNTIME)
+            raise XpError(
+                f"tracking: {name} is not installed; install: python -m pip install {name}",
+                ExitCode.RUNTIME,
+            )
     if "wandb" not in names or not needs_key(os.environ):
         return {}
     try:
@@ -112,5 +115,7 @@ def tracked_places(names: Sequence[str], run: Path) -> list[str]:
         lines.append("W&B           WANDB_MODE=disabled: nothing was kept or sent")
     if "tensorboard" in names and (run / "tensorboard").is_dir():
         place = run / "tensorboard"
-        lines.append(f"TensorBoard   {place}  (show it: tensorboard --logdir {shlex.quote(str(place))})")
+        lines.append(
+            f"TensorBoard   {place}  (show it: tensorboard --logdir {shlex.quote(str(place))})"
+        )
     return lines

@@ -143,4 +143,6 @@ class Mirror:
         except Exception as error:
             self._trackers.pop(name, None)
             self._waiting.pop(name, None)
-            self._warn(f"tracking: {name} failed and is left out from here on: {type(error).__name__}: {error}\n")
+            self._warn(
+                f"tracking: {name} failed and is left out from here on: {type(error).__name__}: {error}\n"
+            )

@@ -39,7 +39,9 @@ class WandbTracker:
             settings=settings,
         )
         self._file = run.directory / "wandb" / "last_time"
-        self.last_time = self._latest = float(self._file.read_text()) if self._file.exists() else 0.0
+        self.last_time = self._latest = (
+            float(self._file.read_text()) if self._file.exists() else 0.0
+        )
         # A resumed run repeats the steps since its checkpoint; W&B's own step counter would refuse them.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
@@ -62,7 +64,9 @@ class TensorboardTracker:
     def __init__(self, run: TrackedRun) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._writer = EventFileWriter(str(run.directory / "tensorboard" / f"attempt_{run.attempt}"))
+        self._writer = EventFileWriter(
+            str(run.directory / "tensorboard" / f"attempt_{run.attempt}")
+        )
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event

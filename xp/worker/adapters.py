@@ -80,7 +80,9 @@ def merge_adapters(directory: Path, dtype: str) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    base = AutoModelForCausalLM.from_pretrained(base_of(directory.absolute()), dtype=getattr(torch, dtype)).float()
+    base = AutoModelForCausalLM.from_pretrained(
+        base_of(directory.absolute()), dtype=getattr(torch, dtype)
+    ).float()
     merged = PeftModel.from_pretrained(base, str(directory)).merge_and_unload()
     (directory / ADAPTER).mkdir()
     for name in FILES:

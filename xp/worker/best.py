@@ -65,7 +65,11 @@ class BestKeeper:
     def of(config: StageConfig, root: Path = Path()) -> BestKeeper | None:
         """The keeper of a training's best model. None means that the spec has no rule for it."""
         rule = config.spec.evaluation
-        return BestKeeper(rule, config.places, root) if rule.keep_best or rule.patience is not None else None
+        return (
+            BestKeeper(rule, config.places, root)
+            if rule.keep_best or rule.patience is not None
+            else None
+        )
 
     def best(self) -> BestEvaluation | None:
         """The recorded best evaluation. None means that there is none yet."""
@@ -90,7 +94,10 @@ class BestKeeper:
 
     def finish(self, step: int, reward: float, end_ids: Sequence[int]) -> None:
         """Replaces the former best model by the staged files; `end_ids` as in `seal`."""
-        write_atomically(self.staged / RECORD, json.dumps({"step": step, "reward": reward, "metric": METRIC}) + "\n")
+        write_atomically(
+            self.staged / RECORD,
+            json.dumps({"step": step, "reward": reward, "metric": METRIC}) + "\n",
+        )
         seal(self.staged, end_ids)
         shutil.rmtree(self._former, ignore_errors=True)
         if self._place.exists():
@@ -104,7 +111,11 @@ class BestKeeper:
         best, patience = self.best(), self.rule.patience
         if best is None or patience is None or not self._metrics.is_file():
             return None
-        later = [line["step"] for line in read_metrics(self._metrics, STAGE) if best.step < line["step"] <= step]
+        later = [
+            line["step"]
+            for line in read_metrics(self._metrics, STAGE)
+            if best.step < line["step"] <= step
+        ]
         if len(later) < patience:
             return None
         return EarlyStop(

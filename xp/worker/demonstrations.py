@@ -93,20 +93,31 @@ def solvers_of(named: Mapping[str, str]) -> dict[str, Solve]:
     return found
 
 
-def play(solvers: Mapping[str, Solve], rows: Sequence[TaskRow], mix: EnvironmentMixture, file: Path, run: str) -> None:
+def play(
+    solvers: Mapping[str, Solve],
+    rows: Sequence[TaskRow],
+    mix: EnvironmentMixture,
+    file: Path,
+    run: str,
+) -> None:
     """Plays one episode of each task by its environment's script, and records it.
 
     Raises:
         XpError: a script raised an exception, or returned something else than a turn.
     """
     file.unlink(missing_ok=True)  # of a killed attempt of the same number
-    with TrajectoryWriter(file) as writer, ThreadPoolExecutor(max(1, min(mix.max_sessions(), len(rows)))) as pool:
+    with (
+        TrajectoryWriter(file) as writer,
+        ThreadPoolExecutor(max(1, min(mix.max_sessions(), len(rows)))) as pool,
+    ):
 
         def one(row: TaskRow) -> tuple[TaskRow, Episode]:
             return row, _played(solvers[row.env], row, mix)
 
         for row, episode in pool.map(one, rows):
-            writer.write(trajectory(episode, run=run, phase=PHASE, step=0, sample=0, tools=row.tools))
+            writer.write(
+                trajectory(episode, run=run, phase=PHASE, step=0, sample=0, tools=row.tools)
+            )
 
 
 def _played(solve: Solve, row: TaskRow, mix: EnvironmentMixture) -> Episode:
@@ -117,7 +128,9 @@ def _played(solve: Solve, row: TaskRow, mix: EnvironmentMixture) -> Episode:
     return episode
 
 
-def play_script(solve: Solve, episode: Episode, describe: Callable[[], Mapping[str, Any]], syntax: Syntax) -> None:
+def play_script(
+    solve: Solve, episode: Episode, describe: Callable[[], Mapping[str, Any]], syntax: Syntax
+) -> None:
     """Plays an episode by a script; raises XpError if the script raises or returns something else than a turn.
 
     Args:
@@ -167,7 +180,9 @@ def _is_call(value: Any) -> bool:
     return False
 
 
-def recorded(files: Iterable[Path], counts: Counter[str], *, is_own: bool = True) -> Iterator[Demonstration]:
+def recorded(
+    files: Iterable[Path], counts: Counter[str], *, is_own: bool = True
+) -> Iterator[Demonstration]:
     """Scored episodes of files of trajectories; others are counted by why they cannot be trained on.
 
     Args:
@@ -185,13 +200,18 @@ def recorded(files: Iterable[Path], counts: Counter[str], *, is_own: bool = True
                 counts["truncated"] += 1
             elif outcome["num_malformed"]:
                 counts["with a malformed call"] += 1
-            elif any(call.get("result", {}).get("follows") is not None for call in record["tool_calls"]):
+            elif any(
+                call.get("result", {}).get("follows") is not None for call in record["tool_calls"]
+            ):
                 counts["of a program that rewrote its history"] += 1
             else:
                 digest = record[TOOLS]
                 if digest not in tools:
                     if not is_name(digest):  # it is a part of a path
-                        raise XpError(f"{file}: the record of tools is not a digest: {digest!r:.80}", ExitCode.RUN_DIR)
+                        raise XpError(
+                            f"{file}: the record of tools is not a digest: {digest!r:.80}",
+                            ExitCode.RUN_DIR,
+                        )
                     tools[digest] = (file.parent / TOOLS / f"{digest}.json").read_text()
                 yield replace(_of_record(record, tools[digest]), is_own=is_own)
 
@@ -214,7 +234,10 @@ def _of_record(record: Mapping[str, Any], tools: str) -> Demonstration:
 
 
 def chosen(
-    demonstrations: Iterable[Demonstration], spec: RunSpec, excluded: frozenset[str], counts: Counter[str]
+    demonstrations: Iterable[Demonstration],
+    spec: RunSpec,
+    excluded: frozenset[str],
+    counts: Counter[str],
 ) -> list[Demonstration]:
     """The episodes that `spec.sft` selects, in a random order by the seed.
 
@@ -236,7 +259,9 @@ def chosen(
         else:
             by_task.setdefault(one.task_id, []).append(one)
     best = [
-        one for task in sorted(by_task) for one in sorted(by_task[task], key=lambda one: -one.reward)[: rule.per_task]
+        one
+        for task in sorted(by_task)
+        for one in sorted(by_task[task], key=lambda one: -one.reward)[: rule.per_task]
     ]
     random.Random(spec.seed).shuffle(best)
     return best[: rule.num_episodes]
@@ -271,12 +296,17 @@ def rendered(
             continue
         if example is None:
             limit = spec.sft.max_tokens
-            counts["longer than " + ("the token budget of training" if limit is None else f"{limit} tokens")] += 1
+            counts[
+                "longer than "
+                + ("the token budget of training" if limit is None else f"{limit} tokens")
+            ] += 1
         elif not any(example.mask):
             counts[f"without a token to train on in the first {len(example.ids)}"] += 1
         else:
             # Not the hash by which evaluations choose their tasks: the chosen ones would all be on one side.
-            share = int.from_bytes(hashlib.sha256(f"sft/{one.task_id}".encode()).digest()[:7]) / 2**56
+            share = (
+                int.from_bytes(hashlib.sha256(f"sft/{one.task_id}".encode()).digest()[:7]) / 2**56
+            )
             (held_out if share < spec.sft.held_out_fraction else trained).append(example)
     return trained, held_out
 
@@ -289,12 +319,16 @@ def special_token_in(one: Demonstration, chat: ChatTokens) -> str | None:
     """
     for at, message in enumerate(one.messages):
         found: list[str] = chat.ends.special.findall(message["content"])
-        if mark := next((mark for mark in found if at not in one.turns or mark in chat.ends.texts), None):
+        if mark := next(
+            (mark for mark in found if at not in one.turns or mark in chat.ends.texts), None
+        ):
             return mark
     return None
 
 
-def example_of(one: Demonstration, chat: ChatTokens, syntax: Syntax, spec: RunSpec) -> Example | None:
+def example_of(
+    one: Demonstration, chat: ChatTokens, syntax: Syntax, spec: RunSpec
+) -> Example | None:
     """The tokens of one episode as a rollout has them. None means that it, or a part of it, is too long.
 
     Raises:
@@ -312,9 +346,14 @@ def example_of(one: Demonstration, chat: ChatTokens, syntax: Syntax, spec: RunSp
     example = Example([*prompt], [0] + [int(is_all)] * (len(prompt) - 1))
     for number, at in enumerate(places):
         keeps_thinking = rule.thinking is Thinking.KEEP
-        text = text_of(one.messages[at]["content"], one.turns[at], syntax, one.tools, thinking=keeps_thinking)
+        text = text_of(
+            one.messages[at]["content"], one.turns[at], syntax, one.tools, thinking=keeps_thinking
+        )
         no_thinking = "" if one.is_own else chat.no_thinking
-        ids = chat.turn(after_prompt(chat.text(example.ids[-16:]), text, no_thinking), is_call=bool(one.turns[at]))
+        ids = chat.turn(
+            after_prompt(chat.text(example.ids[-16:]), text, no_thinking),
+            is_call=bool(one.turns[at]),
+        )
         if is_limited and len(ids) > limits.next_turn(len(example.ids) - len(prompt)):
             return None
         example.add(ids, is_trained=at not in one.without_loss)
@@ -337,7 +376,9 @@ def _check_is_rendered(messages: Sequence[Message], text: str) -> None:
     """
     for message in messages:
         at, name = 0, message.get("name", "")
-        for word in re.findall(r"\w+", message["content"]) if message["role"] != "assistant" else ():
+        for word in (
+            re.findall(r"\w+", message["content"]) if message["role"] != "assistant" else ()
+        ):
             if (found := text.find(word, at)) < 0:
                 raise TemplateFault(f"it leaves out a text of the role {message['role']}")
             at = found + len(word)
@@ -357,7 +398,9 @@ def after_prompt(prompt: str, text: str, no_thinking: str = "") -> str:
         TemplateFault: the prompt has closed the thinking, and the turn opens it again.
     """
     if prompt.rstrip().endswith(THINK_CLOSE) and text.lstrip().startswith(THINK_OPEN):
-        raise TemplateFault("its prompt has no thinking, and the episode has some; set sft.thinking=cut")
+        raise TemplateFault(
+            "its prompt has no thinking, and the episode has some; set sft.thinking=cut"
+        )
     is_open = prompt.rstrip().endswith(THINK_OPEN)
     if is_open and text.lstrip().startswith(THINK_OPEN):
         return text.lstrip().removeprefix(THINK_OPEN).removeprefix("\n")
@@ -386,12 +429,20 @@ def text_of(content: str, calls: Calls, syntax: Syntax, tools: str, *, thinking:
 def specs_of(tools: str) -> list[ToolSpec]:
     """The tools of a JSON list of schemas."""
     functions = [one.get("function", one) for one in json.loads(tools)]
-    return [ToolSpec(one["name"], one.get("description", ""), one.get("parameters", {})) for one in functions]
+    return [
+        ToolSpec(one["name"], one.get("description", ""), one.get("parameters", {}))
+        for one in functions
+    ]
 
 
-def summary(trained: Sequence[Example], held_out: Sequence[Example], counts: Mapping[str, int]) -> str:
+def summary(
+    trained: Sequence[Example], held_out: Sequence[Example], counts: Mapping[str, int]
+) -> str:
     """One line about the episodes, and those that are left out with the reason."""
-    tokens, num_cut = sum(sum(one.mask) for one in trained), sum(one.is_cut for one in (*trained, *held_out))
+    tokens, num_cut = (
+        sum(sum(one.mask) for one in trained),
+        sum(one.is_cut for one in (*trained, *held_out)),
+    )
     left_out = "; ".join(f"{number} {why}" for why, number in counts.items())
     return (
         f"{counted(len(trained), 'episode')} to train on ({tokens:,} tokens with a loss),"

@@ -16,16 +16,50 @@ from xp.envs.base import EnvFault
 from xp.envs.messages import chat_messages, role_of
 from xp.episode.prompt import prompt_keys
 from xp.errors import XpError
-from xp.lib.data_files import check_is_text, is_set, named_columns, place_of, rows_of_file, rows_of_hub
+from xp.lib.data_files import (
+    check_is_text,
+    is_set,
+    named_columns,
+    place_of,
+    rows_of_file,
+    rows_of_hub,
+)
 from xp.worker.demonstrations import Demonstration, specs_of
 
 REASONING: Final = ("reasoning_content", "reasoning", "reasoning_details", "thinking")
 """Keys of messages in which APIs and data sets have thinking."""
-SWITCHES: Final = ("weight", "loss_weight", "loss_scale", "train", "training", "trainable", "loss", "masked")
+SWITCHES: Final = (
+    "weight",
+    "loss_weight",
+    "loss_scale",
+    "train",
+    "training",
+    "trainable",
+    "loss",
+    "masked",
+)
 """Keys of a message by which other tools include it in the loss; `masked` excludes it."""
 ROW_SWITCHES: Final = ("weight", "loss_weight")
-READ: Final = ("role", "content", "from", "value", "name", "tool_calls", "tool_call_id", "function_call")
-NOTES: Final = ("id", "index", "model", "timestamp", "created_at", "metadata", "usage", "finish_reason")
+READ: Final = (
+    "role",
+    "content",
+    "from",
+    "value",
+    "name",
+    "tool_calls",
+    "tool_call_id",
+    "function_call",
+)
+NOTES: Final = (
+    "id",
+    "index",
+    "model",
+    "timestamp",
+    "created_at",
+    "metadata",
+    "usage",
+    "finish_reason",
+)
 """Keys of a message that no tool shows to a model."""
 UNREAD: Final = ("chosen", "rejected", "documents", "chat_template_kwargs", *REASONING)
 """Columns that other tools show to the model or train on, and xp does not."""
@@ -45,7 +79,9 @@ def of_messages(source: str, *, thinking: bool = False) -> Iterator[Demonstratio
         splits = rows_of_hub(source)
         split = "train" if "train" in splits or len(splits) != 1 else next(iter(splits))
         if split not in splits:
-            raise XpError(f"{source} has no split train, but {', '.join(splits)}; give a file of the one to train on")
+            raise XpError(
+                f"{source} has no split train, but {', '.join(splits)}; give a file of the one to train on"
+            )
         rows = splits[split]
     else:
         rows = rows_of_file(place_of(source) or Path(source))
@@ -60,7 +96,9 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
     """The dialogue of a row; raises ValueError, TypeError, or EnvFault by the row's fault."""
     given = _given(row)
     if unread := next((key for key in UNREAD if row.get(key)), None):
-        raise ValueError(f"the column `{unread}` is not read; write its text into the messages, or drop it")
+        raise ValueError(
+            f"the column `{unread}` is not read; write its text into the messages, or drop it"
+        )
     messages = chat_messages(given)
     check_is_text(row, [message["content"] for message in messages])
     tools = row.get("tools") or row.get("functions") or "[]"
@@ -68,24 +106,34 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
     try:
         specs_of(tools)
     except (AttributeError, LookupError, TypeError, ValueError):
-        raise ValueError(f"expected `tools` as a list of JSON Schemas in OpenAI's form; got {tools:.80}") from None
+        raise ValueError(
+            f"expected `tools` as a list of JSON Schemas in OpenAI's form; got {tools:.80}"
+        ) from None
     mask = [None] * len(messages) if row.get("loss_mask") is None else row["loss_mask"]
     if not isinstance(mask, list) or len(mask) != len(messages):
-        raise ValueError(f"`loss_mask` must have a 0 or 1 for each of the {len(messages)} messages; got {mask!r:.80}")
+        raise ValueError(
+            f"`loss_mask` must have a 0 or 1 for each of the {len(messages)} messages; got {mask!r:.80}"
+        )
     is_trained = _is_on(row, ROW_SWITCHES, default=True)
     trained, turns, asked = set(), {}, set[str]()
     for at, (message, source, value) in enumerate(zip(messages, given, mask, strict=True)):
         is_turn = message["role"] == "assistant"
         try:
             _check_keys(source, thinking=thinking)
-            is_on = _is_on({**source, "loss_mask": value}, (*SWITCHES, "loss_mask"), default=is_turn)
+            is_on = _is_on(
+                {**source, "loss_mask": value}, (*SWITCHES, "loss_mask"), default=is_turn
+            )
         except ValueError as fault:
             raise ValueError(f"message {at}: {fault}") from None
         if is_on and not is_turn:
-            raise ValueError(f"message {at}: role {message['role']} cannot be trained on; drop its switch")
+            raise ValueError(
+                f"message {at}: role {message['role']} cannot be trained on; drop its switch"
+            )
         if is_turn:
             calls = message.get("tool_calls", ())
-            turns[at] = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+            turns[at] = [
+                (call["function"]["name"], call["function"]["arguments"]) for call in calls
+            ]
             asked = {call["id"] for call in calls}
             trained |= {at} if is_on and is_trained else set()
         elif message["role"] == "tool" and message.get("tool_call_id") not in asked:
@@ -93,12 +141,21 @@ def _demonstration(row: Mapping[str, Any], *, thinking: bool) -> Demonstration:
     if not turns:
         raise ValueError("no message of the role assistant, so there is nothing to learn")
     question, _ = prompt_keys(messages[: min(turns)])
-    return Demonstration(question, "", math.inf, messages[: max(turns) + 1], turns, tools, frozenset(turns) - trained)
+    return Demonstration(
+        question, "", math.inf, messages[: max(turns) + 1], turns, tools, frozenset(turns) - trained
+    )
 
 
 def _given(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The messages of a row in the form of chat completions, before they are checked."""
-    given = next((row[key] for key in ("messages", "conversations", "conversation") if row.get(key) is not None), None)
+    given = next(
+        (
+            row[key]
+            for key in ("messages", "conversations", "conversation")
+            if row.get(key) is not None
+        ),
+        None,
+    )
     if given is not None:
         if not isinstance(given, list):
             raise TypeError(f"expected a list of {{role, content}}, got {given!r:.80}")
@@ -140,7 +197,11 @@ def _of_sharegpt(one: Any) -> Mapping[str, Any]:
     message = {"role": one["from"], "content": one.get("value"), **one}
     if one["from"] == "function_call":
         calls = json.loads(one.get("value") or "null")
-        message |= {"role": "assistant", "content": "", "tool_calls": calls if isinstance(calls, list) else [calls]}
+        message |= {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": calls if isinstance(calls, list) else [calls],
+        }
     return message
 
 
@@ -152,7 +213,9 @@ def _check_keys(message: Mapping[str, Any], *, thinking: bool) -> None:
                 " sft.thinking=cut"
             )
         if value and key not in (*READ, *SWITCHES, *NOTES, *REASONING):
-            raise ValueError(f"the key `{key}` is not read; write its text into `content`, or drop it")
+            raise ValueError(
+                f"the key `{key}` is not read; write its text into `content`, or drop it"
+            )
 
 
 def _is_on(holder: Mapping[str, Any], keys: tuple[str, ...], *, default: bool) -> bool:
@@ -160,5 +223,9 @@ def _is_on(holder: Mapping[str, Any], keys: tuple[str, ...], *, default: bool) -
     found = {key: holder[key] for key in keys if holder.get(key) is not None}
     for key, value in found.items():
         if value not in (0, 1):
-            raise ValueError(f"`{key}` is {value!r:.40}; expected true or false, 1 or 0: a loss has no other weights")
-    return all(bool(value) != (key == "masked") for key, value in found.items()) if found else default
+            raise ValueError(
+                f"`{key}` is {value!r:.40}; expected true or false, 1 or 0: a loss has no other weights"
+            )
+    return (
+        all(bool(value) != (key == "masked") for key, value in found.items()) if found else default
+    )

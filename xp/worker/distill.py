@@ -9,7 +9,9 @@ from xp.spec import Distill
 DISTILL_KL: Final = "training/distill_kl"
 
 
-def distilled(rule: Distill, of_reward: Any, teacher: Any, policy: Any, mask: Any) -> tuple[Any, Any]:
+def distilled(
+    rule: Distill, of_reward: Any, teacher: Any, policy: Any, mask: Any
+) -> tuple[Any, Any]:
     """Advantages of the tokens, 0 where nothing is trained, and the sum of the policy's gaps to the teacher.
 
     Args:

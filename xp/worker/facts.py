@@ -33,8 +33,28 @@ from xp.worker.stage import StageConfig
 FILE: Final = "facts.json"
 """File of a train stage's directory."""
 PACKAGES: Final = (
-    *("torch", "trl", "skyrl", "slime", "megatron-core", "transformer-engine", "vllm", "sglang", "transformers"),
-    *("tokenizers", "accelerate", "peft", "datasets", "flash-attn", "ray", "numpy", "openreward", "openenv-core"),
+    *(
+        "torch",
+        "trl",
+        "skyrl",
+        "slime",
+        "megatron-core",
+        "transformer-engine",
+        "vllm",
+        "sglang",
+        "transformers",
+    ),
+    *(
+        "tokenizers",
+        "accelerate",
+        "peft",
+        "datasets",
+        "flash-attn",
+        "ray",
+        "numpy",
+        "openreward",
+        "openenv-core",
+    ),
 )
 FIXED: Final = ("model.", "teacher.", "tokenizer", "chat_template", "tasks.")
 """Beginnings of the facts that a resumed training must keep; others may change, which is printed."""
@@ -63,11 +83,19 @@ def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: Chat
     if distill is not None and distill.url is None:
         of_teacher = model_facts(local_directory(teacher_place(distill), Path()))
         facts |= {name.replace("model", "teacher"): value for name, value in of_teacher}
-    earlier = [file for file in Path(config.places.run).glob(f"attempt_*/{stage.name}/{FILE}") if file.parent != stage]
+    earlier = [
+        file
+        for file in Path(config.places.run).glob(f"attempt_*/{stage.name}/{FILE}")
+        if file.parent != stage
+    ]
     if earlier:
-        before: Facts = json_of(min(earlier, key=lambda file: (len(str(file)), str(file))), ExitCode.RUN_DIR)
+        before: Facts = json_of(
+            min(earlier, key=lambda file: (len(str(file)), str(file))), ExitCode.RUN_DIR
+        )
         changed = list(differing(before, facts))
-        if refused := [line for line in changed if line.startswith(FIXED) and NOT_RECORDED not in line]:
+        if refused := [
+            line for line in changed if line.startswith(FIXED) and NOT_RECORDED not in line
+        ]:
             raise XpError(
                 f"the run cannot go on with another model or other tasks: {'; '.join(refused)}\n"
                 "restore what was there at the first attempt, or start a new run",
@@ -91,7 +119,9 @@ def _short(value: str | None) -> str:
     return value[:12] if re.fullmatch("[0-9a-f]{40,64}", value) else value
 
 
-def _facts(config: StageConfig, model: str | Path, stage: Path, chat: ChatTokens) -> Iterator[tuple[str, str]]:
+def _facts(
+    config: StageConfig, model: str | Path, stage: Path, chat: ChatTokens
+) -> Iterator[tuple[str, str]]:
     yield "versions.python", platform.python_version()
     for name in PACKAGES:
         if (version := _version(name)) is not None:
@@ -107,7 +137,9 @@ def _facts(config: StageConfig, model: str | Path, stage: Path, chat: ChatTokens
     yield from model_facts(local_directory(str(model), Path()))
     manifest = read_manifest(Path(config.places.tasks))
     yield "tasks.content", manifest.content_digest
-    yield from _environments(config_of(stage / "prepare.json", PrepareConfig.from_json), manifest.environments)
+    yield from _environments(
+        config_of(stage / "prepare.json", PrepareConfig.from_json), manifest.environments
+    )
 
 
 def _version(name: str) -> str | None:
@@ -131,9 +163,14 @@ def model_facts(directory: Path | None) -> Iterator[tuple[str, str]]:
         sources = json_of(directory / SOURCES, ExitCode.RUN_DIR)
         blobs = sources["files"]
         yield "model.revision", sources["commit"]
-    files = sorted({file for pattern in PARTS["weights (*.safetensors)"] for file in directory.glob(pattern)})
+    files = sorted(
+        {file for pattern in PARTS["weights (*.safetensors)"] for file in directory.glob(pattern)}
+    )
     if files:
-        yield "model.weights", digest_of({file.name: _weights_digest(file, blobs) for file in files})
+        yield (
+            "model.weights",
+            digest_of({file.name: _weights_digest(file, blobs) for file in files}),
+        )
     yield "model.config", file_digest(directory / "config.json")
 
 

@@ -58,7 +58,11 @@ class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
 
     def init_transfer_engine(self, init_info: RendezvousInfo) -> None:
         parallel = self.parallel_config
-        rank = init_info.rank_offset + parallel.data_parallel_index * parallel.world_size + parallel.rank
+        rank = (
+            init_info.rank_offset
+            + parallel.data_parallel_index * parallel.world_size
+            + parallel.rank
+        )
         self._group = join(init_info, rank)
 
     def start_weight_update(self) -> None:
@@ -72,7 +76,9 @@ class GlooTransfer(WeightTransferEngine):  # type: ignore[misc]
         self.model.load_weights(self._received(update_info))
 
     def _received(self, announced: Announcement) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, dtype, shape in zip(announced.names, announced.dtypes, announced.shapes, strict=True):
+        for name, dtype, shape in zip(
+            announced.names, announced.dtypes, announced.shapes, strict=True
+        ):
             tensor = torch.empty(shape, dtype=getattr(torch, dtype))
             self._group.broadcast(tensor, 0).wait()
             yield name, tensor
@@ -104,7 +110,10 @@ def meet(meeting: RendezvousInfo, invite: Callable[[dict[str, Any]], object]) ->
 
 
 def send(
-    group: Any, announced: Announcement, tensors: Iterable[torch.Tensor], announce: Callable[[dict[str, Any]], object]
+    group: Any,
+    announced: Announcement,
+    tensors: Iterable[torch.Tensor],
+    announce: Callable[[dict[str, Any]], object],
 ) -> None:
     """Sends the tensors, in the order of the announcement, of which `announce` tells the receivers."""
     with ThreadPoolExecutor(1) as pool:

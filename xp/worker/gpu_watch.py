@@ -35,8 +35,12 @@ class GpuWatch:
         if not (rollout or update):
             return {}
         memory, shares = zip(*rollout, *update, strict=True)
-        phases = {"gpu/memory_rollout_gb": rollout, "gpu/memory_update_gb": update} if rollout else {}
-        by_phase = {name: max(one for one, _ in samples) for name, samples in phases.items() if samples}
+        phases = (
+            {"gpu/memory_rollout_gb": rollout, "gpu/memory_update_gb": update} if rollout else {}
+        )
+        by_phase = {
+            name: max(one for one, _ in samples) for name, samples in phases.items() if samples
+        }
         return {"gpu/memory_gb": max(memory), **by_phase, "gpu/utilization": fmean(shares)}
 
     def rollout_ended(self) -> None:
@@ -50,7 +54,10 @@ class GpuWatch:
             # A process without GPUs of its own, as SkyRL's, sees all of the machine.
             rows = [row for row in rows if {row[0], row[1]} & set(visible)] or rows
             try:
-                sample = max(float(row[2]) for row in rows) / 1024, fmean(float(row[3]) / 100 for row in rows)
+                sample = (
+                    max(float(row[2]) for row in rows) / 1024,
+                    fmean(float(row[3]) / 100 for row in rows),
+                )
             except ValueError:  # "[N/A]", as of a part of a GPU (MIG)
                 return
             with self._lock:

@@ -23,11 +23,18 @@ from xp.worker.publish import link_or_copy
 
 SOURCES: Final = "hub.json"
 """Manifest of a fetched model: its hub's name, commit, and the name of each file in Hugging Face's cache."""
-WAY_OUT: Final = (
-    "download it with a network connection and set model.path to its directory, or HF_HOME to a cache that has it"
-)
+WAY_OUT: Final = "download it with a network connection and set model.path to its directory, or HF_HOME to a cache that has it"
 WEIGHTS: Final = "*.safetensors"
-FILES: Final = (WEIGHTS, "*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", "LICENSE*", "README.md")
+FILES: Final = (
+    WEIGHTS,
+    "*.json",
+    "*.jinja",
+    "*.model",
+    "*.tiktoken",
+    "*.txt",
+    "LICENSE*",
+    "README.md",
+)
 """Files of a model that are used or tell whose it is."""
 SECOND_COPIES: Final = ("consolidated*", "*/*")
 """Files that are left out: the same weights in another format, and what is in directories."""
@@ -52,7 +59,10 @@ def main(argv: Sequence[str]) -> None:
         snapshot = fetched(config.name, config.commit, ("pytorch_model*",))
     # Without a network, the hub's client returns a snapshot of which files are missing.
     if missing := list(missing_parts(snapshot)):
-        raise XpError(f"{config.name} at {config.commit[:12]} has no {missing[0]}; {WAY_OUT}", ExitCode.RUNTIME)
+        raise XpError(
+            f"{config.name} at {config.commit[:12]} has no {missing[0]}; {WAY_OUT}",
+            ExitCode.RUNTIME,
+        )
     config.target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=f".{config.target.name}-", dir=config.target.parent))
     try:
@@ -85,10 +95,15 @@ def fetched(name: str, commit: str | None, files: Sequence[str] | None = None) -
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, revision=commit, allow_patterns=files, ignore_patterns=SECOND_COPIES))
+        return Path(
+            snapshot_download(
+                name, revision=commit, allow_patterns=files, ignore_patterns=SECOND_COPIES
+            )
+        )
     except Exception as error:
         raise XpError(
-            f"the model {name} cannot be loaded from Hugging Face ({type(error).__name__}); {WAY_OUT}", ExitCode.RUNTIME
+            f"the model {name} cannot be loaded from Hugging Face ({type(error).__name__}); {WAY_OUT}",
+            ExitCode.RUNTIME,
         ) from error
 
 

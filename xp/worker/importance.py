@@ -76,4 +76,7 @@ def metrics(sums: Sequence[Any]) -> dict[str, float]:
     num_tokens, outside, total, squares = map(float, sums)
     if not num_tokens:
         return {}
-    return {OUTSIDE: outside / num_tokens, SAMPLE_SIZE: total**2 / (num_tokens * squares) if squares else 0.0}
+    return {
+        OUTSIDE: outside / num_tokens,
+        SAMPLE_SIZE: total**2 / (num_tokens * squares) if squares else 0.0,
+    }

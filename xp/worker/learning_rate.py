@@ -56,7 +56,11 @@ def make_scheduler(
 
     factor = partial(learning_rate_factor, schedule, warmup_updates, num_updates)
     return Schedule(
-        optimizer, [partial(factor, minimum=min_learning_rate / group["lr"]) for group in optimizer.param_groups]
+        optimizer,
+        [
+            partial(factor, minimum=min_learning_rate / group["lr"])
+            for group in optimizer.param_groups
+        ],
     )
 
 

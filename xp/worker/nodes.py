@@ -39,7 +39,11 @@ class Nodes:
         """Variables that `here` reads, and gloo's interface, since a machine's name often resolves to 127.0.1.1
         locally."""
         interface = os.environ.get(INTERFACE) or interface_of(local_address(self.address))
-        named = {COUNT: str(self.count), NUMBER: str(self.number), MAIN: f"{self.address}:{self.port}"}
+        named = {
+            COUNT: str(self.count),
+            NUMBER: str(self.number),
+            MAIN: f"{self.address}:{self.port}",
+        }
         return named | ({INTERFACE: interface} if interface else {})
 
 
@@ -67,7 +71,14 @@ def interface_of(address: str) -> str | None:
     import psutil
 
     interfaces = psutil.net_if_addrs().items()
-    return next((name for name, addresses in interfaces if any(one.address == address for one in addresses)), None)
+    return next(
+        (
+            name
+            for name, addresses in interfaces
+            if any(one.address == address for one in addresses)
+        ),
+        None,
+    )
 
 
 def free_port(address: str) -> int:

@@ -53,7 +53,11 @@ def model_place(model: Model) -> str:
 def teacher_place(distill: Distill) -> str:
     """Location of a loaded teacher: a directory, a hub's id, or where the teacher stage puts it; of a server its name
     there."""
-    return distill.teacher if distill.revision is None else pinned_place(distill.teacher, distill.revision)
+    return (
+        distill.teacher
+        if distill.revision is None
+        else pinned_place(distill.teacher, distill.revision)
+    )
 
 
 def start_place(spec: RunSpec) -> str:

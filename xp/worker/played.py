@@ -50,7 +50,9 @@ class PlayedEpisode:
         episode, generated = self.episode, self.tokens.generated
         times = episode.started_at, episode.elapsed_s
         sampled = episode.num_sampled
-        return EpisodeFacts(self.task.env, self.task.task_id, outcome, generated, read, *times, sampled)
+        return EpisodeFacts(
+            self.task.env, self.task.task_id, outcome, generated, read, *times, sampled
+        )
 
     def trajectory(self, run: str, phase: str, step: int) -> Trajectory:
         """The record of the episode; `step` is the trainer's rollout step, from 0."""
@@ -76,13 +78,17 @@ def with_group_rewards(
     if samples_per_task == 1:
         return episodes
     episodes = list(episodes)
-    groups = grouped((one.task.task_id, one.episode) for one in episodes if mix.scores_groups(one.task.env))
+    groups = grouped(
+        (one.task.task_id, one.episode) for one in episodes if mix.scores_groups(one.task.env)
+    )
     for scoring in [mix.score_group(group) for group in groups.values()]:
         scoring.result()
     return episodes
 
 
-def live_prompt(episode: Episode, tools: str, chat: ChatTokens, max_tokens: int) -> list[int] | None:
+def live_prompt(
+    episode: Episode, tools: str, chat: ChatTokens, max_tokens: int
+) -> list[int] | None:
     """Opens an episode's session and returns its prompt as token ids. None means that the episode is void, and is not
     played.
 
@@ -105,7 +111,9 @@ def live_prompt(episode: Episode, tools: str, chat: ChatTokens, max_tokens: int)
             f"PromptTooLong: the session's prompt has {size} tokens, more than training.max_prompt_tokens={max_tokens}"
         )
     except TemplateFault as fault:
-        episode.give_up(f"TemplateFault: the chat template does not render the session's prompt: {fault.reason}")
+        episode.give_up(
+            f"TemplateFault: the chat template does not render the session's prompt: {fault.reason}"
+        )
     return None
 
 

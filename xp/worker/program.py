@@ -27,7 +27,9 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
     """
     os.environ.setdefault(BEGAN, str(time.time()))
     for config in argv[:1]:  # in the stage's directory
-        os.environ.setdefault(loaded_code.VARIABLE, str(Path(config).absolute().with_name(loaded_code.FILE)))
+        os.environ.setdefault(
+            loaded_code.VARIABLE, str(Path(config).absolute().with_name(loaded_code.FILE))
+        )
     for name, place in CACHES.items():
         os.environ.setdefault(name, str(Path.cwd() / "cache" / place))
     try:
@@ -39,13 +41,21 @@ def run_stage(program: Callable[[Sequence[str]], None], argv: Sequence[str]) -> 
     except XpError as error:
         return _tell(str(error), error.code)
     except EnvFault as fault:
-        return _tell(f"the environment failed: {type(fault).__name__}: {fault}", ExitCode.ENVIRONMENT)
+        return _tell(
+            f"the environment failed: {type(fault).__name__}: {fault}", ExitCode.ENVIRONMENT
+        )
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _RESOURCE_ERRNOS:
-            return _tell(f"{error.strerror}: {error.filename}; make room or permit writing there", ExitCode.RESOURCE)
+            return _tell(
+                f"{error.strerror}: {error.filename}; make room or permit writing there",
+                ExitCode.RESOURCE,
+            )
         if _reports_full_disk(error) or _is_full(Path.cwd()):
             what = f"{type(error).__name__}: {error}"
-            return _tell(f"the disk of {Path.cwd()} is full; make room and resume the run ({what})", ExitCode.RESOURCE)
+            return _tell(
+                f"the disk of {Path.cwd()} is full; make room and resume the run ({what})",
+                ExitCode.RESOURCE,
+            )
         traceback.print_exc()
         return ExitCode.INTERNAL
     return ExitCode.OK
@@ -56,7 +66,9 @@ def _reports_full_disk(error: Exception) -> bool:
 
     Its only error type has the system's error number in its text.
     """
-    return type(error).__name__ == "SafetensorError" and any(f"(os error {number})" in str(error) for number in FULL)
+    return type(error).__name__ == "SafetensorError" and any(
+        f"(os error {number})" in str(error) for number in FULL
+    )
 
 
 def _is_full(directory: Path) -> bool:
@@ -79,7 +91,11 @@ def _tell(message: str, code: ExitCode) -> int:
 
 BEGAN = "XP_STAGE_BEGAN"
 """Variable with the time at which the stage's program began, for its child processes too."""
-CACHES = {"VLLM_CACHE_ROOT": "vllm", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+CACHES = {
+    "VLLM_CACHE_ROOT": "vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+}
 """Variables of compiled code -> directory below `cache` of the outputs root, so that a container or a new machine does
 not compile again. Each program names its entries by its version and the shapes (docs.vllm.ai, torch.compile)."""
 FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -47,7 +47,9 @@ def seal(directory: Path, end_ids: Sequence[int]) -> None:
         config = json_of(file, ExitCode.RUN_DIR) if file.is_file() else {}
         # With this mark, transformers may take the ends of config.json instead.
         config.pop("_from_model_config", None)
-        write_atomically(file, json.dumps({**config, "eos_token_id": list(end_ids)}, indent=2) + "\n")
+        write_atomically(
+            file, json.dumps({**config, "eos_token_id": list(end_ids)}, indent=2) + "\n"
+        )
     write_digests(directory)
 
 
@@ -68,7 +70,9 @@ def check_there(directory: str) -> None:
     """
     files = ("config.json", "adapter_config.json")
     if directory.startswith("runs/") and not any(Path(directory, name).is_file() for name in files):
-        raise XpError(f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR)
+        raise XpError(
+            f"there is no model at {directory}; did the run get that far?", ExitCode.RUN_DIR
+        )
     manifest = Path(directory, DIGESTS)
     if manifest.is_file() and (fault := damaged(manifest)) is not None:
         raise XpError(
@@ -85,6 +89,11 @@ def step_directories(directory: Path, form: str) -> dict[int, Path]:
     directories: dict[int, Path] = {}
     for path in directory.glob(f"{prefix}*"):
         digits = path.name.removeprefix(prefix)
-        if digits.isascii() and digits.isdigit() and path.name == form.format(int(digits)) and path.is_dir():
+        if (
+            digits.isascii()
+            and digits.isdigit()
+            and path.name == form.format(int(digits))
+            and path.is_dir()
+        ):
             directories[int(digits)] = path
     return directories

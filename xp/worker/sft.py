@@ -90,7 +90,9 @@ def examples(
     """
     spec, counts = config.spec, Counter[str]()
     files = [Path(file) for file in config.files]
-    excluded = held_out_names(Path(config.places.tasks), here) if spec.env.is_held_out else frozenset()
+    excluded = (
+        held_out_names(Path(config.places.tasks), here) if spec.env.is_held_out else frozenset()
+    )
     with EnvironmentMixture.from_file(here / "episode.json", environment()) as mix:
         if config.solvers:
             files = [here / "trajectories" / "solve.jsonl"]
@@ -100,7 +102,9 @@ def examples(
         read = list(
             of_messages(config.files[0], thinking=spec.sft.thinking is Thinking.KEEP)
             if config.is_messages
-            else recorded(files, counts, is_own=not config.solvers and config.files[0].startswith("runs/"))
+            else recorded(
+                files, counts, is_own=not config.solvers and config.files[0].startswith("runs/")
+            )
         )
         num_episodes = len(read) + sum(counts.values())
         demonstrations = chosen(read, spec, excluded, counts)
@@ -124,19 +128,27 @@ def held_out_names(tasks: Path, here: Path) -> frozenset[str]:
     """Ids and prompts of the held-out tasks; a prompt that training has too, by permission or with another seed, is
     not one of them."""
     rows = load_tasks(tasks, here, "held_out")
-    trained = {key for row in open_verified(tasks).rows("train") for key in prompt_keys(row.messages)}
+    trained = {
+        key for row in open_verified(tasks).rows("train") for key in prompt_keys(row.messages)
+    }
     prompts = {key for row in rows for key in prompt_keys(row.messages)}
     return frozenset((prompts - trained).union(row.task_id for row in rows))
 
 
-def _solve(config: SftConfig, here: Path, chat: ChatTokens, mix: EnvironmentMixture, file: Path) -> None:
+def _solve(
+    config: SftConfig, here: Path, chat: ChatTokens, mix: EnvironmentMixture, file: Path
+) -> None:
     """Plays the training tasks by the environments' scripts."""
     tasks, spec = Path(config.places.tasks), config.spec
-    rows = within_limit(tasks, load_tasks(tasks, here, "train"), chat, spec.training.max_prompt_tokens)
+    rows = within_limit(
+        tasks, load_tasks(tasks, here, "train"), chat, spec.training.max_prompt_tokens
+    )
     rows = random.Random(spec.seed).sample(rows, min(len(rows), spec.sft.num_episodes or len(rows)))
     began = time.monotonic()
     play(solvers_of(config.solvers), rows, mix, file, config.places.run)
-    print(f"{len(rows)} tasks played by their script in {time.monotonic() - began:.1f} s", flush=True)
+    print(
+        f"{len(rows)} tasks played by their script in {time.monotonic() - began:.1f} s", flush=True
+    )
 
 
 def write_examples(trained: Sequence[Example], file: Path) -> None:
@@ -174,7 +186,9 @@ class Updates:
         if update == 0 and self._metrics is not None:
             self._metrics.write(0, {HELD_OUT_LOSS: held_out_loss})
 
-    def end(self, update: int, loss: float, grad_norm: float, learning_rate: float, *, is_last: bool) -> None:
+    def end(
+        self, update: int, loss: float, grad_norm: float, learning_rate: float, *, is_last: bool
+    ) -> None:
         """Takes an update's metrics; raises XpError(DIVERGED) if its loss or gradient is not finite."""
         if not math.isfinite(loss) or not math.isfinite(grad_norm):
             raise XpError(
@@ -200,6 +214,9 @@ class Updates:
         if held_out_loss is not None:
             self._last[HELD_OUT_LOSS] = held_out_loss
             before = f"{math.nan if self.start_loss is None else self.start_loss:.4f} {self._start}"
-            print(f"sft: loss of the held-out episodes {before}, {held_out_loss:.4f} after the last", flush=True)
+            print(
+                f"sft: loss of the held-out episodes {before}, {held_out_loss:.4f} after the last",
+                flush=True,
+            )
         if self._metrics is not None:
             self._metrics.write(update, self._last)

@@ -15,7 +15,16 @@ AFTER: Final = "after"
 """Names of the untrained and the trained model in an evaluation."""
 
 
-WITHOUT_EFFECT: Final = ("name", "outputs", "project", "tracking", "preparation", "backend", "hardware", "launcher")
+WITHOUT_EFFECT: Final = (
+    "name",
+    "outputs",
+    "project",
+    "tracking",
+    "preparation",
+    "backend",
+    "hardware",
+    "launcher",
+)
 """Keys of a spec on which a stage's result depends only by what is derived from them, which is in its job."""
 DURING_TRAINING: Final = ("every", "keep_best", "patience", "pass_threshold")
 """Keys of the evaluation on which a training's result depends."""
@@ -24,11 +33,16 @@ DURING_TRAINING: Final = ("every", "keep_best", "patience", "pass_threshold")
 def deciding(stage: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a written spec on which a stage's result depends: another value of the others needs no new result."""
     if stage == "prepare":  # its report on the lengths of prompts
-        return {"model": spec["model"], "training": {"max_prompt_tokens": spec["training"]["max_prompt_tokens"]}}
+        return {
+            "model": spec["model"],
+            "training": {"max_prompt_tokens": spec["training"]["max_prompt_tokens"]},
+        }
     kept = {name: value for name, value in spec.items() if name not in WITHOUT_EFFECT}
     if stage == "train":
         evaluation = {name: kept["evaluation"][name] for name in DURING_TRAINING}
-        return {name: value for name, value in kept.items() if name != "sft"} | {"evaluation": evaluation}
+        return {name: value for name, value in kept.items() if name != "sft"} | {
+            "evaluation": evaluation
+        }
     if stage not in ("sft", "evaluate"):
         return kept
     of_episodes = (*Sampling.model_fields, "max_void_fraction", "initial_checkpoint")

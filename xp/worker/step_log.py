@@ -35,7 +35,10 @@ class Start:
         """Ends the last part, prints all, and returns their sum."""
         self.ended(last)
         total = sum(self._parts.values())
-        print(f"start: {total:.1f} s ({', '.join(f'{part} {s:.1f}' for part, s in self._parts.items())})", flush=True)
+        print(
+            f"start: {total:.1f} s ({', '.join(f'{part} {s:.1f}' for part, s in self._parts.items())})",
+            flush=True,
+        )
         return total
 
 
@@ -88,18 +91,31 @@ class StepLog:
         line, self._num_updates = {**line, "training/updates": float(self._num_updates)}, 0
         if self._file is not None:
             if TOKENS in line:
-                self._tokens = line[TOKENS] + (self._tokens_before(step) if self._tokens is None else self._tokens)
+                self._tokens = line[TOKENS] + (
+                    self._tokens_before(step) if self._tokens is None else self._tokens
+                )
                 line = {**line, TOKENS: self._tokens}
             self._file.write(step, {**line, **self.gpus.metrics()})
             self._watch.line(step, line)
         if self._bar is not None:
-            self._bar.set_postfix(reward=f"{line.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False)
+            self._bar.set_postfix(
+                reward=f"{line.get('reward/avg_raw_reward', float('nan')):.3f}", refresh=False
+            )
             self._bar.update(step - self._bar.n)
 
     def _tokens_before(self, step: int) -> float:
         """Tokens of the steps before this one, by the lines of earlier attempts."""
         lines = read_metrics(self._metrics, "train")
-        return float(next((line[TOKENS] for line in reversed(lines) if line["step"] < step and line.get(TOKENS)), 0.0))
+        return float(
+            next(
+                (
+                    line[TOKENS]
+                    for line in reversed(lines)
+                    if line["step"] < step and line.get(TOKENS)
+                ),
+                0.0,
+            )
+        )
 
     def unpause(self) -> None:
         """Leaves the time since the last step, of a start or an evaluation, out of the bar's."""
@@ -117,7 +133,14 @@ class StepLog:
 def _bar(num_steps: int, *, is_shown: bool) -> Any:
     from tqdm import tqdm
 
-    return tqdm(total=num_steps, desc="train", unit="step", mininterval=1.0, dynamic_ncols=True, disable=not is_shown)
+    return tqdm(
+        total=num_steps,
+        desc="train",
+        unit="step",
+        mininterval=1.0,
+        dynamic_ncols=True,
+        disable=not is_shown,
+    )
 
 
 def check_gap(step: int, gap: float, limit: float | None) -> None:

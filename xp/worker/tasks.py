@@ -21,7 +21,9 @@ from xp.worker.stage import StageConfig, TrainConfig
 TASK_ORDER: Final = "task_order.json"
 
 
-def policy_chat(config: StageConfig, model: str | Path, stage: Path, tokenizer: Any = None) -> ChatTokens:
+def policy_chat(
+    config: StageConfig, model: str | Path, stage: Path, tokenizer: Any = None
+) -> ChatTokens:
     """`model_chat` in a stage, in whose directory `model.dialect=auto` is resolved by the model's template."""
     chat = model_chat(model, config.spec, tokenizer)
     resolve(stage, chat)
@@ -43,7 +45,11 @@ def model_chat(model: str | Path, spec: RunSpec, tokenizer: Any = None) -> ChatT
     from transformers import AutoTokenizer
 
     check_there(str(model))
-    chat = ChatTokens(tokenizer or AutoTokenizer.from_pretrained(model), spec.model, keeps_prompts=spec.record_prompts)
+    chat = ChatTokens(
+        tokenizer or AutoTokenizer.from_pretrained(model),
+        spec.model,
+        keeps_prompts=spec.record_prompts,
+    )
     with_date(str(chat.tokenizer.chat_template), chat.arguments.get(CLOCK))
     return chat
 
@@ -58,18 +64,26 @@ def training_view(config: TrainConfig, rows: Sequence[TaskRow], view: Path) -> l
     if not config.spec.algorithm.dynamic_sampling:
         return order
     numbers = {row.task_id: number for number, row in enumerate(rows)}
-    write_atomically(view.with_name(TASK_ORDER), json.dumps([numbers[row.task_id] for row in order]))
+    write_atomically(
+        view.with_name(TASK_ORDER), json.dumps([numbers[row.task_id] for row in order])
+    )
     return list(rows)
 
 
 def order_of(config: TrainConfig, rows: Sequence[TaskRow]) -> list[TaskRow]:
     """The tasks of all rollout steps, in order; with dynamic sampling, as many as the steps may draw."""
     spec, training = config.spec, config.spec.training
-    num_rounds = config.num_steps * (spec.algorithm.max_sample_batches if spec.algorithm.dynamic_sampling else 1)
-    return schedule(rows, num_rounds * training.prompts_per_round, seed=spec.seed, shuffle=training.shuffle)
+    num_rounds = config.num_steps * (
+        spec.algorithm.max_sample_batches if spec.algorithm.dynamic_sampling else 1
+    )
+    return schedule(
+        rows, num_rounds * training.prompts_per_round, seed=spec.seed, shuffle=training.shuffle
+    )
 
 
 def held_out_tasks(config: StageConfig, stage: Path, chat: ChatTokens) -> list[TaskRow]:
     """Held-out tasks with prompts that are short enough; raises XpError as `load_tasks` and `within_limit` do."""
     tasks = Path(config.places.tasks)
-    return within_limit(tasks, load_tasks(tasks, stage, "held_out"), chat, config.spec.training.max_prompt_tokens)
+    return within_limit(
+        tasks, load_tasks(tasks, stage, "held_out"), chat, config.spec.training.max_prompt_tokens
+    )

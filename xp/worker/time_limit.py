@@ -28,11 +28,19 @@ def check_time(config: StageConfig, step: int, root: Path = Path()) -> None:
     Raises:
         XpError: (LIMIT) the training must end.
     """
-    limit, every, attempt = limit_of(config.spec), config.spec.training.checkpoint_every, config.places.attempt
+    limit, every, attempt = (
+        limit_of(config.spec),
+        config.spec.training.checkpoint_every,
+        config.places.attempt,
+    )
     if limit is None or step == 0 or step % every:
         return
-    trained = (line for line in metrics_lines(root / config.places.metrics) if line["stage"] == "train")
-    lines = grouped((line["attempt"], line) for line in trained if line.get("time/step_s") is not None)
+    trained = (
+        line for line in metrics_lines(root / config.places.metrics) if line["stage"] == "train"
+    )
+    lines = grouped(
+        (line["attempt"], line) for line in trained if line.get("time/step_s") is not None
+    )
     if not lines:
         return
     used = sum(each[-1]["time"] - _began(each[0]) for each in lines.values())

@@ -31,7 +31,12 @@ def evaluation_seed(spec: RunSpec) -> str:
     return f"{spec.seed}/evaluate"
 
 
-def is_cut(ids: Sequence[int], limit: int, end_ids: Collection[int], is_stop: Callable[[Sequence[int]], bool]) -> bool:
+def is_cut(
+    ids: Sequence[int],
+    limit: int,
+    end_ids: Collection[int],
+    is_stop: Callable[[Sequence[int]], bool],
+) -> bool:
     """Returns whether its token limit ended a turn.
 
     Engines do not agree on the last allowed token: SGLang reports "length" although the token ends the turn.
@@ -45,7 +50,9 @@ def is_cut(ids: Sequence[int], limit: int, end_ids: Collection[int], is_stop: Ca
     return len(ids) >= limit and ids[-1] not in end_ids and not is_stop(ids)
 
 
-def reply_ids(chat: ChatTokens, episode: Episode, reply: Reply, room: int, last_id: int | None) -> list[int] | None:
+def reply_ids(
+    chat: ChatTokens, episode: Episode, reply: Reply, room: int, last_id: int | None
+) -> list[int] | None:
     """Token ids from the end of a turn to the beginning of the next one; None ends the episode.
 
     It is then void if the chat template does not render the reply, else truncated, since no token of a next turn would

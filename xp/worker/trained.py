@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from xp.episode.metrics_file import read_metrics
 from xp.errors import ExitCode, XpError
@@ -16,7 +18,12 @@ LEARN = "choose tasks that the model solves sometimes, or raise training.group_s
 
 
 def check_trained(
-    stage: str, config: StageConfig, requested: int, start: str, model: str, keeper: BestKeeper | None = None
+    stage: str,
+    config: StageConfig,
+    requested: int,
+    start: str,
+    model: str,
+    keeper: BestKeeper | None = None,
 ) -> None:
     """Checks a training or fine-tuning that ended without an error; docs/exit-codes.md says what counts.
 
@@ -33,7 +40,10 @@ def check_trained(
             the one with which it began.
     """
     lines = [line for line in read_metrics(Path(config.places.metrics), stage) if line["step"]]
-    last, updates = lines[-1]["step"] if lines else 0, [line.get("training/updates") for line in lines]
+    last, updates = (
+        lines[-1]["step"] if lines else 0,
+        [line.get("training/updates") for line in lines],
+    )
     is_early = keeper is not None and keeper.stop(last) is not None
     begun = local_directory(start, Path())
     if last < requested and not is_early:
@@ -61,12 +71,29 @@ def have_same_weights(first: Path, second: Path) -> bool:
 
     with ExitStack() as opened:
         files = [
-            [opened.enter_context(safe_open(file, "pt")) for file in directory.glob("*.safetensors")]
+            [
+                opened.enter_context(safe_open(file, "pt"))
+                for file in directory.glob("*.safetensors")
+            ]
             for directory in (first, second)
         ]
-        one, other = ({name: file for file in of_model for name in file.keys()} for of_model in files)  # noqa: SIM118
-        pairs = ((one[name].get_tensor(name), other[name].get_tensor(name)) for name in one.keys() & other.keys())
-        return not one.keys().isdisjoint(other) and all(torch.equal(a.to(b.dtype), b) for a, b in pairs)
+        first_tensors, second_tensors = (_by_name(model_files) for model_files in files)
+        common = first_tensors.keys() & second_tensors.keys()
+        for name in common:
+            tensor = first_tensors[name].get_tensor(name)
+            other = second_tensors[name].get_tensor(name)
+            if not torch.equal(tensor.to(other.dtype), other):
+                return False
+        return bool(common)
+
+
+def _by_name(files: Iterable[Any]) -> dict[str, Any]:
+    """Tensor's name -> the opened safetensors file that has it."""
+    tensors = {}
+    for file in files:
+        for name in file.keys():  # noqa: SIM118
+            tensors[name] = file
+    return tensors
 
 
 def never_filled(num_kept: int, needed: int, num_groups: int) -> XpError:

@@ -58,4 +58,6 @@ def take_back_draws() -> None:
 def _thrown_away(runner: Any) -> dict[int, Any]:
     """Generators of the requests whose prompt is not complete yet, by position in the batch."""
     is_thrown_away = runner.discard_request_mask.np
-    return {place: one for place, one in runner.input_batch.generators.items() if is_thrown_away[place]}
+    return {
+        place: one for place, one in runner.input_batch.generators.items() if is_thrown_away[place]
+    }

@@ -53,7 +53,9 @@ def _train_on_the_cpu(module: ModuleType) -> None:
     actor = module.MegatronTrainRayActor  # type: ignore[attr-defined]
     native = actor.init
 
-    def init(self: Any, args: Any, role: str, with_ref: bool = False, with_opd_teacher: bool = False) -> Any:
+    def init(
+        self: Any, args: Any, role: str, with_ref: bool = False, with_opd_teacher: bool = False
+    ) -> Any:
         for name, value in LOCAL.items():
             setattr(args, name, value)
         # Megatron's dummy tokens are part of its softmax.
@@ -66,7 +68,9 @@ def _train_on_the_cpu(module: ModuleType) -> None:
 def on_cpu(command: SlimeCommand, worker: WorkerConfig) -> SlimeCommand:
     """The same command, for engines on the CPU; those of a training take weights over the disk."""
     weights = Path(worker.root, worker.stage_dir, "weights")
-    training = (*TRAINING, "--update-weight-disk-dir", str(weights)) if worker.stage == "train" else ()
+    training = (
+        (*TRAINING, "--update-weight-disk-dir", str(weights)) if worker.stage == "train" else ()
+    )
     return replace(command, flags=(*command.flags, *OWN, *training))
 
 

@@ -5,8 +5,27 @@ from __future__ import annotations
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import ChatMessageSystem, ChatMessageUser
-from inspect_ai.scorer import Score, Target, accuracy, choice, includes, match, mean, model_graded_qa, scorer
-from inspect_ai.solver import Generate, Solver, TaskState, generate, multiple_choice, solver, system_message, use_tools
+from inspect_ai.scorer import (
+    Score,
+    Target,
+    accuracy,
+    choice,
+    includes,
+    match,
+    mean,
+    model_graded_qa,
+    scorer,
+)
+from inspect_ai.solver import (
+    Generate,
+    Solver,
+    TaskState,
+    generate,
+    multiple_choice,
+    solver,
+    system_message,
+    use_tools,
+)
 from inspect_ai.tool import Tool, ToolError, tool
 
 
@@ -37,7 +56,10 @@ def sums(size: int = 4) -> Task:
 
 @task
 def without_solver() -> Task:
-    opening = [ChatMessageSystem(content="Answer in one word."), ChatMessageUser(content="The capital of France?")]
+    opening = [
+        ChatMessageSystem(content="Answer in one word."),
+        ChatMessageUser(content="The capital of France?"),
+    ]
     return Task(dataset=[Sample(id="paris", input=opening, target="Paris")], scorer=includes())
 
 
@@ -52,7 +74,10 @@ def choices() -> Task:
 
 @task
 def shuffled() -> Task:
-    samples = [Sample(input=f"Which is {n}?", choices=[str(n + k) for k in range(4)], target="A") for n in range(20)]
+    samples = [
+        Sample(input=f"Which is {n}?", choices=[str(n + k) for k in range(4)], target="A")
+        for n in range(20)
+    ]
     dataset = MemoryDataset(samples)
     dataset.shuffle()
     dataset.shuffle_choices()
@@ -116,4 +141,6 @@ def breaks() -> Task:
 
 @task
 def in_a_sandbox() -> Task:
-    return Task(dataset=[Sample(input="List the files.", target="x")], scorer=includes(), sandbox="local")
+    return Task(
+        dataset=[Sample(input="List the files.", target="x")], scorer=includes(), sandbox="local"
+    )

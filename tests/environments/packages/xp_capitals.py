@@ -6,7 +6,13 @@ import verifiers.v1 as vf
 
 __all__ = ["Capitals"]
 
-PAIRS = [("France", "Paris"), ("Italy", "Rome"), ("Japan", "Tokyo"), ("Kenya", "Nairobi"), ("Peru", "Lima")]
+PAIRS = [
+    ("France", "Paris"),
+    ("Italy", "Rome"),
+    ("Japan", "Tokyo"),
+    ("Kenya", "Nairobi"),
+    ("Peru", "Lima"),
+]
 
 
 class CapitalData(vf.TaskData):

@@ -32,7 +32,9 @@ class GuessEnv(vf.Env[GuessConfig]):
                 if int(said) == task.data.number:
                     won = True
                     break
-                segment = await interaction.turn("higher" if int(said) < task.data.number else "lower")
+                segment = await interaction.turn(
+                    "higher" if int(said) < task.data.number else "lower"
+                )
         interaction.trace.record_reward("won", float(won), 1.0)
         interaction.trace.record_reward("early", 1.0 / max(tries, 1), 0.5)
 

@@ -62,7 +62,9 @@ class _Terminal(Environment):  # type: ignore[misc]
 
     def run(self, command: str) -> ToolOutput:
         word, _, rest = command.strip().partition(" ")
-        return said(self.files.get(rest.strip(), "no such file") if word == "cat" else "unknown command")
+        return said(
+            self.files.get(rest.strip(), "no such file") if word == "cat" else "unknown command"
+        )
 
 
 class CTF(_Terminal):
@@ -116,12 +118,17 @@ class SETA(_Terminal):
     @tool  # type: ignore[untyped-decorator]
     async def grep(self, params: Pattern) -> ToolOutput:
         """Search."""
-        return said(", ".join(name for name, text in self.files.items() if params.pattern in text) or "nothing")
+        return said(
+            ", ".join(name for name, text in self.files.items() if params.pattern in text)
+            or "nothing"
+        )
 
     @tool  # type: ignore[untyped-decorator]
     async def glob(self, params: Pattern) -> ToolOutput:
         """Match names."""
-        return said(", ".join(name for name in self.files if fnmatch(name, params.pattern)) or "nothing")
+        return said(
+            ", ".join(name for name in self.files if fnmatch(name, params.pattern)) or "nothing"
+        )
 
     @tool  # type: ignore[untyped-decorator]
     async def ls(self) -> ToolOutput:

@@ -54,7 +54,12 @@ def make_case(number: int) -> Case:
     drawn = {part: rng.sample(NAMES[part], 3) for part in parts}
     kind = "elementary" if number < NUM_ELEMENTARY else "impossible"
     solution = {part: names[0] for part, names in drawn.items()}
-    return Case(number=number, kind=kind, solution=solution, others={part: names[1:] for part, names in drawn.items()})
+    return Case(
+        number=number,
+        kind=kind,
+        solution=solution,
+        others={part: names[1:] for part, names in drawn.items()},
+    )
 
 
 class WhoDunit(Environment):  # type: ignore[misc]
@@ -111,7 +116,10 @@ class WhoDunit(Environment):  # type: ignore[misc]
     async def submit_answer(self, params: Answer) -> ToolOutput:
         """Submit, once."""
         given = params.model_dump()
-        right = [given[part].strip().lower() == name.lower() for part, name in self._case.solution.items()]
+        right = [
+            given[part].strip().lower() == name.lower()
+            for part, name in self._case.solution.items()
+        ]
         reward = sum(right) / len(right)
         blocks = [TextBlock(text=f"{sum(right)} of {len(right)} right")]
         return ToolOutput(blocks=blocks, reward=reward, finished=True)

@@ -15,7 +15,9 @@ FORM = 'CALL <tool> {"name": value}'
 
 def read(text: str, tools: Tools) -> tuple[ParsedCall, ...]:
     del tools
-    return tuple(_one(name, raw) for name, raw in re.findall(r"^CALL (\w+) (.*)$", text, re.MULTILINE))
+    return tuple(
+        _one(name, raw) for name, raw in re.findall(r"^CALL (\w+) (.*)$", text, re.MULTILINE)
+    )
 
 
 def _one(name: str, raw: str) -> ParsedCall:
@@ -23,7 +25,11 @@ def _one(name: str, raw: str) -> ParsedCall:
         arguments = json.loads(raw)
     except (ValueError, RecursionError) as error:
         return MalformedCall(str(error))
-    return ToolCall(name, arguments) if isinstance(arguments, dict) else MalformedCall("arguments are an object")
+    return (
+        ToolCall(name, arguments)
+        if isinstance(arguments, dict)
+        else MalformedCall("arguments are an object")
+    )
 
 
 def write(name: str, arguments: Mapping[str, Any]) -> str:

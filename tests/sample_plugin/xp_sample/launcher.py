@@ -28,7 +28,13 @@ class SampleLauncher(LocalLauncher):
 
     def submit(self, stage: Stage, context: Context) -> Launch:
         if stage.job.argv[0] == "python":
-            argv = ("nice", "-n", str(self._nice), interpreter(stage.job.runtime), *stage.job.argv[1:])
+            argv = (
+                "nice",
+                "-n",
+                str(self._nice),
+                interpreter(stage.job.runtime),
+                *stage.job.argv[1:],
+            )
             stage = replace(stage, job=replace(stage.job, argv=argv))
         return super().submit(stage, context)
 

@@ -10,7 +10,9 @@ from pydantic import BaseModel, Field
 from xp.envs.base import Message, ProtocolError, SessionLost, Task, ToolResult, ToolSpec
 from xp.envs.config import EnvConfig
 
-SUBMIT = ToolSpec("submit", "Hand in the sum.", {"type": "object", "properties": {"total": {"type": "integer"}}})
+SUBMIT = ToolSpec(
+    "submit", "Hand in the sum.", {"type": "object", "properties": {"total": {"type": "integer"}}}
+)
 SIZE = 6
 
 
@@ -66,7 +68,9 @@ class SumsSession:
             raise SessionLost("closed")
         if name != SUBMIT.name or not isinstance(arguments.get("total"), int):
             return ToolResult("submit takes a total", is_call_error=True)
-        return ToolResult("handed in", reward=float(arguments["total"] == sum(self._terms)), finished=True)
+        return ToolResult(
+            "handed in", reward=float(arguments["total"] == sum(self._terms)), finished=True
+        )
 
     def answer(self, text: str) -> ToolResult:
         del text

@@ -28,7 +28,9 @@ def main(argv: Sequence[str]) -> None:
             total = sum(map(int, re.findall(r"\d+", row.messages[-1]["content"])))
             episode.step(write("submit", {"total": total}))
             played.append(EpisodeFacts(row.env, row.task_id, episode.settle(), num_tokens=1))
-    MetricsFile(Path(config["metrics"]), "train", config["attempt"]).write(1, episode_metrics(played, 1, 1.0))
+    MetricsFile(Path(config["metrics"]), "train", config["attempt"]).write(
+        1, episode_metrics(played, 1, 1.0)
+    )
     shutil.copytree(config["base_model"], config["model_dir"], dirs_exist_ok=True)
 
 

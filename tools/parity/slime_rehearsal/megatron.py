@@ -57,16 +57,29 @@ def without_cuda() -> None:
     accelerator.current_device = accelerator.device = lambda *_: torch.device("cpu")
     cuda: Any = torch.cuda
     cuda.current_device = lambda: torch.device("cpu")
-    for name in ("set_device", "synchronize", "empty_cache", "ipc_collect", "reset_peak_memory_stats"):
+    for name in (
+        "set_device",
+        "synchronize",
+        "empty_cache",
+        "ipc_collect",
+        "reset_peak_memory_stats",
+    ):
         setattr(cuda, name, lambda *_: None)
-    for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
+    for name in (
+        "memory_allocated",
+        "memory_reserved",
+        "max_memory_allocated",
+        "max_memory_reserved",
+    ):
         setattr(cuda, name, lambda *_: 0)
     cuda.mem_get_info = lambda *_: (0, 1)
     cuda.Stream = cuda.Event = _Stream
     cuda.current_stream = cuda.stream = lambda *_: _Stream()
     cuda.manual_seed = torch.manual_seed
     random._get_cuda_rng_state = cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
-    random._set_cuda_rng_state = cuda.set_rng_state = lambda state, *_, **__: torch.set_rng_state(state)
+    random._set_cuda_rng_state = cuda.set_rng_state = lambda state, *_, **__: torch.set_rng_state(
+        state
+    )
     kind = torch.Tensor.type
     # Megatron clips only gradients of CUDA's type.
     torch.Tensor.type = lambda self, *to, **more: (
@@ -92,13 +105,23 @@ def packed_attention() -> None:
     from megatron.core.transformer.dot_product_attention import DotProductAttention
     from torch.nn.functional import scaled_dot_product_attention
 
-    def forward(self: Any, query: Any, key: Any, value: Any, *_: Any, packed_seq_params: Any = None, **__: Any) -> Any:
+    def forward(
+        self: Any,
+        query: Any,
+        key: Any,
+        value: Any,
+        *_: Any,
+        packed_seq_params: Any = None,
+        **__: Any,
+    ) -> Any:
         assert packed_seq_params.qkv_format == "thd"
         bounds = packed_seq_params.cu_seqlens_q.tolist()
         parts = []
         for begin, end in pairwise(bounds):
             q, k, v = (one[begin:end].transpose(0, 1)[None] for one in (query, key, value))
-            out = scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.softmax_scale, enable_gqa=True)
+            out = scaled_dot_product_attention(
+                q, k, v, is_causal=True, scale=self.softmax_scale, enable_gqa=True
+            )
             parts.append(out[0].transpose(0, 1).reshape(end - begin, -1))
         return torch.cat(parts)
 
@@ -110,7 +133,9 @@ def name_norms() -> None:
     from slime.backends.megatron_utils import hf_to_megatron, megatron_to_hf
 
     convert, load = megatron_to_hf.convert_qwen2_to_hf, hf_to_megatron._LOADERS["qwen3"]
-    megatron_to_hf.convert_qwen2_to_hf = lambda args, name, param: convert(args, _theirs(name), param)
+    megatron_to_hf.convert_qwen2_to_hf = lambda args, name, param: convert(
+        args, _theirs(name), param
+    )
     hf_to_megatron._LOADERS["qwen3"] = lambda name, *more: load(_theirs(name), *more)
 
 

@@ -44,7 +44,9 @@ class Images:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:
             if name not in self._built:
-                docker("build", "--quiet", "--tag", name, str(task.files), limit_s=task.build_timeout_s)
+                docker(
+                    "build", "--quiet", "--tag", name, str(task.files), limit_s=task.build_timeout_s
+                )
                 self._built.add(name)
         return name
 
@@ -59,9 +61,17 @@ class DockerSandbox:
         start_s: seconds that the start may take.
     """
 
-    def __init__(self, image: str, task: HarborTask, memory_gb: float | None, start_s: float) -> None:
+    def __init__(
+        self, image: str, task: HarborTask, memory_gb: float | None, start_s: float
+    ) -> None:
         self._workdir = task.workdir
-        memory = f"{task.memory_mb}m" if task.memory_mb else None if memory_gb is None else f"{memory_gb * 1e9:.0f}"
+        memory = (
+            f"{task.memory_mb}m"
+            if task.memory_mb
+            else None
+            if memory_gb is None
+            else f"{memory_gb * 1e9:.0f}"
+        )
         bounds = ["--pids-limit", str(MAX_PROCESSES)]
         bounds += [] if memory is None else ["--memory", memory]
         bounds += [] if task.cpus is None else ["--cpus", f"{task.cpus:g}"]
@@ -70,7 +80,12 @@ class DockerSandbox:
         self._running = DockerContainer(docker("run", *start, limit_s=start_s).splitlines()[-1])
 
     def run(
-        self, command: str, environ: Mapping[str, str], timeout_s: float, output_bytes: int, user: str | None = None
+        self,
+        command: str,
+        environ: Mapping[str, str],
+        timeout_s: float,
+        output_bytes: int,
+        user: str | None = None,
     ) -> Ran:
         """See CommandSandbox.
 
@@ -79,7 +94,9 @@ class DockerSandbox:
         """
         where = [] if self._workdir is None else ["--workdir", self._workdir]
         who = [] if user is None else ["--user", user]
-        exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environ.items())
+        exports = "".join(
+            f"export {name}={shlex.quote(value)}\n" for name, value in environ.items()
+        )
         bounded = ("timeout", "--kill-after", str(KILL_S), f"{timeout_s:g}", "bash", "-c", command)
         place = ("docker", "exec", "--interactive", *where, *who, self._container())
         began = time.monotonic()
@@ -101,11 +118,21 @@ class DockerSandbox:
         text = output.text()
         self._check_running(code)
         is_late = code in KILLED and time.monotonic() - began >= timeout_s
-        return Ran(None, text, f"it took longer than {timeout_s:g} s") if is_late else Ran(code, text)
+        return (
+            Ran(None, text, f"it took longer than {timeout_s:g} s") if is_late else Ran(code, text)
+        )
 
     def put(self, folder: Path, name: str) -> str:
         """See CommandSandbox."""
-        docker("exec", "--user", "root", self._container(), "sh", "-c", f"rm -rf /{name}; mkdir -p /{name}")
+        docker(
+            "exec",
+            "--user",
+            "root",
+            self._container(),
+            "sh",
+            "-c",
+            f"rm -rf /{name}; mkdir -p /{name}",
+        )
         docker("cp", "--follow-link", f"{folder}/.", f"{self._container()}:/{name}")
         docker("exec", "--user", "root", self._container(), "chmod", "-R", "a+rx", f"/{name}")
         return f"/{name}"
@@ -120,7 +147,9 @@ class DockerSandbox:
         """See CommandSandbox; the file is read within the container, so that links cannot leave it."""
         path = f"{VERIFIER_LOGS}/{name}"
         script = f"test -f {path} && echo there && head -c {REWARD_BYTES} {path} || true"
-        there, _, text = docker("exec", "--user", "root", self._container(), "sh", "-c", script).partition("\n")
+        there, _, text = docker(
+            "exec", "--user", "root", self._container(), "sh", "-c", script
+        ).partition("\n")
         return text if there == "there" else None
 
     def close(self) -> None:

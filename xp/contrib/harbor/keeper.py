@@ -94,7 +94,9 @@ def remove(root: Path) -> None:
     """Removes a directory, even with restrictive modes; links are removed, not followed."""
     if root.is_symlink() or not root.is_dir():
         return  # A command has removed or replaced it.
-    with suppress(OSError):  # Another thread, or a process of the command, may remove it at the same time.
+    with suppress(
+        OSError
+    ):  # Another thread, or a process of the command, may remove it at the same time.
         root.chmod(0o700)
     for place, folders, _ in os.walk(root):
         for folder in (Path(place, name) for name in folders):

@@ -33,7 +33,9 @@ class LocalSandbox:
         environ: this process's variables, of which commands get `PASSED`.
     """
 
-    def __init__(self, files: Path | None, memory_gb: float | None, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, files: Path | None, memory_gb: float | None, environ: Mapping[str, str]
+    ) -> None:
         self._owner = os.getpid()
         passed = {name: environ[name] for name in PASSED if name in environ}
         env = {**passed, "TMPDIR": tempfile.gettempdir(), "PYTHONPATH": path_for(sys.executable)}
@@ -54,7 +56,12 @@ class LocalSandbox:
         }
 
     def run(
-        self, command: str, environ: Mapping[str, str], timeout_s: float, output_bytes: int, user: str | None = None
+        self,
+        command: str,
+        environ: Mapping[str, str],
+        timeout_s: float,
+        output_bytes: int,
+        user: str | None = None,
     ) -> Ran:
         """See CommandSandbox; a task with a user is refused earlier."""
         request = {

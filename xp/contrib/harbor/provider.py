@@ -54,7 +54,12 @@ class HarborProvider(IndexedProvider):
     @staticmethod
     def source_digest(config: EnvConfig) -> str:
         """Digest of the task folders; raises XpError if there are none."""
-        return digest_of({split: [task.digest() for task in tasks] for split, tasks in read_folder(config).items()})
+        return digest_of(
+            {
+                split: [task.digest() for task in tasks]
+                for split, tasks in read_folder(config).items()
+            }
+        )
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config, self._environ = config, environ
@@ -105,7 +110,10 @@ class HarborProvider(IndexedProvider):
 
     def _specs(self, split: str, indices: Sequence[int]) -> Sequence[Mapping[str, Any]]:
         tasks = (self._tasks[split][index] for index in indices)
-        return [{"name": task.name, "instruction": task.instruction, "digest": task.digest()} for task in tasks]
+        return [
+            {"name": task.name, "instruction": task.instruction, "digest": task.digest()}
+            for task in tasks
+        ]
 
 
 def variables_of(
@@ -115,7 +123,9 @@ def variables_of(
     return resolved(task.environ, config, environ), resolved(task.verifier_environ, config, environ)
 
 
-def resolved(variables: Mapping[str, str], config: EnvConfig, environ: Mapping[str, str]) -> dict[str, str]:
+def resolved(
+    variables: Mapping[str, str], config: EnvConfig, environ: Mapping[str, str]
+) -> dict[str, str]:
     """Variables of a task or a program, with declared secrets for `${NAME}`; no other variable of xp is used.
 
     Raises:
@@ -158,12 +168,15 @@ def check_local(config: EnvConfig, tasks: Mapping[str, Sequence[HarborTask]]) ->
     """Raises XpError for tasks that need a container: paths outside their directory, or other users."""
     if sys.platform != "linux":
         raise XpError(
-            f"environment {config.name}: env.sandbox=none needs Linux; use env.sandbox=docker", ExitCode.RUNTIME
+            f"environment {config.name}: env.sandbox=none needs Linux; use env.sandbox=docker",
+            ExitCode.RUNTIME,
         )
     faults = []
     for task in (task for members in tasks.values() for task in members):
         if ROOT_VARIABLE not in (task.tests / TEST).read_text(encoding="utf-8", errors="replace"):
-            faults.append(f"task {task.name}: tests/{TEST} does not write its reward below ${{{ROOT_VARIABLE}}}")
+            faults.append(
+                f"task {task.name}: tests/{TEST} does not write its reward below ${{{ROOT_VARIABLE}}}"
+            )
         elif task.agent_user or task.verifier_user or task.workdir:
             faults.append(f"task {task.name}: user and workdir of task.toml need a container")
     if faults:

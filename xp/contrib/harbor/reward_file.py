@@ -30,7 +30,9 @@ def reward_of(sandbox: CommandSandbox, key: str, output: str) -> float:
     if (text := sandbox.read(TEXT_FILE)) is not None:
         return _finite(text, TEXT_FILE)
     tail = " ".join(output.split())[-MAX_TAIL:]
-    raise ToolCrashed(f"the verifier wrote no {VERIFIER_LOGS}/{TEXT_FILE} or {JSON_FILE}; its output ends: {tail!r}")
+    raise ToolCrashed(
+        f"the verifier wrote no {VERIFIER_LOGS}/{TEXT_FILE} or {JSON_FILE}; its output ends: {tail!r}"
+    )
 
 
 def _chosen(text: str, key: str) -> Any:
@@ -44,7 +46,9 @@ def _chosen(text: str, key: str) -> Any:
         return rewards[key]
     if len(rewards) > 1:
         names = ", ".join(str(name)[:40] for name in list(rewards)[:8])
-        raise ToolCrashed(f"the verifier's {JSON_FILE} has no {key!r}, but {names}: set env.options.reward=NAME")
+        raise ToolCrashed(
+            f"the verifier's {JSON_FILE} has no {key!r}, but {names}: set env.options.reward=NAME"
+        )
     return next(iter(rewards.values()))
 
 
@@ -54,7 +58,9 @@ def _finite(value: Any, file: str) -> float:
             raise ValueError
         reward = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ToolCrashed(f"the reward in the verifier's {file} is no number: {str(value)[:80]!r}") from None
+        raise ToolCrashed(
+            f"the reward in the verifier's {file} is no number: {str(value)[:80]!r}"
+        ) from None
     if not math.isfinite(reward):
         raise ToolCrashed(f"the reward in the verifier's {file} is {reward}")
     return reward

@@ -30,7 +30,12 @@ class CommandSandbox(Protocol):
     """Sandbox of one session. Paths are those of Harbor's containers; methods raise EnvFault."""
 
     def run(
-        self, command: str, environ: Mapping[str, str], timeout_s: float, output_bytes: int, user: str | None = None
+        self,
+        command: str,
+        environ: Mapping[str, str],
+        timeout_s: float,
+        output_bytes: int,
+        user: str | None = None,
     ) -> Ran:
         """Runs a command with bash in the task's working directory; kills it after `timeout_s` seconds."""
 

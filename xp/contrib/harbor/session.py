@@ -20,7 +20,9 @@ TOOL: Final = ToolSpec(
     " files stay. When the task is done, answer with a message instead.",
     {
         "type": "object",
-        "properties": {COMMAND: {"type": "string", "description": "The command, as bash reads it."}},
+        "properties": {
+            COMMAND: {"type": "string", "description": "The command, as bash reads it."}
+        },
         "required": [COMMAND],
         "additionalProperties": False,
     },
@@ -72,15 +74,21 @@ class HarborSession:
         command = arguments.get(COMMAND)
         self._check_open()
         if name != BASH:
-            return ToolResult(f"Error: there is no tool {name!r}; there is {BASH}.", is_call_error=True)
+            return ToolResult(
+                f"Error: there is no tool {name!r}; there is {BASH}.", is_call_error=True
+            )
         if not isinstance(command, str) or set(arguments) != {COMMAND} or "\0" in command:
-            return ToolResult(f"Error: {BASH} takes one argument, {COMMAND}, which is a text.", is_call_error=True)
+            return ToolResult(
+                f"Error: {BASH} takes one argument, {COMMAND}, which is a text.", is_call_error=True
+            )
         if self._left_s is not None and self._left_s <= 0:
             return self._verify()
         limit_s = self._timeout_s if self._left_s is None else min(self._timeout_s, self._left_s)
         began = time.monotonic()
         sendable = command.encode("utf-8", "replace").decode()
-        ran = self._machine().run(sendable, self._environ, limit_s, self._output_bytes, self._task.agent_user)
+        ran = self._machine().run(
+            sendable, self._environ, limit_s, self._output_bytes, self._task.agent_user
+        )
         if self._left_s is not None:
             self._left_s -= time.monotonic() - began
         return ToolResult(shown(ran))
@@ -104,7 +112,9 @@ class HarborSession:
 
     def _verify(self) -> ToolResult:
         environ = {**self._environ, **self._verifier_environ}
-        return ToolResult("", verify(self._machine(), self._task, self._reward, environ), finished=True)
+        return ToolResult(
+            "", verify(self._machine(), self._task, self._reward, environ), finished=True
+        )
 
     def _machine(self) -> CommandSandbox:
         with self._lock:
@@ -119,7 +129,9 @@ class HarborSession:
             raise SessionLost("the session is closed")
 
 
-def verify(machine: CommandSandbox, task: HarborTask, reward: str, environ: Mapping[str, str]) -> float:
+def verify(
+    machine: CommandSandbox, task: HarborTask, reward: str, environ: Mapping[str, str]
+) -> float:
     """Runs a task's verifier and returns its reward; raises EnvFault if it fails."""
     tests = machine.put_tests(task.tests)
     script = f"chmod +x {tests}/{TEST}; {tests}/{TEST}"

@@ -20,8 +20,26 @@ IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,499}")
 SCOPES: Final = ("environment", "agent", "verifier")
 KNOWN: Final = {
     "environment": {
-        *("build_timeout_sec", "docker_image", "os", "cpus", "memory_mb", "memory", "storage_mb", "storage", "env"),
-        *("workdir", "network_mode", "allow_internet", "gpus", "mcp_servers", "skills_dir", "allowed_hosts"),
+        *(
+            "build_timeout_sec",
+            "docker_image",
+            "os",
+            "cpus",
+            "memory_mb",
+            "memory",
+            "storage_mb",
+            "storage",
+            "env",
+        ),
+        *(
+            "workdir",
+            "network_mode",
+            "allow_internet",
+            "gpus",
+            "mcp_servers",
+            "skills_dir",
+            "allowed_hosts",
+        ),
     },
     "agent": {"timeout_sec", "user"},
     "verifier": {"timeout_sec", "env", "user"},
@@ -77,7 +95,13 @@ def folder_digest(folder: Path) -> str:
     """Digest of a task's files; it changes with the instruction, the image and the tests."""
     files = (file for file in sorted(folder.rglob("*")) if file.is_file())
     named = {file.relative_to(folder).as_posix(): file for file in files}
-    return digest_of({name: file_digest(file) for name, file in named.items() if not name.startswith("solution/")})
+    return digest_of(
+        {
+            name: file_digest(file)
+            for name, file in named.items()
+            if not name.startswith("solution/")
+        }
+    )
 
 
 def task_folders(folder: Path) -> Mapping[str, list[Path]]:
@@ -88,10 +112,16 @@ def task_folders(folder: Path) -> Mapping[str, list[Path]]:
     """
     if not folder.is_dir():
         raise BrokenTask(f"{folder}: no such folder")
-    splits = {name: list(_tasks_in(folder / name)) for name in ("train", "test") if (folder / name).is_dir()}
+    splits = {
+        name: list(_tasks_in(folder / name))
+        for name in ("train", "test")
+        if (folder / name).is_dir()
+    }
     plain = list(_tasks_in(folder))
     if plain and any(splits.values()):
-        raise BrokenTask(f"{folder} has tasks beside its folders {' and '.join(splits)}: move {plain[0].name} into one")
+        raise BrokenTask(
+            f"{folder} has tasks beside its folders {' and '.join(splits)}: move {plain[0].name} into one"
+        )
     folders = {name: tasks for name, tasks in (splits or {"train": plain}).items() if tasks}
     if not folders:
         raise BrokenTask(f"{folder} has no folder with a {CONFIG}")
@@ -126,7 +156,9 @@ def _task(
     agent: Mapping[str, Any],
     verifier: Mapping[str, Any],
 ) -> HarborTask:
-    network = environment.get("network_mode") or ("public" if environment.get("allow_internet", True) else "no-network")
+    network = environment.get("network_mode") or (
+        "public" if environment.get("allow_internet", True) else "no-network"
+    )
     return HarborTask(
         folder=folder,
         instruction=instruction,
@@ -153,7 +185,9 @@ def _check(folder: Path, config: Mapping[str, Any], instruction: str) -> None:
     if (folder / "environment" / "docker-compose.yaml").exists():
         raise ValueError("it has a docker-compose.yaml, and xp starts one container of one image")
     for scope, known in KNOWN.items():
-        if strange := sorted(name for name, value in config.get(scope, {}).items() if name not in known and value):
+        if strange := sorted(
+            name for name, value in config.get(scope, {}).items() if name not in known and value
+        ):
             raise ValueError(f"[{scope}] {strange[0]}: xp does not apply it")
     environment = config.get("environment", {})
     for name in ("gpus", "mcp_servers", "skills_dir", "allowed_hosts"):
@@ -172,7 +206,9 @@ def _check_tree(path: Path, root: Path, above: frozenset[Path]) -> None:
     """Raises ValueError for a link that leaves the task, is broken, or is circular."""
     target = path.resolve()
     if not target.is_relative_to(root):
-        raise ValueError(f"{path.relative_to(root) if path.is_relative_to(root) else path.name} leads out of the task")
+        raise ValueError(
+            f"{path.relative_to(root) if path.is_relative_to(root) else path.name} leads out of the task"
+        )
     if not target.exists():
         raise ValueError(f"{path.name} is a link that leads nowhere")
     if target in above:

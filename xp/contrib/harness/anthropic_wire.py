@@ -34,11 +34,15 @@ def read(body: Mapping[str, Any]) -> ProgramRequest:
     inner = {"tool_choice": (body.get("tool_choice") or {}).get("type")}
     inner["output_config.format"] = (body.get("output_config") or {}).get("format")
     refuse({**body, **inner}, ALLOWED)
-    messages = [{"role": "system", "content": text_of(body["system"])}] if body.get("system") else []
+    messages = (
+        [{"role": "system", "content": text_of(body["system"])}] if body.get("system") else []
+    )
     for message in objects(body, "messages"):
         messages += _plain(message)
     # A vendor's own tools (web search) have no schema, and are left out.
-    tools = [tool_of(one, "input_schema") for one in objects(body, "tools") if "input_schema" in one]
+    tools = [
+        tool_of(one, "input_schema") for one in objects(body, "tools") if "input_schema" in one
+    ]
     return request_of(messages, tools, body)
 
 
@@ -51,14 +55,23 @@ def events(turn: ModelMessage, body: Mapping[str, Any]) -> Iterator[dict[str, An
     """The events of a streamed answer, with one delta for each block."""
     yield {"type": "message_start", "message": _message(body)}
     for index, block in enumerate(_blocks(turn)):
-        written: dict[str, Any] = {name: block[name] for name in ("text", "thinking", "signature") if name in block}
+        written: dict[str, Any] = {
+            name: block[name] for name in ("text", "thinking", "signature") if name in block
+        }
         empty = {**block, **dict.fromkeys(written, "")}
         if block["type"] == "tool_use":
-            written, empty = {"partial_json": json.dumps(block["input"], ensure_ascii=False)}, {**block, "input": {}}
+            written, empty = (
+                {"partial_json": json.dumps(block["input"], ensure_ascii=False)},
+                {**block, "input": {}},
+            )
         yield {"type": "content_block_start", "index": index, "content_block": empty}
         for name, value in written.items():
             kind = "input_json" if name == "partial_json" else name
-            yield {"type": "content_block_delta", "index": index, "delta": {"type": f"{kind}_delta", name: value}}
+            yield {
+                "type": "content_block_delta",
+                "index": index,
+                "delta": {"type": f"{kind}_delta", name: value},
+            }
         yield {"type": "content_block_stop", "index": index}
     end = {"stop_reason": _reason(turn), "stop_sequence": None}
     yield {"type": "message_delta", "delta": end, "usage": USAGE}
@@ -68,18 +81,32 @@ def events(turn: ModelMessage, body: Mapping[str, Any]) -> Iterator[dict[str, An
 def error(status: int, text: str) -> dict[str, Any]:
     """The body of an error."""
     kinds = {401: "authentication_error", 404: "not_found_error"}
-    return {"type": "error", "error": {"type": kinds.get(status, "invalid_request_error"), "message": text}}
+    return {
+        "type": "error",
+        "error": {"type": kinds.get(status, "invalid_request_error"), "message": text},
+    }
 
 
 def _plain(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A message as those of chat completions: results of tools come first, each in a message of its own."""
     content = message.get("content")
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else objects(message, "content")
+    blocks = (
+        [{"type": "text", "text": content}]
+        if isinstance(content, str)
+        else objects(message, "content")
+    )
     for one in blocks:
         if one.get("type") == "tool_result":
-            yield {"role": "tool", "tool_call_id": one.get("tool_use_id"), "content": text_of(one.get("content"))}
+            yield {
+                "role": "tool",
+                "tool_call_id": one.get("tool_use_id"),
+                "content": text_of(one.get("content")),
+            }
     calls = [
-        {"id": one.get("id"), "function": {"name": one.get("name"), "arguments": one.get("input") or {}}}
+        {
+            "id": one.get("id"),
+            "function": {"name": one.get("name"), "arguments": one.get("input") or {}},
+        }
         for one in blocks
         if one.get("type") == "tool_use"
     ]
@@ -91,12 +118,25 @@ def _plain(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _blocks(turn: ModelMessage) -> list[dict[str, Any]]:
     calls = [
-        {"type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": call["function"]["arguments"]}
+        {
+            "type": "tool_use",
+            "id": call["id"],
+            "name": call["function"]["name"],
+            "input": call["function"]["arguments"],
+        }
         for call in turn.message.get("tool_calls", ())
     ]
-    text = [{"type": "text", "text": turn.message["content"]}] if turn.message["content"] or not calls else []
+    text = (
+        [{"type": "text", "text": turn.message["content"]}]
+        if turn.message["content"] or not calls
+        else []
+    )
     # Clients send the signature back, and nobody reads it.
-    thinking = [{"type": "thinking", "thinking": turn.reasoning, "signature": "xp"}] if turn.reasoning else []
+    thinking = (
+        [{"type": "thinking", "thinking": turn.reasoning, "signature": "xp"}]
+        if turn.reasoning
+        else []
+    )
     return [*thinking, *text, *calls]
 
 

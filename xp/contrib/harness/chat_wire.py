@@ -37,13 +37,17 @@ def read(body: Mapping[str, Any]) -> ProgramRequest:
     """The request in a body; raises RefusedRequest."""
     refuse(body, ALLOWED)
     tools = [tool_of(one.get("function") or {}) for one in objects(body, "tools")]
-    messages = [{**one, "content": text_of(one.get("content"))} for one in objects(body, "messages")]
+    messages = [
+        {**one, "content": text_of(one.get("content"))} for one in objects(body, "messages")
+    ]
     return request_of(messages, tools, body)
 
 
 def answer(turn: ModelMessage, body: Mapping[str, Any]) -> dict[str, Any]:
     """The body of an answer."""
-    return _completion(body, "chat.completion", {"message": _message(turn), "finish_reason": _reason(turn)})
+    return _completion(
+        body, "chat.completion", {"message": _message(turn), "finish_reason": _reason(turn)}
+    )
 
 
 def events(turn: ModelMessage, body: Mapping[str, Any]) -> Iterator[Any]:
@@ -68,7 +72,11 @@ def error(status: int, text: str) -> dict[str, Any]:
 def _message(turn: ModelMessage) -> dict[str, Any]:
     (message,) = with_text_arguments([turn.message])
     thinking = {"reasoning_content": turn.reasoning} if turn.reasoning else {}
-    return {**message, "content": message["content"] or (None if "tool_calls" in message else ""), **thinking}
+    return {
+        **message,
+        "content": message["content"] or (None if "tool_calls" in message else ""),
+        **thinking,
+    }
 
 
 def _reason(turn: ModelMessage) -> str:

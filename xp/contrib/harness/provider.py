@@ -75,7 +75,9 @@ class HarnessOptions(BaseModel):
         if self.command is not None and self.program is None:
             # A file of the current directory is the program; a sandbox has other directories.
             words = self.command.split()
-            for name in [one for one in words if not one.startswith("/") and Path(one).is_file()][:1]:
+            for name in [one for one in words if not one.startswith("/") and Path(one).is_file()][
+                :1
+            ]:
                 self.program = name
                 self.command = self.command.replace(name, f"{{program}}/{Path(name).name}", 1)
         if self.program is not None:
@@ -116,12 +118,18 @@ class HarnessProvider(IndexedProvider):
             self._tasks = read_folder(config)
         elif config.rows is not None:
             self._rows, _ = load_rows(config.rows, config.columns)
-            self._tasks = {split: [self._task_of(row) for row in rows] for split, rows in self._rows.items()}
+            self._tasks = {
+                split: [self._task_of(row) for row in rows] for split, rows in self._rows.items()
+            }
         else:
-            self._inner = load_provider(config.model_copy(update={"provider": "openreward", "options": {}}), environ)
+            self._inner = load_provider(
+                config.model_copy(update={"provider": "openreward", "options": {}}), environ
+            )
         self._check_sandboxes()
         self._images, self._is_closed = Images(), False
-        self._pool = ThreadPoolExecutor(config.limits.max_sessions, thread_name_prefix="program-tools")
+        self._pool = ThreadPoolExecutor(
+            config.limits.max_sessions, thread_name_prefix="program-tools"
+        )
         self._lock, self._servers = threading.Lock(), dict[int, ProgramServer]()
         self._sessions = WeakSet[HarnessSession]()
 
@@ -174,18 +182,27 @@ class HarnessProvider(IndexedProvider):
         """A row as a task; raises XpError for files that would be written elsewhere than in the working directory."""
         for name in row.get("files") or {}:
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise XpError(f"environment {self._config.name}: files: {name!r} is not below the working directory")
+                raise XpError(
+                    f"environment {self._config.name}: files: {name!r} is not below the working directory"
+                )
         prompt = "\n\n".join(message["content"] for message in messages_of(row))
         return HarborTask(Path(), prompt, self._config.options["image"])
 
     def _check_sandboxes(self) -> None:
         """Raises XpError for tasks and options that the sandbox cannot serve."""
-        options, tasks = self._config.options, [one for members in self._tasks.values() for one in members]
+        options, tasks = (
+            self._config.options,
+            [one for members in self._tasks.values() for one in members],
+        )
         where = f"environment {self._config.name}"
         for one in tasks:
-            variables_of(one, self._config, self._environ)  # Reports a missing secret before the first session.
+            variables_of(
+                one, self._config, self._environ
+            )  # Reports a missing secret before the first session.
         if self._rows and options["grade"] is None:
-            raise XpError(f"{where}: rows need env.options.grade, a command that scores what the program left")
+            raise XpError(
+                f"{where}: rows need env.options.grade, a command that scores what the program left"
+            )
         if not self._is_docker:
             if options["setup"] is not None or options["image"] is not None:
                 raise XpError(f"{where}: options.setup and options.image need env.sandbox=docker")
@@ -194,7 +211,9 @@ class HarnessProvider(IndexedProvider):
             print(f"xp: {NO_SANDBOX}", file=sys.stderr, flush=True)
             return
         if not is_folder(self._config) and options["image"] is None:
-            raise XpError(f"{where}: env.sandbox=docker needs env.options.image, in which the program runs")
+            raise XpError(
+                f"{where}: env.sandbox=docker needs env.options.image, in which the program runs"
+            )
         if alone := [one.name for one in tasks if not one.has_network]:
             raise XpError(
                 f"{where}: task {alone[0]} has no network, so that its program cannot reach the policy; allow it in"
@@ -208,13 +227,19 @@ class HarnessProvider(IndexedProvider):
             image = self._images.of(task)
             if self._agent.setup is not None:
                 image = _with_setup(image, self._agent.setup, task.build_timeout_s)
-            machine: CommandSandbox = DockerSandbox(image, task, limits.memory_gb, limits.create_timeout_s)
+            machine: CommandSandbox = DockerSandbox(
+                image, task, limits.memory_gb, limits.create_timeout_s
+            )
         else:
             files = task.files if is_folder(self._config) else None
             machine = LocalSandbox(files, self._config.limits.memory_gb, self._environ)
         if self._place is not None:
             with tempfile.TemporaryDirectory(prefix="xp-program-") as folder:
-                only = self._place if self._place.is_dir() else Path(shutil.copy(self._place, folder)).parent
+                only = (
+                    self._place
+                    if self._place.is_dir()
+                    else Path(shutil.copy(self._place, folder)).parent
+                )
                 machine.put(only, "program")
         return machine
 
@@ -238,7 +263,10 @@ class HarnessProvider(IndexedProvider):
         if self._rows:
             return [self._rows[split][index] for index in indices]
         tasks = (self._tasks[split][index] for index in indices)
-        return [{"name": task.name, "instruction": task.instruction, "digest": task.digest()} for task in tasks]
+        return [
+            {"name": task.name, "instruction": task.instruction, "digest": task.digest()}
+            for task in tasks
+        ]
 
 
 def is_folder(config: EnvConfig) -> bool:
@@ -250,7 +278,9 @@ def _place(config: EnvConfig) -> Path | None:
     """The program's file or folder; raises XpError if it does not exist."""
     place = config.options["program"]
     if place is not None and not Path(place).exists():
-        raise XpError(f"environment {config.name}: options.program={place}: there is no such file or folder")
+        raise XpError(
+            f"environment {config.name}: options.program={place}: there is no such file or folder"
+        )
     return None if place is None else Path(place)
 
 

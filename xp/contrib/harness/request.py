@@ -36,7 +36,9 @@ class ProgramRequest:
     """The client's settings that have no effect."""
 
 
-def request_of(messages: Any, tools: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> ProgramRequest:
+def request_of(
+    messages: Any, tools: Sequence[Mapping[str, Any]], body: Mapping[str, Any]
+) -> ProgramRequest:
     """The request with these messages and tools; raises RefusedRequest for messages that cannot be answered.
 
     Many chat templates refuse, or drop, a system message that is not the first one, and two messages of the user in a
@@ -58,7 +60,9 @@ def request_of(messages: Any, tools: Sequence[Mapping[str, Any]], body: Mapping[
             joined[-1]["content"] += f"\n\n{one['content']}"
         else:
             joined.append({**one, "role": role})
-    settings = {name: float(body[name]) for name in SETTINGS if isinstance(body.get(name), int | float)}
+    settings = {
+        name: float(body[name]) for name in SETTINGS if isinstance(body.get(name), int | float)
+    }
     return ProgramRequest(joined, tools, settings)
 
 
@@ -75,7 +79,10 @@ def tool_of(tool: Mapping[str, Any], schema: str = "parameters") -> dict[str, An
     if not tool.get("name"):
         raise RefusedRequest(f"tools: expected a tool with a name, got {json.dumps(tool)[:80]}")
     about = {"name": tool["name"], "description": tool.get("description") or ""}
-    return {"type": "function", "function": {**about, "parameters": tool.get(schema) or {"type": "object"}}}
+    return {
+        "type": "function",
+        "function": {**about, "parameters": tool.get(schema) or {"type": "object"}},
+    }
 
 
 def text_of(content: Any) -> Any:
@@ -98,7 +105,9 @@ def refuse(body: Mapping[str, Any], allowed: Mapping[str, Iterable[Any]]) -> Non
             )
 
 
-def difference(before: ProgramRequest | ModelRequest, reply: Message, now: ProgramRequest | ModelRequest) -> str | None:
+def difference(
+    before: ProgramRequest | ModelRequest, reply: Message, now: ProgramRequest | ModelRequest
+) -> str | None:
     """Reason why a request does not extend an earlier one and the policy's reply to it; None: it does."""
     expected = [*before.messages, reply]
     if now.tools != before.tools:
@@ -107,7 +116,11 @@ def difference(before: ProgramRequest | ModelRequest, reply: Message, now: Progr
         if number >= len(now.messages):
             return f"the request has {len(now.messages)} messages, and the conversation {len(expected)}"
         if _canonical(now.messages[number]) != _canonical(message):
-            whose = "the policy's own reply" if number == len(expected) - 1 else f"a {message['role']} message"
+            whose = (
+                "the policy's own reply"
+                if number == len(expected) - 1
+                else f"a {message['role']} message"
+            )
             return f"message {number}, {whose}, is another one than before"
     if any(message["role"] == "assistant" for message in now.messages[len(expected) :]):
         return "there is an assistant's message that the policy did not write"
@@ -117,7 +130,11 @@ def difference(before: ProgramRequest | ModelRequest, reply: Message, now: Progr
 def _canonical(message: Message) -> Any:
     """What two messages have in common that a program may have copied: white space, ids and spacing of JSON differ."""
     calls = [call["function"] for call in message.get("tool_calls", ())]
-    return message["role"], message["content"].split(), [(one["name"], one["arguments"]) for one in calls]
+    return (
+        message["role"],
+        message["content"].split(),
+        [(one["name"], one["arguments"]) for one in calls],
+    )
 
 
 def _part(part: Any) -> str:

@@ -30,7 +30,11 @@ ALLOWED: Final = {
     "prompt": (),
     "text.format": ("text",),
 }
-CUSTOM: Final = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+CUSTOM: Final = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+}
 """Arguments of a custom tool, whose input is a text."""
 USAGE: Final = {
     "input_tokens": 0,
@@ -43,10 +47,16 @@ USAGE: Final = {
 
 def read(body: Mapping[str, Any]) -> ProgramRequest:
     """The request in a body; raises RefusedRequest."""
-    refuse({**body, "text.format": ((body.get("text") or {}).get("format") or {}).get("type")}, ALLOWED)
-    messages = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
+    refuse(
+        {**body, "text.format": ((body.get("text") or {}).get("format") or {}).get("type")}, ALLOWED
+    )
+    messages = (
+        [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
+    )
     given = body.get("input")
-    for item in [{"role": "user", "content": given}] if isinstance(given, str) else objects(body, "input"):
+    for item in (
+        [{"role": "user", "content": given}] if isinstance(given, str) else objects(body, "input")
+    ):
         _add(messages, item)
     return request_of(messages, _tools(body), body)
 
@@ -72,11 +82,17 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
         else:
             messages.append(message)
     elif kind in ("function_call", "custom_tool_call"):
-        arguments = item.get("arguments") if kind == "function_call" else json.dumps({"input": item.get("input")})
+        arguments = (
+            item.get("arguments")
+            if kind == "function_call"
+            else json.dumps({"input": item.get("input")})
+        )
         function = {"name": item.get("name"), "arguments": arguments}
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": ""})
-        messages[-1].setdefault("tool_calls", []).append({"id": item.get("call_id"), "function": function})
+        messages[-1].setdefault("tool_calls", []).append(
+            {"id": item.get("call_id"), "function": function}
+        )
     elif kind in ("function_call_output", "custom_tool_call_output"):
         content = text_of(item.get("output"))
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
@@ -89,7 +105,9 @@ def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     tools = []
     for tool in objects(body, "tools"):
         if tool.get("type") in ("function", "custom"):
-            tools.append(tool_of({**tool, "parameters": CUSTOM} if tool["type"] == "custom" else tool))
+            tools.append(
+                tool_of({**tool, "parameters": CUSTOM} if tool["type"] == "custom" else tool)
+            )
     return tools
 
 
@@ -101,7 +119,12 @@ def _items(turn: ModelMessage, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         content = [{"type": "reasoning_text", "text": turn.reasoning}]
         items.append({"type": "reasoning", "id": _id("rs"), "summary": [], "content": content})
     if turn.message["content"] or not calls:
-        part = {"type": "output_text", "text": turn.message["content"], "annotations": [], "logprobs": []}
+        part = {
+            "type": "output_text",
+            "text": turn.message["content"],
+            "annotations": [],
+            "logprobs": [],
+        }
         items.append({"type": "message", "id": _id("msg"), "role": "assistant", "content": [part]})
     for call_id, function in calls:
         about, arguments = {"call_id": call_id, "name": function["name"]}, function["arguments"]
@@ -121,7 +144,9 @@ def _events(turn: ModelMessage, body: Mapping[str, Any]) -> Iterator[tuple[str, 
     yield "response.in_progress", {"response": begun}
     for index, item in enumerate(items):
         place = {"item_id": item["id"], "output_index": index}
-        field = {"function_call": "arguments", "custom_tool_call": "input"}.get(item["type"], "content")
+        field = {"function_call": "arguments", "custom_tool_call": "input"}.get(
+            item["type"], "content"
+        )
         empty: Any = [] if field == "content" else ""
         yield (
             "response.output_item.added",

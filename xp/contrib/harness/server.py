@@ -26,7 +26,9 @@ MODEL: Final = "policy"
 PING_S: Final = 5.0
 """Seconds between two comments of a stream without an answer, so that clients and proxies keep it open."""
 MOST_BYTES: Final = 64 << 20
-LIMIT: Final = ModelMessage(Message(role="assistant", content="The limit of this episode is reached. Stop now."))
+LIMIT: Final = ModelMessage(
+    Message(role="assistant", content="The limit of this episode is reached. Stop now.")
+)
 """Answer to requests beyond a limit, which is no part of the episode; programs do not expect an error here."""
 
 
@@ -52,7 +54,12 @@ class ProgramChannel:
         *,
         only_appends: bool,
     ) -> None:
-        self._questions, self.tools, self.count, self._only_appends = questions, tools, count, only_appends
+        self._questions, self.tools, self.count, self._only_appends = (
+            questions,
+            tools,
+            count,
+            only_appends,
+        )
         self.num_retries = self.num_stops = 0
         self.waited_s = 0.0
         """Seconds that requests waited for the policy."""
@@ -70,8 +77,14 @@ class ProgramChannel:
     @property
     def undelivered(self) -> tuple[int, ...]:
         """Numbers of the policy's messages that the program never got."""
-        written = [number for number, one in enumerate(self.answers) if one.done() and not one.exception()]
-        return tuple(one for one in written if one not in self._delivered and self.answers[one].result() is not LIMIT)
+        written = [
+            number for number, one in enumerate(self.answers) if one.done() and not one.exception()
+        ]
+        return tuple(
+            one
+            for one in written
+            if one not in self._delivered and self.answers[one].result() is not LIMIT
+        )
 
     def ask(self, request: ProgramRequest, *, is_retry: bool) -> int | None:
         """Number of the request; a retry has that of the first one. None: the episode has stopped. Raises Sealed."""
@@ -90,7 +103,10 @@ class ProgramChannel:
             return number
         number = self._numbers[digest] = len(self.answers)
         self.answers.append(asyncio.get_running_loop().create_future())
-        messages, tools = [dict(one) for one in request.messages], [dict(one) for one in request.tools]
+        messages, tools = (
+            [dict(one) for one in request.messages],
+            [dict(one) for one in request.tools],
+        )
         self._questions.put_nowait(ModelRequest("", messages, tools, self.answers[number]))
         return number
 
@@ -176,9 +192,13 @@ class ProgramServer:
         """A handler that finds the episode of a request by its key, in the header of either kind of client."""
 
         async def handler(request: web.Request) -> web.StreamResponse:
-            key = request.headers.get("x-api-key") or request.headers.get("Authorization", "").removeprefix("Bearer ")
+            key = request.headers.get("x-api-key") or request.headers.get(
+                "Authorization", ""
+            ).removeprefix("Bearer ")
             if key not in self._channels:
-                return _failed(401, "unknown key: send the one of this episode, from OPENAI_API_KEY")
+                return _failed(
+                    401, "unknown key: send the one of this episode, from OPENAI_API_KEY"
+                )
             if (channel := self._channels[key]) is not None:
                 with suppress(Sealed):
                     return await handle(request, channel)
@@ -233,7 +253,9 @@ async def _stream(
     request: web.Request, asking: asyncio.Future[ModelMessage], body: Mapping[str, Any], wire: Any
 ) -> web.StreamResponse:
     """Sends the answer as events, and comments until it is there."""
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    response = web.StreamResponse(
+        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+    )
     if (await asyncio.wait({asking}, timeout=PING_S))[0]:
         asking.result()  # an exception becomes a status while there is none
     await response.prepare(request)
@@ -261,7 +283,9 @@ async def _count(request: web.Request, channel: ProgramChannel) -> web.Response:
 
 
 async def _models(_request: web.Request, _channel: ProgramChannel) -> web.Response:
-    return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "xp"}]})
+    return web.json_response(
+        {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "xp"}]}
+    )
 
 
 async def _use_tools(request: web.Request, channel: ProgramChannel) -> web.Response:
@@ -278,5 +302,7 @@ async def _use_tools(request: web.Request, channel: ProgramChannel) -> web.Respo
 
 
 async def _unknown(request: web.Request, channel: ProgramChannel) -> web.Response:
-    channel.refused = f"{request.method} {request.path}: not served; there are POST {', '.join(WIRES)}"
+    channel.refused = (
+        f"{request.method} {request.path}: not served; there are POST {', '.join(WIRES)}"
+    )
     return _failed(404, channel.refused)

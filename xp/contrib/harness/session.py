@@ -55,7 +55,9 @@ PROGRAM: Final = '"${XP_ROOT}"/program'
 """Directory of the program's own files in a sandbox."""
 GROUP: Final = 'read -r _ _ _ _ group _ </proc/$$/stat; echo $group >"${XP_ROOT}/tmp/xp-group"; '
 """Shell script that notes the process group of the program, to end it before the sandbox."""
-KILL: Final = 'read -r group <"${XP_ROOT}/tmp/xp-group"; [ "$group" -gt 1 ] && kill -KILL -- "-$group"'
+KILL: Final = (
+    'read -r group <"${XP_ROOT}/tmp/xp-group"; [ "$group" -gt 1 ] && kill -KILL -- "-$group"'
+)
 LIMITS: Final = ("rewritten", "refused", "timed_out", "limit")
 """Reasons why an episode is truncated: a request that does not extend the conversation, or that cannot be answered; the
 program's time; turns or tokens."""
@@ -126,8 +128,12 @@ class HarnessSession(ConversationSession):
         """The messages of a request after the longest dialogue that it repeats, or as a new prompt."""
         last = len(self._turns) - 1
         reason = difference(*self._turns[last], now)
-        repeated = [number for number, turn in enumerate(self._turns) if difference(*turn, now) is None]
-        follows = max(repeated, key=lambda number: (self._length(number), number), default=NEW_PROMPT)
+        repeated = [
+            number for number, turn in enumerate(self._turns) if difference(*turn, now) is None
+        ]
+        follows = max(
+            repeated, key=lambda number: (self._length(number), number), default=NEW_PROMPT
+        )
         self._follows.append(follows)
         if reason and self._max_rows == 1:
             _warn_once(
@@ -140,7 +146,9 @@ class HarnessSession(ConversationSession):
             return self._truncated("limit")
         self._num_splices += follows not in (last, NEW_PROMPT)
         self._tools = tuple(map(tool_of, now.tools))  # A sub-agent may have other ones.
-        new = tuple(now.messages if follows == NEW_PROMPT else now.messages[self._length(follows) :])
+        new = tuple(
+            now.messages if follows == NEW_PROMPT else now.messages[self._length(follows) :]
+        )
         return TakenResult("", messages=new, follows=None if follows == last else follows)
 
     def _num_rows(self, turns: Sequence[int]) -> int:
@@ -166,7 +174,9 @@ class HarnessSession(ConversationSession):
     def _start(self, questions: asyncio.Queue[ModelRequest]) -> asyncio.Future[Any]:
         count = None if self._prompt_length is None else self._num_tokens
         only_appends = self._max_rows == 1
-        self._channel = ProgramChannel(questions, self._tool_server, count, only_appends=only_appends)
+        self._channel = ProgramChannel(
+            questions, self._tool_server, count, only_appends=only_appends
+        )
         self._key = self._server.add(self._channel)
         ended: concurrent.futures.Future[Ran] = concurrent.futures.Future()
         ended.set_running_or_notify_cancel()
@@ -200,11 +210,16 @@ class HarnessSession(ConversationSession):
             "XP_TOOLS_URL": "{url}/mcp" if self._tool_server is not None else "",
             **self._agent.environ,
         }
-        environ = {name: _filled(value, {**addresses, "key": self._key}) for name, value in variables.items()}
+        environ = {
+            name: _filled(value, {**addresses, "key": self._key})
+            for name, value in variables.items()
+        }
         # Other users of the machine see a command, so the key is in a variable alone.
         command = copy + GROUP + _filled(self._agent.command, {**addresses, **places})
         limit_s = self._config.limits.episode_timeout_s
-        return machine.run(command, {**self._environ, **environ}, limit_s, OUTPUT_BYTES, self._task.agent_user)
+        return machine.run(
+            command, {**self._environ, **environ}, limit_s, OUTPUT_BYTES, self._task.agent_user
+        )
 
     def _end(self, episode: Ran) -> ToolResult:
         """The reward of what the program left; raises EnvFault if it never played, or cannot be scored."""
@@ -212,12 +227,18 @@ class HarnessSession(ConversationSession):
             return self._scored(episode, "timed_out")
         what = f"the program ended with code {episode.code}"
         if self._channel.refused is not None:
-            if len(self._channel.answers):  # The policy may have sent it by a tool, and must not void its own episode.
+            if len(
+                self._channel.answers
+            ):  # The policy may have sent it by a tool, and must not void its own episode.
                 return self._scored(episode, "refused")
-            raise ProtocolError(f"{what} after a request that cannot be answered: {self._channel.refused}")
+            raise ProtocolError(
+                f"{what} after a request that cannot be answered: {self._channel.refused}"
+            )
         if not len(self._channel.answers):
             tail = " ".join(episode.output.split())[-TAIL:]
-            raise ToolCrashed(f"{what} before it asked the model anything; its output ends: {tail!r}")
+            raise ToolCrashed(
+                f"{what} before it asked the model anything; its output ends: {tail!r}"
+            )
         return self._scored(episode)
 
     def _truncated(self, why: str) -> ToolResult:
@@ -248,7 +269,9 @@ class HarnessSession(ConversationSession):
             **{f"client_{name}": value for name, value in channel.settings.items()},
         }
         reward = self._grade(ran)
-        return TakenResult("", reward, True, metrics=metrics, is_truncated=bool(why), undelivered=undelivered)
+        return TakenResult(
+            "", reward, True, metrics=metrics, is_truncated=bool(why), undelivered=undelivered
+        )
 
     async def _sealed(self) -> None:
         self._channel.seal()
@@ -257,7 +280,9 @@ class HarnessSession(ConversationSession):
         """Waits for the program's end, after the answer that the limit is reached."""
         self._channel.stop()
         ends = time.monotonic() + limit_s
-        while not episode.done() and time.monotonic() < ends and self._channel.num_stops < MOST_STOPS:
+        while (
+            not episode.done() and time.monotonic() < ends and self._channel.num_stops < MOST_STOPS
+        ):
             await asyncio.wait({episode}, timeout=0.05)
 
     def _grade(self, ran: Ran) -> float | None:
@@ -269,16 +294,22 @@ class HarnessSession(ConversationSession):
             return verify(self._machine(), self._task, self._options["reward"], environ)
         machine, row = self._machine(), json.dumps(dict(self._row), default=str)
         _put(machine, "grading", {"row": row, "output": ran.output, "answer": self._last_text})
-        places = {f"{name}_file": f'"${{XP_ROOT}}/grading/{name}"' for name in ("row", "output", "answer")}
+        places = {
+            f"{name}_file": f'"${{XP_ROOT}}/grading/{name}"' for name in ("row", "output", "answer")
+        }
         places["program"] = PROGRAM
         logs = f'"${{XP_ROOT}}{VERIFIER_LOGS}"'
         command = f"rm -rf {logs}; mkdir -p {logs}; {_filled(self._options['grade'], places)}"
         graded = machine.run(command, environ, self._config.limits.call_timeout_s, OUTPUT_BYTES)
-        if graded.code in (0, 1) and all(machine.read(name) is None for name in (JSON_FILE, TEXT_FILE)):
+        if graded.code in (0, 1) and all(
+            machine.read(name) is None for name in (JSON_FILE, TEXT_FILE)
+        ):
             return float(graded.code == 0)
         if graded.code != 0:
             reason = graded.killed or f"code {graded.code}"
-            raise ToolCrashed(f"the grading command failed ({reason}); its output ends: {graded.output[-TAIL:]!r}")
+            raise ToolCrashed(
+                f"the grading command failed ({reason}); its output ends: {graded.output[-TAIL:]!r}"
+            )
         return reward_of(machine, self._options["reward"], graded.output)
 
     def _grade_session(self, tools: ToolServer) -> float:

@@ -36,24 +36,45 @@ class ToolServer:
     async def answer(self, message: Any) -> dict[str, Any] | None:
         """The answer to a message of JSON-RPC; None: a notification."""
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
-            return {"jsonrpc": "2.0", "id": None, "error": {"code": INVALID, "message": "expected one request"}}
+            return {
+                "jsonrpc": "2.0",
+                "id": None,
+                "error": {"code": INVALID, "message": "expected one request"},
+            }
         if "id" not in message:
             return None
         method, params = message["method"], message.get("params") or {}
-        known = {"initialize": self._initialize, "ping": _ping, "tools/list": self._list, "tools/call": self._call}
+        known = {
+            "initialize": self._initialize,
+            "ping": _ping,
+            "tools/list": self._list,
+            "tools/call": self._call,
+        }
         if method not in known:
-            return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": NOT_FOUND, "message": f"no {method}"}}
+            return {
+                "jsonrpc": "2.0",
+                "id": message["id"],
+                "error": {"code": NOT_FOUND, "message": f"no {method}"},
+            }
         return {"jsonrpc": "2.0", "id": message["id"], "result": await known[method](params)}
 
     async def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
         version = params.get("protocolVersion") or VERSION
-        return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "xp", "version": "1"}}
+        return {
+            "protocolVersion": version,
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "xp", "version": "1"},
+        }
 
     async def _list(self, _: Mapping[str, Any]) -> dict[str, Any]:
         tools = await asyncio.get_running_loop().run_in_executor(self._pool, self.session.tools)
         return {
             "tools": [
-                {"name": one.name, "description": one.description, "inputSchema": {"type": "object", **one.parameters}}
+                {
+                    "name": one.name,
+                    "description": one.description,
+                    "inputSchema": {"type": "object", **one.parameters},
+                }
                 for one in tools
             ]
         }
@@ -63,7 +84,9 @@ class ToolServer:
         async with self._turn:
             if self.is_over or self.fault is not None:
                 return _result("Error: the task is over.", is_error=True)
-            work = asyncio.get_running_loop().run_in_executor(self._pool, self.session.call, name, arguments)
+            work = asyncio.get_running_loop().run_in_executor(
+                self._pool, self.session.call, name, arguments
+            )
             try:
                 result = await work
             except EnvFault as fault:

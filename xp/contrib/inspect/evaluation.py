@@ -36,13 +36,17 @@ class InspectEvaluation:
         max_turns: largest number of the model's messages in one sample; the sample is then scored.
     """
 
-    def __init__(self, task: Task, roles: Mapping[str, Model], at_once: int, max_turns: int) -> None:
+    def __init__(
+        self, task: Task, roles: Mapping[str, Model], at_once: int, max_turns: int
+    ) -> None:
         self._task, self._roles, self._at_once, self._max_turns = task, roles, at_once, max_turns
         self._epochs: Counter[int | str] = Counter()
         self._source: _Source | None = None
         self._running: asyncio.Future[Any] | None = None
 
-    def play(self, sample: Sample, questions: asyncio.Queue[ModelRequest]) -> tuple[Key, asyncio.Future[EvalSample]]:
+    def play(
+        self, sample: Sample, questions: asyncio.Queue[ModelRequest]
+    ) -> tuple[Key, asyncio.Future[EvalSample]]:
         """Adds a sample, on the loop's thread; the future gets inspect_ai's log of it. Raises EnvUnavailable."""
         if self._running is None:
             self._begin()

@@ -43,17 +43,25 @@ class Conversations:
     def __init__(self) -> None:
         self._live: dict[tuple[Any, int], _Conversation] = {}
 
-    def expect(self, key: tuple[Any, int], questions: asyncio.Queue[ModelRequest], max_turns: int) -> None:
+    def expect(
+        self, key: tuple[Any, int], questions: asyncio.Queue[ModelRequest], max_turns: int
+    ) -> None:
         """Sends requests of a sample to a queue from now on."""
         self._live[key] = _Conversation(questions, max_turns)
 
     def forget(self, key: tuple[Any, int]) -> None:
         """Ends a sample: its request fails, and inspect_ai then cleans up the sample."""
         conversation = self._live.pop(key, None)
-        if conversation is not None and conversation.waiting is not None and not conversation.waiting.done():
+        if (
+            conversation is not None
+            and conversation.waiting is not None
+            and not conversation.waiting.done()
+        ):
             conversation.waiting.set_exception(RuntimeError("the session is closed"))
 
-    async def ask(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
+    async def ask(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         """The model's next message in the current sample."""
         active = sample_active()
         if active is None:
@@ -63,10 +71,14 @@ class Conversations:
             raise RuntimeError("the session is closed")
         if conversation.num_turns >= conversation.max_turns:
             limit = conversation.max_turns
-            raise LimitExceededError("turn", value=limit, limit=limit, message=f"env.max_turns={limit}")
+            raise LimitExceededError(
+                "turn", value=limit, limit=limit, message=f"env.max_turns={limit}"
+            )
         conversation.num_turns += 1
         conversation.waiting = asyncio.get_running_loop().create_future()
-        await conversation.questions.put(ModelRequest(str(key), messages, tools, conversation.waiting))
+        await conversation.questions.put(
+            ModelRequest(str(key), messages, tools, conversation.waiting)
+        )
         return await conversation.waiting
 
 
@@ -92,10 +104,18 @@ class XpModel(ModelAPI):  # type: ignore[misc]
         return self._at_once
 
     async def generate(
-        self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
+        self,
+        input: list[ChatMessage],
+        tools: list[ToolInfo],
+        tool_choice: ToolChoice,
+        config: GenerateConfig,
     ) -> ModelOutput:
         offered = [
-            {"function": one.model_dump(mode="json", include={"name", "description", "parameters"}, exclude_none=True)}
+            {
+                "function": one.model_dump(
+                    mode="json", include={"name", "description", "parameters"}, exclude_none=True
+                )
+            }
             for one in tools
         ]
         message = await conversations.ask([_wire(one) for one in input], offered)
@@ -108,7 +128,9 @@ class XpModel(ModelAPI):  # type: ignore[misc]
 
 def _call(call: dict[str, Any]) -> ToolCall:
     function = call["function"]
-    return ToolCall(id=call["id"], function=function["name"], arguments=json.loads(function["arguments"]))
+    return ToolCall(
+        id=call["id"], function=function["name"], arguments=json.loads(function["arguments"])
+    )
 
 
 def _wire(message: ChatMessage) -> dict[str, Any]:
@@ -120,7 +142,8 @@ def _wire(message: ChatMessage) -> dict[str, Any]:
     if not isinstance(content, str):
         parts = [part for part in content if part.type != "reasoning"]
         content = [
-            {"type": "text", "text": part.text} if part.type == "text" else {"type": part.type} for part in parts
+            {"type": "text", "text": part.text} if part.type == "text" else {"type": part.type}
+            for part in parts
         ]
     wired = {"role": message.role, "content": content}
     if isinstance(message, ChatMessageAssistant) and message.tool_calls:

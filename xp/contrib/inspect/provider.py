@@ -62,6 +62,11 @@ class InspectProvider(HostedProvider):
             return None
         try:
             _, *imported = with_imports([place], [str(place.parent), *sys.path])
-            return digest_of([file_digest(place), *(file_digest(file) for one in imported for file in code_files(one))])
+            return digest_of(
+                [
+                    file_digest(place),
+                    *(file_digest(file) for one in imported for file in code_files(one)),
+                ]
+            )
         except OSError as error:
             raise XpError(f"environment {config.name}: target {place}: {error}") from None

@@ -80,7 +80,9 @@ class InspectSession(ConversationSession):
 
     package = "inspect_ai"
 
-    def __init__(self, evaluation: InspectEvaluation, sample: Sample, scoring: ScoreChoice, limit_s: float) -> None:
+    def __init__(
+        self, evaluation: InspectEvaluation, sample: Sample, scoring: ScoreChoice, limit_s: float
+    ) -> None:
         super().__init__(limit_s)
         self._evaluation, self._sample, self._scoring = evaluation, sample, scoring
         self._key: Any = None
@@ -104,7 +106,9 @@ class InspectSession(ConversationSession):
     def _end(self, episode: EvalSample) -> ToolResult:
         if episode.error is not None:
             raise ToolCrashed(f"inspect_ai's sample failed: {episode.error.message}")
-        return ToolResult("", self._scoring.reward(episode), finished=True, judges=self._judges(episode))
+        return ToolResult(
+            "", self._scoring.reward(episode), finished=True, judges=self._judges(episode)
+        )
 
     def _judges(self, episode: EvalSample) -> dict[str, float]:
         """Tokens and price of all models that inspect_ai called, except the trained one."""

@@ -38,12 +38,16 @@ class InspectTasks:
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
         self._config = config
         os.environ["XDG_DATA_HOME"] = tempfile.gettempdir()  # Its traces include the conversations.
-        roles = {name: _role(config, name, one, environ) for name, one in config.options["roles"].items()}
+        roles = {
+            name: _role(config, name, one, environ) for name, one in config.options["roles"].items()
+        }
         _seed_shuffles()
         task = _task(config)
         self._samples = _samples(config, task)
         self._scoring = ScoreChoice(config.options["score"], config.options["prices"])
-        self._evaluation = InspectEvaluation(task, roles, config.limits.max_sessions, config.max_turns)
+        self._evaluation = InspectEvaluation(
+            task, roles, config.limits.max_sessions, config.max_turns
+        )
 
     def version(self) -> str:
         content = digest_of([_described(sample) for sample in self._samples])[:16]
@@ -58,7 +62,10 @@ class InspectTasks:
         return len(self._samples)
 
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
-        return [Task(self._config.name, split, index, _described(self._samples[index])) for index in indices]
+        return [
+            Task(self._config.name, split, index, _described(self._samples[index]))
+            for index in indices
+        ]
 
     def open(self, task: Task) -> InspectSession:
         limits = self._config.limits
@@ -75,7 +82,9 @@ def _seed_shuffles() -> None:
     """Gives shuffles without a seed the same result in every process; see xp.envs.host for those by `random`."""
     numpy.random.seed(0)  # of `hf_dataset`
     shuffle_choices = MemoryDataset.shuffle_choices
-    MemoryDataset.shuffle_choices = lambda self, seed=None: shuffle_choices(self, 0 if seed is None else seed)
+    MemoryDataset.shuffle_choices = lambda self, seed=None: shuffle_choices(
+        self, 0 if seed is None else seed
+    )
 
 
 def _task(config: EnvConfig) -> InspectTask:
@@ -109,7 +118,10 @@ def _samples(config: EnvConfig, task: InspectTask) -> list[Sample]:
     for number, sample in enumerate(samples, 1):
         sample.id = number if sample.id is None else sample.id
     if len({sample.id for sample in samples}) < len(samples):
-        raise XpError(f"env {config.name}: {config.target}: two samples have the same id", ExitCode.ENVIRONMENT)
+        raise XpError(
+            f"env {config.name}: {config.target}: two samples have the same id",
+            ExitCode.ENVIRONMENT,
+        )
     return samples
 
 
@@ -120,7 +132,9 @@ def _described(sample: Sample) -> dict[str, Any]:
     return described
 
 
-def _role(config: EnvConfig, name: str, role: Mapping[str, Any], environ: Mapping[str, str]) -> Model:
+def _role(
+    config: EnvConfig, name: str, role: Mapping[str, Any], environ: Mapping[str, str]
+) -> Model:
     variable = role["api_key_var"]
     if variable is not None and not environ.get(variable):
         raise XpError(
@@ -132,7 +146,9 @@ def _role(config: EnvConfig, name: str, role: Mapping[str, Any], environ: Mappin
         return get_model(
             role["model"],
             role=name,
-            config=GenerateConfig(max_retries=MAX_ATTEMPTS, timeout=int(config.limits.call_timeout_s)),
+            config=GenerateConfig(
+                max_retries=MAX_ATTEMPTS, timeout=int(config.limits.call_timeout_s)
+            ),
             base_url=role["base_url"],
             api_key=key,
             memoize=False,

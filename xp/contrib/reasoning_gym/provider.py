@@ -51,10 +51,14 @@ class Options(BaseModel):
             raise ValueError(f"dataset={','.join(self.dataset)}: a dataset is named twice")
         for field, named in (("weights", self.weights), ("config", self.config)):
             if strange := sorted(set(named) - set(self.dataset)):
-                raise ValueError(f"{field} names {', '.join(strange)}, and dataset is {','.join(self.dataset)}")
+                raise ValueError(
+                    f"{field} names {', '.join(strange)}, and dataset is {','.join(self.dataset)}"
+                )
         for name, fields in self.config.items():
             if taken := sorted({"seed", "size"} & set(fields)):
-                raise ValueError(f"config.{name}.{taken[0]}: it follows from seed, num_train and num_test")
+                raise ValueError(
+                    f"config.{name}.{taken[0]}: it follows from seed, num_train and num_test"
+                )
         return self
 
 

@@ -48,7 +48,9 @@ class ReasoningGymTasks:
         return len(self._dataset(split))
 
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
-        return [Task(self._name, split, index, _spec(self.entry(split, index))) for index in indices]
+        return [
+            Task(self._name, split, index, _spec(self.entry(split, index))) for index in indices
+        ]
 
     def entry(self, split: str, index: int) -> dict[str, Any]:
         """The package's entry of a task; the same seed gives the same entry."""
@@ -80,8 +82,15 @@ class ReasoningGymSession:
 
     takes_answer = True
 
-    def __init__(self, dataset: Any, entry: dict[str, Any], opening: list[Message], is_tagged: bool) -> None:
-        self._dataset, self._entry, self._opening, self._is_tagged = dataset, entry, opening, is_tagged
+    def __init__(
+        self, dataset: Any, entry: dict[str, Any], opening: list[Message], is_tagged: bool
+    ) -> None:
+        self._dataset, self._entry, self._opening, self._is_tagged = (
+            dataset,
+            entry,
+            opening,
+            is_tagged,
+        )
         self._is_closed = False
 
     def prompt(self) -> list[Message]:
@@ -119,14 +128,17 @@ def _check(env: str, options: Mapping[str, Any]) -> None:
             raise XpError(f"env {env}: options.level: dataset {name} has no curriculum; set config")
     if options["prompt"] is not None and options["prompt"] not in SYSTEM_PROMPTS:
         offered = ", ".join(SYSTEM_PROMPTS)
-        raise XpError(f"env {env}: options.prompt={options['prompt']}: there are {offered}, and null")
+        raise XpError(
+            f"env {env}: options.prompt={options['prompt']}: there are {offered}, and null"
+        )
 
 
 def _composite(config: EnvConfig, seed: int, size: int) -> Any:
     """The package's mixture of one or more datasets; raises XpError if a dataset refuses its configuration."""
     options = config.options
     members = [
-        DatasetSpec(name, options["weights"].get(name, 1.0), _fields(options, name)) for name in options["dataset"]
+        DatasetSpec(name, options["weights"].get(name, 1.0), _fields(options, name))
+        for name in options["dataset"]
     ]
     try:
         return reasoning_gym.create_dataset("composite", seed=seed, size=size, datasets=members)
@@ -142,7 +154,9 @@ def _fields(options: Mapping[str, Any], name: str) -> dict[str, Any]:
     curriculum = create_curriculum(name)
     curriculum.set_global_level(options["level"])
     levelled: dict[str, Any] = asdict(curriculum.generate_configuration())
-    return {field: value for field, value in levelled.items() if field not in ("seed", "size")} | dict(written)
+    return {
+        field: value for field, value in levelled.items() if field not in ("seed", "size")
+    } | dict(written)
 
 
 def _spec(entry: Mapping[str, Any]) -> dict[str, Any]:

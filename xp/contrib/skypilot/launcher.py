@@ -73,7 +73,9 @@ class SkypilotLauncher(ServiceLauncher):
 
     def wait(self, launch: Launch, echo: Echo) -> int:
         """Follows the job's log until SkyPilot reports its end."""
-        return self._follow(launch, [*_sky(), "jobs", "logs", "--name", launch.native_id, "--follow"], echo)
+        return self._follow(
+            launch, [*_sky(), "jobs", "logs", "--name", launch.native_id, "--follow"], echo
+        )
 
     def poll(self, launch: Launch) -> int | None:
         """The exit code; None while the job is queued, running or recovering, or if SkyPilot does not answer."""
@@ -110,7 +112,9 @@ class SkypilotLauncher(ServiceLauncher):
         )
 
     def _text(self, stages: Sequence[StageContext]) -> str:
-        return task_text(self._name(*stages[0]), [SubmittedStage(*pair) for pair in stages], self._spec)
+        return task_text(
+            self._name(*stages[0]), [SubmittedStage(*pair) for pair in stages], self._spec
+        )
 
     def _name(self, stage: Stage, context: Context) -> str:
         return identity(stage, context).replace("_", "-").replace(".", "-")
@@ -126,7 +130,11 @@ class SkypilotLauncher(ServiceLauncher):
         values |= resolve([secret for secret in names if secret not in values])
         words = [word for secret in names for word in ("--secret", secret)]
         plain, _ = inherited(stages[0][1])
-        sky = {key: value for key, value in os.environ.items() if key.startswith(("SKYPILOT_", "AWS_", "KUBE"))}
+        sky = {
+            key: value
+            for key, value in os.environ.items()
+            if key.startswith(("SKYPILOT_", "AWS_", "KUBE"))
+        }
         ask(
             [*_sky(), "jobs", "launch", "--yes", "--detach-run", "--name", name, *words, str(file)],
             timeout_s=SUBMIT_S,
@@ -144,7 +152,10 @@ class SkypilotLauncher(ServiceLauncher):
         """Rows of a job's tasks in SkyPilot's queue."""
         with suppress(XpError, ValueError, AttributeError, TypeError):
             queue = json.loads(
-                ask([*_sky(), "jobs", "queue", "--refresh", "--all", "--output", "json"], timeout_s=ANSWER_S)
+                ask(
+                    [*_sky(), "jobs", "queue", "--refresh", "--all", "--output", "json"],
+                    timeout_s=ANSWER_S,
+                )
             )
             return [row for row in queue if row.get("job_name") == name]
         return []

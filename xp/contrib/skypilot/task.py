@@ -61,7 +61,9 @@ class SkypilotOptions(BaseModel):
     @model_validator(mode="after")
     def _one_outputs_root(self) -> SkypilotOptions:
         if (self.bucket is None) == (self.volume is None):
-            raise ValueError("set one of bucket and volume: the outputs root that all stages of a run see")
+            raise ValueError(
+                "set one of bucket and volume: the outputs root that all stages of a run see"
+            )
         return self
 
 
@@ -71,7 +73,9 @@ class _Dumper(yaml.SafeDumper):
 
 _Dumper.add_representer(
     str,
-    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    ),
 )
 
 
@@ -159,7 +163,9 @@ def _setup(job: Job) -> str:
     lines = ["set -e", f"[ -x {PROGRAM} ] || {UV} venv --python {PYTHON} ~/xp-python"]
     for file in lock.files:
         how = BY_ADDRESS if file.name == AFTER_LOCK else LOCKED
-        lines.append(f"{UV} pip install --python {PROGRAM} {how} --requirements {LOCK_FILES}/{file.name}")
+        lines.append(
+            f"{UV} pip install --python {PROGRAM} {how} --requirements {LOCK_FILES}/{file.name}"
+        )
     return "\n".join([*lines, ""])
 
 

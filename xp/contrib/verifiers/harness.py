@@ -57,11 +57,16 @@ class InProcessChat(vf.Harness[InProcessChatConfig]):  # type: ignore[misc]
             messages.append({"role": "user", "content": prompt})
         else:
             messages += [message_to_wire(message) for message in prompt or []]
-        servers = {name: {"url": url, "timeout": self.config.tool_timeout} for name, url in mcp_urls.items()}
+        servers = {
+            name: {"url": url, "timeout": self.config.tool_timeout}
+            for name, url in mcp_urls.items()
+        }
         headers = {"Authorization": f"Bearer {secret}"}
         async with AsyncExitStack() as stack:
             # A turn takes as long as the rollout lets it; the session that waits for it has the limits of the episode.
-            client = await stack.enter_async_context(httpx.AsyncClient(headers=headers, timeout=None))
+            client = await stack.enter_async_context(
+                httpx.AsyncClient(headers=headers, timeout=None)
+            )
             tools = await connect_mcp({"mcpServers": servers}, stack)
             chat = _Chat(client, endpoint, tool_interception_url, ctx.model, tools)
             return await chat.run(messages)
@@ -70,7 +75,9 @@ class InProcessChat(vf.Harness[InProcessChatConfig]):  # type: ignore[misc]
 class _Chat:
     """One segment of a conversation."""
 
-    def __init__(self, client: httpx.AsyncClient, endpoint: str, gate: str | None, model: str, tools: Any) -> None:
+    def __init__(
+        self, client: httpx.AsyncClient, endpoint: str, gate: str | None, model: str, tools: Any
+    ) -> None:
         self._client, self._endpoint, self._gate, self._model = client, endpoint, gate, model
         self._schemas, self._dispatch, self._servers = tools
 
@@ -100,4 +107,8 @@ class _Chat:
             if decision["action"] == "deny":
                 return dict(bound_tool_message(decision["message"]))
         content = await call_mcp(self._servers, self._dispatch, name, arguments)
-        return dict(bound_tool_message({"role": "tool", "tool_call_id": call["id"], "content": content, "name": name}))
+        return dict(
+            bound_tool_message(
+                {"role": "tool", "tool_call_id": call["id"], "content": content, "name": name}
+            )
+        )

@@ -64,7 +64,9 @@ class ModelEndpoint:
         message = await reply
         if not body.get("stream"):
             return web.json_response(_completion(message, body, "chat.completion", "message"))
-        calls = [{"index": number, **call} for number, call in enumerate(message.get("tool_calls", ()))]
+        calls = [
+            {"index": number, **call} for number, call in enumerate(message.get("tool_calls", ()))
+        ]
         delta = message | ({"tool_calls": calls} if calls else {})
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await stream.prepare(request)
@@ -73,7 +75,9 @@ class ModelEndpoint:
         return stream
 
 
-def _completion(message: Mapping[str, Any], body: Mapping[str, Any], kind: str, field: str) -> dict[str, Any]:
+def _completion(
+    message: Mapping[str, Any], body: Mapping[str, Any], kind: str, field: str
+) -> dict[str, Any]:
     reason = "tool_calls" if message.get("tool_calls") else "stop"
     return {
         "id": f"xp-{secrets.token_hex(8)}",

@@ -63,11 +63,16 @@ class VerifiersSession(ConversationSession):
         """Reward of the model's seat: the weighted sum of its rewards. Raises EnvFault if anything failed."""
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         if not episode.ok:
-            reasons = "; ".join(f"{error.type}: {error.message}" for error in errors) or "it was not completed"
+            reasons = (
+                "; ".join(f"{error.type}: {error.message}" for error in errors)
+                or "it was not completed"
+            )
             raise ToolCrashed(f"verifiers' episode failed: {reasons}")
         played = [trace for trace in episode.traces if trace.agent.name == self._seat]
         if len(played) != 1:
-            raise ProtocolError(f"the seat {self._seat} played {len(played)} times in one episode; xp trains one")
+            raise ProtocolError(
+                f"the seat {self._seat} played {len(played)} times in one episode; xp trains one"
+            )
         if unscored := [name for name, reward in played[0].rewards.items() if reward is None]:
             raise ToolCrashed(f"verifiers scored no {', '.join(unscored)}")
         judges = usage_of_judges(list(self._other_calls(episode)), self._prices)
@@ -79,11 +84,15 @@ class VerifiersSession(ConversationSession):
             for one in trace.info.get("judge_calls", ()):
                 if used := one["response"].get("usage"):
                     read = used["prompt_tokens"] + (used.get("cached_input_tokens") or 0)
-                    yield JudgeCall(one["request"]["model"], read, used["completion_tokens"], used.get("cost"))
+                    yield JudgeCall(
+                        one["request"]["model"], read, used["completion_tokens"], used.get("cost")
+                    )
             for call in trace.calls if trace.agent.name != self._seat else ():
                 if call.usage is not None:
                     usage = call.usage
-                    yield JudgeCall(call.model or "", usage.input_tokens, usage.completion_tokens, usage.cost)
+                    yield JudgeCall(
+                        call.model or "", usage.input_tokens, usage.completion_tokens, usage.cost
+                    )
 
     async def _stop(self) -> None:
         for trace in self._traces:

@@ -15,7 +15,12 @@ from typing import Any, Final
 from pydantic import ValidationError
 from verifiers.v1.clients import EvalClientConfig, ModelContext
 from verifiers.v1.configs.agent import agent_config_fields
-from verifiers.v1.utils.loaders import default_harness_id, env_config_type, load_environment, resolve_env_config
+from verifiers.v1.utils.loaders import (
+    default_harness_id,
+    env_config_type,
+    load_environment,
+    resolve_env_config,
+)
 
 from xp.contrib.verifiers import harness as verifiers_harness
 from xp.contrib.verifiers.model import KEY_VARIABLE, ModelEndpoint
@@ -44,7 +49,8 @@ class VerifiersTasks:
         self._endpoint, self._stack = ModelEndpoint(), AsyncExitStack()
         run(self._start(), START_S)
         self._context = ModelContext(
-            model=MODEL, client=EvalClientConfig(base_url=self._endpoint.url, api_key_var=KEY_VARIABLE)
+            model=MODEL,
+            client=EvalClientConfig(base_url=self._endpoint.url, api_key_var=KEY_VARIABLE),
         )
 
     def version(self) -> str:
@@ -61,7 +67,12 @@ class VerifiersTasks:
 
     def tasks(self, split: str, indices: Sequence[int]) -> list[Task]:
         return [
-            Task(self._config.name, split, index, self._tasks[index].data.model_dump(mode="json", exclude_none=True))
+            Task(
+                self._config.name,
+                split,
+                index,
+                self._tasks[index].data.model_dump(mode="json", exclude_none=True),
+            )
             for index in indices
         ]
 
@@ -69,7 +80,9 @@ class VerifiersTasks:
         limits = self._config.limits
         run_of = (self._environment, self._tasks[task.index], self._context)
         prices = self._config.options["prices"]
-        session = VerifiersSession(self._endpoint, self._seat, run_of, limits.call_timeout_s, prices)
+        session = VerifiersSession(
+            self._endpoint, self._seat, run_of, limits.call_timeout_s, prices
+        )
         session.begin(limits.create_timeout_s)
         return session
 
@@ -92,7 +105,9 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
         declared = agent_config_fields(kind.model_construct())
         seats = {name: dict(options["seats"].get(name, {})) for name in declared}
         if strange := sorted(set(options["seats"]) - set(seats)):
-            raise XpError(f"{where}: options.seats: no seat {strange[0]!r}; there are: {', '.join(seats)}")
+            raise XpError(
+                f"{where}: options.seats: no seat {strange[0]!r}; there are: {', '.join(seats)}"
+            )
         seat = _policy(where, options["seat"], seats, declared)
         for name, fields in seats.items():
             if fields.get("client"):
@@ -105,7 +120,9 @@ def _environment(config: EnvConfig) -> tuple[Any, str]:
         taskset = {"id": config.target, **options["taskset"]}
         content = {"id": chosen, "taskset": taskset, **seats}
         if taken := sorted(set(options["config"]) & set(content)):
-            raise XpError(f"{where}: options.config.{taken[0]}: set it by options.environment, taskset or seats")
+            raise XpError(
+                f"{where}: options.config.{taken[0]}: set it by options.environment, taskset or seats"
+            )
         return load_environment(resolve_env_config({**options["config"], **content})), seat
     except ModuleNotFoundError as error:
         raise XpError(f"{where}: target {config.target}: {error}") from error
@@ -119,9 +136,16 @@ def _talks(target: str, declared: Any) -> bool:
     return harness in TALKING
 
 
-def _policy(where: str, seat: str | None, seats: Mapping[str, Mapping[str, Any]], declared: Mapping[str, Any]) -> str:
+def _policy(
+    where: str,
+    seat: str | None,
+    seats: Mapping[str, Mapping[str, Any]],
+    declared: Mapping[str, Any],
+) -> str:
     """Name of the seat that xp's model plays; every other seat needs its own endpoint."""
-    free_seats = [name for name in seats if not seats[name].get("client") and declared[name].client is None]
+    free_seats = [
+        name for name in seats if not seats[name].get("client") and declared[name].client is None
+    ]
     if seat is not None and seat not in seats:
         raise XpError(f"{where}: options.seat={seat}: there are the seats {', '.join(seats)}")
     others = [name for name in free_seats if name != seat]
@@ -139,7 +163,9 @@ def _policy(where: str, seat: str | None, seats: Mapping[str, Mapping[str, Any]]
 def _tasks(config: EnvConfig, taskset: Any) -> list[Any]:
     most = config.options["num_tasks"]
     if most is None and not taskset.bounded:
-        raise XpError(f"env {config.name}: {config.target} has tasks without end: set options.num_tasks")
+        raise XpError(
+            f"env {config.name}: {config.target} has tasks without end: set options.num_tasks"
+        )
     tasks = list(itertools.islice(taskset, most))
     if not tasks:
         raise XpError(f"env {config.name}: {config.target} has no tasks", ExitCode.ENVIRONMENT)

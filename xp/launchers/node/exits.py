@@ -10,9 +10,13 @@ from xp.errors import ExitCode
 
 _RESTARTED = frozenset({ExitCode.ENVIRONMENT, ExitCode.UNHEALTHY, ExitCode.ENGINE})
 """Exit codes of stages for infrastructure faults."""
-_RESTARTED_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT, signal.SIGBUS})
+_RESTARTED_SIGNALS = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT, signal.SIGBUS}
+)
 """Signals of infrastructure faults: out of memory, shutdown, an abort of a communication library. SIGSEGV is a bug."""
-_STAGE_CODES = frozenset({ExitCode.OK, ExitCode.INTERNAL, ExitCode.INTERRUPTED, ExitCode.TERMINATED})
+_STAGE_CODES = frozenset(
+    {ExitCode.OK, ExitCode.INTERNAL, ExitCode.INTERRUPTED, ExitCode.TERMINATED}
+)
 """Codes of a stage that xp does not exit with: Python's 1 is not a bug in xp, and xp was not interrupted."""
 
 
@@ -28,7 +32,9 @@ def reason(code: int, missing: Sequence[str]) -> str:
     if code > 128:
         with suppress(ValueError):
             name = signal.Signals(code - 128).name
-            hint = "; most often the machine ran out of memory" if code - 128 == signal.SIGKILL else ""
+            hint = (
+                "; most often the machine ran out of memory" if code - 128 == signal.SIGKILL else ""
+            )
             return f"killed by {name}{hint}"
     known = f" ({ExitCode(code).name.lower()})" if code in set(ExitCode) - _STAGE_CODES else ""
     return f"exit code {code}{known}"

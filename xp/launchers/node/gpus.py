@@ -50,7 +50,9 @@ def claim(resources: Sequence[Resources], directory: Path | None = None) -> Gpus
         if len(taken) == count:
             return Gpus([name for name, _ in taken], [lock for _, lock in taken])
     Gpus(locks=[lock for _, lock in taken]).release()
-    fix = "wait for your other runs" if len(there) >= count else "start it on a machine that has them"
+    fix = (
+        "wait for your other runs" if len(there) >= count else "start it on a machine that has them"
+    )
     raise XpError(
         f"this run needs {count} x {needs.accelerator}, and {len(taken)} of the {len(there)} that nvidia-smi shows here"
         f" are free; the plan is fine: {fix}, or choose a smaller hardware option",

@@ -97,7 +97,9 @@ class JobSpec:
         value = json.loads(text)
         runtime = Runtime(**value["runtime"] | {"packages": tuple(value["runtime"]["packages"])})
         if (spread := value["spread"]) is not None:
-            value["spread"] = Spread(**spread | {name: tuple(spread[name]) for name in ("srun", "container")})
+            value["spread"] = Spread(
+                **spread | {name: tuple(spread[name]) for name in ("srun", "container")}
+            )
         if (tracking := value["tracking"]) is not None:
             value["tracking"] = NodeTracking(**tracking | {"names": tuple(tracking["names"])})
         lists = {name: tuple(value[name]) for name in ("argv", "outputs", "secrets")}
@@ -131,11 +133,20 @@ class Result:
 def tracking_of(stage: Stage, context: Context) -> NodeTracking | None:
     """Trackers that a stage's machine opens; None for a stage without metrics."""
     run = f"runs/{context.run_id}"
-    signs = f"{run}/metrics.jsonl", f'"run": "{run}"'  # the file, or the places of a stage that writes it
-    return context.tracking if any(sign in text for text in stage.job.files.values() for sign in signs) else None
+    signs = (
+        f"{run}/metrics.jsonl",
+        f'"run": "{run}"',
+    )  # the file, or the places of a stage that writes it
+    return (
+        context.tracking
+        if any(sign in text for text in stage.job.files.values() for sign in signs)
+        else None
+    )
 
 
-def make_job_spec(stage: Stage, context: Context, *, root: str, grace_s: float, **placement: Any) -> JobSpec:
+def make_job_spec(
+    stage: Stage, context: Context, *, root: str, grace_s: float, **placement: Any
+) -> JobSpec:
     """Makes the job spec of a stage; `placement`: further fields, which depend on the launcher."""
     job = stage.job
     return JobSpec(
@@ -180,8 +191,12 @@ def claim(file: Path, job: str, before: Mapping[str, State]) -> Mapping[str, Sta
         temporary.unlink()
     taken = json.loads(file.read_text(encoding="utf-8"))
     if taken["job"] != job:
-        raise XpError(f"job {taken['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR)
-    return {name: None if state is None else tuple(state) for name, state in taken["before"].items()}
+        raise XpError(
+            f"job {taken['job']} runs this stage; job {job} leaves it alone", ExitCode.RUN_DIR
+        )
+    return {
+        name: None if state is None else tuple(state) for name, state in taken["before"].items()
+    }
 
 
 State = tuple[int, int, int] | None
@@ -204,7 +219,11 @@ def missing(root: Path, names: Sequence[str], before: Mapping[str, State], run: 
             by content and may have existed before.
     """
     now = states(root, names).items()
-    return [one for one, state in now if state is None or (state == before.get(one) and one.startswith(f"{run}/"))]
+    return [
+        one
+        for one, state in now
+        if state is None or (state == before.get(one) and one.startswith(f"{run}/"))
+    ]
 
 
 def _state(path: Path) -> State:

@@ -120,7 +120,9 @@ class LogStream:
         # Colour codes may split a secret: then the screen gets the redacted line without colours.
         is_clean = text == plain(body)
         reset = RESET if end == "\n" and is_coloured(redrawn(body)) else ""
-        self._echo((redrawn(rest) + reset if is_clean else self._redactor.redact(plain(rest))) + end)
+        self._echo(
+            (redrawn(rest) + reset if is_clean else self._redactor.redact(plain(rest))) + end
+        )
 
     def _line(self, text: str) -> None:
         self._progress = ""
@@ -139,7 +141,9 @@ def drain(process: subprocess.Popen[bytes], stream: LogStream) -> None:
     assert process.stdout is not None
     source = process.stdout.fileno()
     while True:
-        has_ended = process.poll() is not None  # asked before the look, which then finds all that the process wrote
+        has_ended = (
+            process.poll() is not None
+        )  # asked before the look, which then finds all that the process wrote
         ready, _, _ = select.select([source], [], [], 0 if has_ended else IDLE_S)
         if ready:
             data = os.read(source, 65536)

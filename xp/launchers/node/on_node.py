@@ -22,7 +22,17 @@ from typing import BinaryIO
 from xp.errors import ExitCode, XpError
 from xp.launchers.base import now
 from xp.launchers.files import write_files
-from xp.launchers.node.job_spec import CLAIM, RESULT, SHARED, JobSpec, Result, claim, missing, read_result, states
+from xp.launchers.node.job_spec import (
+    CLAIM,
+    RESULT,
+    SHARED,
+    JobSpec,
+    Result,
+    claim,
+    missing,
+    read_result,
+    states,
+)
 from xp.launchers.node.log import LogStream, drain
 from xp.launchers.node.program import SignalHandler, exit_code, redactor_of, start
 from xp.launchers.node.spread import SIGNALS, first_failure, start_all
@@ -67,16 +77,27 @@ def carry_out(spec: JobSpec, job: str, ending: SignalHandler) -> int:
         return ExitCode.OK  # the same job was started again after its end
     write_files(spec.files, root)
     with (directory / "log.txt").open("ab") as file:
-        done = root / spec.done if spec.done is not None and all(states(root, spec.outputs).values()) else None
+        done = (
+            root / spec.done
+            if spec.done is not None and all(states(root, spec.outputs).values())
+            else None
+        )
         if is_done := done is not None and damaged(done) is None:
             file.write(b"xp: done before, skipped\n")
             code = 0
         else:
             hidden = Redactor(secret_values(os.environ))
-            code = followed(spec, root, lambda: _run(spec, file, ending), lambda text: _note(file, hidden.redact(text)))
+            code = followed(
+                spec,
+                root,
+                lambda: _run(spec, file, ending),
+                lambda text: _note(file, hidden.redact(text)),
+            )
     run = "/".join(spec.directory.split("/")[:2])
     absent = missing(root, spec.outputs, before, run) if code == 0 and not is_done else []
-    if ending.has_begun and (code or absent):  # cancelled or preempted; the cluster may run the job again
+    if ending.has_begun and (
+        code or absent
+    ):  # cancelled or preempted; the cluster may run the job again
         return REQUEUE if ending.requeues else code or ExitCode.TERMINATED
     result = Result(code, tuple(absent), now())
     if spec.forgets_secrets:
@@ -94,7 +115,9 @@ def _note(file: BinaryIO, text: str) -> None:
 
 def _run(spec: JobSpec, file: BinaryIO, ending: SignalHandler) -> int:
     """Runs the program to its end, with redacted output in the log; returns its exit code."""
-    stream = LogStream(file, redactor_of(spec), write_to_screen if spec.prints else lambda _: None, on_screen=False)
+    stream = LogStream(
+        file, redactor_of(spec), write_to_screen if spec.prints else lambda _: None, on_screen=False
+    )
     try:
         process = start(spec, spec.argv) if spec.spread is None else start_all(spec)
     except OSError as error:

@@ -87,12 +87,18 @@ def redactor_of(spec: JobSpec) -> Redactor:
 
 def variables(spec: JobSpec) -> dict[str, str]:
     """The program's environment without its secrets, and without variables of the node that it must not get."""
-    plain, hidden = inherited(node_variables(spec), (*STAGE_TOKENS, *spec.secrets, *([spec.runtime.project or ""])))
-    code = python_variables(spec.runtime, Path(spec.root, spec.code), os.environ.get("PYTHONPATH", ""))
+    plain, hidden = inherited(
+        node_variables(spec), (*STAGE_TOKENS, *spec.secrets, *([spec.runtime.project or ""]))
+    )
+    code = python_variables(
+        spec.runtime, Path(spec.root, spec.code), os.environ.get("PYTHONPATH", "")
+    )
     return {**plain, **hidden, **code, **spec.env}
 
 
-def start(spec: JobSpec, argv: Sequence[str], more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+def start(
+    spec: JobSpec, argv: Sequence[str], more: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """Starts a program of the stage, whose output the caller reads.
 
     Args:
@@ -100,7 +106,10 @@ def start(spec: JobSpec, argv: Sequence[str], more: Mapping[str, str] | None = N
         argv: the command; `python` as its first word means the runtime's interpreter.
         more: variables in addition to the stage's.
     """
-    words = [interpreter(spec.runtime) if part == "python" and not at else part for at, part in enumerate(argv)]
+    words = [
+        interpreter(spec.runtime) if part == "python" and not at else part
+        for at, part in enumerate(argv)
+    ]
     environ = private_ray.joining({**variables(spec), **secrets_of(spec)}, more or {})
     return piped(words, spec.root, environ, is_deaf=spec.spread is not None)
 

@@ -49,7 +49,9 @@ MISSES = 3
 """Number of consecutive unanswered requests after which the head counts as lost."""
 
 
-def run_in_ray(spec: JobSpec, nodes: Nodes, ending: SignalHandler, play: Callable[[Mapping[str, str]], int]) -> int:
+def run_in_ray(
+    spec: JobSpec, nodes: Nodes, ending: SignalHandler, play: Callable[[Mapping[str, str]], int]
+) -> int:
     """Runs this node's part of the cluster; on the main node, runs the program in it and returns its exit code.
 
     Args:
@@ -102,7 +104,14 @@ class _NodePart:
         environ = private_ray.joining(variables(spec), self.cluster_variables)
         del environ["RAY_ADDRESS"]  # otherwise `ray start` refuses to start another cluster
         command = [
-            *(interpreter(spec.runtime), *private_ray.COMMAND, "start", *place, "--block", "--disable-usage-stats"),
+            *(
+                interpreter(spec.runtime),
+                *private_ray.COMMAND,
+                "start",
+                *place,
+                "--block",
+                "--disable-usage-stats",
+            ),
             *(f"--node-ip-address={address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"),
             *("--min-worker-port=0", "--max-worker-port=0"),
         ]
@@ -135,7 +144,9 @@ def _wait_for_head(nodes: Nodes, check: Callable[[], bool]) -> None:
     while not _answers(nodes) and check():
         if time.monotonic() > end:
             head = f"{nodes.address}:{nodes.port}"
-            raise XpError(f"Ray's head at {head} was not reached within {START_S:g} s", ExitCode.RUNTIME)
+            raise XpError(
+                f"Ray's head at {head} was not reached within {START_S:g} s", ExitCode.RUNTIME
+            )
         time.sleep(0.3)
 
 
@@ -158,7 +169,9 @@ def _wait_for_all(spec: JobSpec, part: _NodePart, nodes: Nodes) -> None:
         errors = process.communicate()[1]
     if process.returncode:
         lines = errors.strip().splitlines() or ["no message"]
-        raise XpError(f"the Ray cluster of the stage's nodes is not complete: {lines[-1]}", ExitCode.RUNTIME)
+        raise XpError(
+            f"the Ray cluster of the stage's nodes is not complete: {lines[-1]}", ExitCode.RUNTIME
+        )
 
 
 def _stay(part: _NodePart, nodes: Nodes, ending: SignalHandler) -> int:

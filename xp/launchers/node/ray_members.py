@@ -44,7 +44,11 @@ class Member:
         process = processes.start(
             argv,
             grace_s,
-            env={**os.environ, NUMBER: str(number), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            env={
+                **os.environ,
+                NUMBER: str(number),
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
@@ -68,7 +72,10 @@ def main(argv: Sequence[str]) -> int:
     needs = {"CPU": spread.num_cpus, **({"GPU": spread.num_gpus} if spread.num_gpus else {})}
     group = placement_group([needs] * spread.count, strategy="STRICT_SPREAD")
     if not group.wait(PLACE_S):
-        print(f"xp: the Ray cluster had no {spread.count} nodes with {needs} free within {PLACE_S:g} s", flush=True)
+        print(
+            f"xp: the Ray cluster had no {spread.count} nodes with {needs} free within {PLACE_S:g} s",
+            flush=True,
+        )
         return ExitCode.RUNTIME
     made = ray.remote(num_cpus=spread.num_cpus, num_gpus=spread.num_gpus, max_restarts=0)(Member)
     members = [
@@ -79,7 +86,9 @@ def main(argv: Sequence[str]) -> int:
     place = ray.get(members[0].place.remote())
     codes: dict[int, int] = {}
     for number, member in enumerate(members):
-        stream = member.run.options(num_returns="streaming").remote(number, argv[0], place, spec.grace_s)
+        stream = member.run.options(num_returns="streaming").remote(
+            number, argv[0], place, spec.grace_s
+        )
         threading.Thread(target=_follow, args=(number, stream, codes), daemon=True).start()
     while len(codes) < len(members) and not any(codes.values()) and not stop.wait(POLL_S):
         pass
@@ -87,7 +96,9 @@ def main(argv: Sequence[str]) -> int:
         with suppress(Exception):
             ray.kill(member)
     ray.shutdown()
-    return ExitCode.TERMINATED if stop.is_set() else next((code for code in codes.values() if code), 0)
+    return (
+        ExitCode.TERMINATED if stop.is_set() else next((code for code in codes.values() if code), 0)
+    )
 
 
 def _follow(number: int, stream: Any, codes: dict[int, int]) -> None:

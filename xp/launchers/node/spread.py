@@ -61,7 +61,13 @@ def by_srun(spread: Spread, job_spec: str, main: str) -> list[str]:
     """
     options = [
         *(f"--nodes={spread.count}", f"--ntasks={spread.count}", "--ntasks-per-node=1"),
-        *(f"--cpus-per-task={spread.num_cpus}", "--mem=0", "--kill-on-bad-exit=1", "--unbuffered", "--export=ALL"),
+        *(
+            f"--cpus-per-task={spread.num_cpus}",
+            "--mem=0",
+            "--kill-on-bad-exit=1",
+            "--unbuffered",
+            "--export=ALL",
+        ),
     ]
     python = "python3" if spread.is_contained else sys.executable
     return ["srun", *options, *spread.srun, *spread.container, python, "-m", MEMBER, job_spec, main]
@@ -78,7 +84,9 @@ def node_address() -> str:
     try:
         return socket.gethostbyname(name)
     except OSError as error:
-        raise XpError(f"the address of node {name} is not known here: {error}", ExitCode.RUNTIME) from None
+        raise XpError(
+            f"the address of node {name} is not known here: {error}", ExitCode.RUNTIME
+        ) from None
 
 
 def first_failure(directory: Path) -> int | None:

@@ -106,7 +106,9 @@ def judge_bytes(spec: RunSpec) -> float | None:
     """Bytes of the weights of the judge that the stages serve, in bfloat16. None means that there is none, or its
     config.json is neither on this machine nor available from the hub."""
     judge = spec.served_judge
-    shape = None if judge is None or judge.serve is None else _network(judge.serve, spec.outputs, None)
+    shape = (
+        None if judge is None or judge.serve is None else _network(judge.serve, spec.outputs, None)
+    )
     return None if shape is None else 2.0 * weights_of(shape).total
 
 
@@ -119,13 +121,19 @@ def _network(model: str, outputs: str, commit: str | None) -> Architecture | Non
 
 def fine_tuning(spec: RunSpec) -> RunSpec:
     """The spec with its fine-tuning in the place of the training: on all accelerators, with no other model."""
-    sizes = {name: getattr(spec.sft, name) for name in ("micro_batch_size", "max_tokens_per_micro_batch")}
+    sizes = {
+        name: getattr(spec.sft, name) for name in ("micro_batch_size", "max_tokens_per_micro_batch")
+    }
     if (most := spec.sft.max_tokens) is not None:
         prompt = min(spec.training.max_prompt_tokens, most // 2)
         sizes |= {"max_prompt_tokens": prompt, "max_response_tokens": most - prompt}
-    engine = spec.backend.engine.model_copy(update={"name": EngineName.TRANSFORMERS, "accelerators": None})
+    engine = spec.backend.engine.model_copy(
+        update={"name": EngineName.TRANSFORMERS, "accelerators": None}
+    )
     sections = {
-        "training": spec.training.model_copy(update={**sizes, "kl_coef": 0.0, "passes_per_step": 1}),
+        "training": spec.training.model_copy(
+            update={**sizes, "kl_coef": 0.0, "passes_per_step": 1}
+        ),
         "algorithm": spec.algorithm.model_copy(update={"critic": None, "distill": None}),
         "backend": spec.backend.model_copy(update={"engine": engine}),
     }
@@ -146,7 +154,10 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
     states, training = _largest_stage(spec, lengths)
     tokens = _tokens(spec, batch, lengths)
     is_colocated, engine_share = _is_colocated(spec), _engine_share(spec)
-    staying = (*_use(spec).stays, *(("optimizer", CRITIC_OPTIMIZER) if _use(spec).leaves_optimizers else ()))
+    staying = (
+        *_use(spec).stays,
+        *(("optimizer", CRITIC_OPTIMIZER) if _use(spec).leaves_optimizers else ()),
+    )
     stays = {name: states[name] for name in staying if name in states} if is_colocated else {}
     draft_weights, draft_cache = _draft(spec, shape, weights, batch)
     engine_weights = _engine_weights(spec, weights, batch) + draft_weights / batch.engine_tensor
@@ -154,11 +165,15 @@ def estimate(spec: RunSpec, lengths: EpisodeLengths | None = None) -> MemoryEsti
     kv_token = kv_width * (cache_width(shape, batch.engine_tensor) + draft_cache)
     return MemoryEstimate(
         training=training,
-        generation={"engine": engine_share, **stays, "overhead": OVERHEAD} if _has_engine(spec) else {},
+        generation={"engine": engine_share, **stays, "overhead": OVERHEAD}
+        if _has_engine(spec)
+        else {},
         host=_on_host(spec, states, batch),
         kv_room=(engine_share - engine_weights - ENGINE_OVERHEAD) * batch.engine_tensor,
         kv_episode=kv_token * lengths.longest,
-        episodes_per_engine=min(spec.backend.engine.max_sequences, -(-batch.episodes // batch.engines)),
+        episodes_per_engine=min(
+            spec.backend.engine.max_sequences, -(-batch.episodes // batch.engines)
+        ),
         engine_tensor=batch.engine_tensor,
         tokens=tokens,
     )
@@ -190,7 +205,9 @@ class PipelineStage:
     """Micro-batches whose activations it keeps at the same time."""
 
 
-def _pipeline(spec: RunSpec, weights: Weights, batch: BatchShape, lengths: EpisodeLengths) -> Iterator[PipelineStage]:
+def _pipeline(
+    spec: RunSpec, weights: Weights, batch: BatchShape, lengths: EpisodeLengths
+) -> Iterator[PipelineStage]:
     """The stages; under 1F1B, one keeps as many micro-batches as stages follow, itself included."""
     if spec.backend.parallel.strategy is not Strategy.MEGATRON or len(batch.stages) < 2:
         yield PipelineStage(weights.layers, weights.ends, has_head=True, micro_batches=1)
@@ -206,11 +223,15 @@ def _pipeline(spec: RunSpec, weights: Weights, batch: BatchShape, lengths: Episo
         if is_last:
             ends += (weights.head or weights.embedding) + weights.norm
         layers = weights.layers[begin : begin + size]
-        yield PipelineStage(layers, ends, has_head=is_last, micro_batches=min(batch.pipeline - index, number))
+        yield PipelineStage(
+            layers, ends, has_head=is_last, micro_batches=min(batch.pipeline - index, number)
+        )
         begin += size
 
 
-def _largest_stage(spec: RunSpec, lengths: EpisodeLengths) -> tuple[dict[str, float], dict[str, float]]:
+def _largest_stage(
+    spec: RunSpec, lengths: EpisodeLengths
+) -> tuple[dict[str, float], dict[str, float]]:
     """States of the pipeline stage that needs most, and all bytes of one of its accelerators at the peak of an update,
     without an engine."""
     shape = spec.model.architecture
@@ -225,9 +246,15 @@ def _largest_stage(spec: RunSpec, lengths: EpisodeLengths) -> tuple[dict[str, fl
             activations["activations"] = max(activations["activations"], forward)
         states = _states(spec, shape, batch, stage)
         parts = _in_training(spec, states) | activations
-        asleep = {"sleeping engine": SLEEPING_ENGINE} if _is_colocated(spec) and not _use(spec).keeps_engine else {}
+        asleep = (
+            {"sleeping engine": SLEEPING_ENGINE}
+            if _is_colocated(spec) and not _use(spec).keeps_engine
+            else {}
+        )
         fragmentation = FRAGMENTATION * sum(parts.values())
-        found.append((states, {**parts, "fragmentation": fragmentation, **asleep, "overhead": OVERHEAD}))
+        found.append(
+            (states, {**parts, "fragmentation": fragmentation, **asleep, "overhead": OVERHEAD})
+        )
     return max(found, key=lambda one: sum(one[1].values()))
 
 
@@ -248,7 +275,9 @@ def _engine_weights(spec: RunSpec, weights: Weights, batch: BatchShape) -> float
     width = 1 if spec.backend.engine.quantization else 2
     ways = max(batch.engine_tensor, spec.backend.engine.expert_parallel)
     layers = weights.dense - weights.ends
-    return (2 * weights.ends + width * layers) / batch.engine_tensor + width * weights.experts / ways
+    return (
+        2 * weights.ends + width * layers
+    ) / batch.engine_tensor + width * weights.experts / ways
 
 
 def draft_shape(spec: RunSpec) -> Architecture | None:
@@ -260,7 +289,9 @@ def draft_shape(spec: RunSpec) -> Architecture | None:
     return _network(speculative.model, spec.outputs, None)
 
 
-def _draft(spec: RunSpec, shape: Architecture, weights: Weights, batch: BatchShape) -> tuple[float, float]:
+def _draft(
+    spec: RunSpec, shape: Architecture, weights: Weights, batch: BatchShape
+) -> tuple[float, float]:
     """Bytes of what guesses tokens in an engine, and numbers that its KV cache has of a token.
 
     A head of multi-token prediction is a layer after a projection of hidden state and embedding; it shares the model's
@@ -296,7 +327,9 @@ def _has_engine(spec: RunSpec) -> bool:
     return spec.backend.engine.name is not EngineName.TRANSFORMERS
 
 
-def _states(spec: RunSpec, shape: Architecture, batch: BatchShape, stage: PipelineStage) -> dict[str, float]:
+def _states(
+    spec: RunSpec, shape: Architecture, batch: BatchShape, stage: PipelineStage
+) -> dict[str, float]:
     """Weights, gradients, optimizer and reference on one accelerator, all resident."""
     weights, use, lora = weights_of(shape), _use(spec), spec.model.lora
     strategy, moments = spec.backend.parallel.strategy, MOMENTS[spec.training.optimizer]
@@ -349,8 +382,16 @@ def _on_host(spec: RunSpec, states: Mapping[str, float], batch: BatchShape) -> d
         found["weights, gradients and Adam"] = sum(states[name] for name in OFFLOADED) * per_node
     if use.host_copies:
         found["copies of the weights"] = use.host_copies * states["weights"] * per_node
-    away = {*OFFLOADED} if parallel.offload_parameters else {"optimizer"} if parallel.cpu_optimizer else set()
-    if _is_colocated(spec) and (moved := sum(states.get(name, 0) for name in use.moves if name not in away)):
+    away = (
+        {*OFFLOADED}
+        if parallel.offload_parameters
+        else {"optimizer"}
+        if parallel.cpu_optimizer
+        else set()
+    )
+    if _is_colocated(spec) and (
+        moved := sum(states.get(name, 0) for name in use.moves if name not in away)
+    ):
         found[MOVED] = moved * per_node
     return found
 
@@ -360,7 +401,9 @@ def _width(spec: RunSpec) -> int:
     return 4 if spec.model.dtype is DType.FLOAT32 else 2
 
 
-def _rank_parameters(spec: RunSpec, weights: Weights, batch: BatchShape, stage: PipelineStage) -> tuple[float, float]:
+def _rank_parameters(
+    spec: RunSpec, weights: Weights, batch: BatchShape, stage: PipelineStage
+) -> tuple[float, float]:
     """Parameters of the policy on one accelerator: all but the experts, and the experts."""
     match spec.backend.parallel.strategy:
         case Strategy.DDP:
@@ -411,11 +454,20 @@ def _activations(
     use = _use(spec)
     at_once = min(tokens, use.entropy_tokens)
     with_entropy = (tokens - at_once) * 2 + at_once * use.entropy_bytes if at_once else 0.0
-    logits = max(tokens * use.logit_bytes, with_entropy) * shape.vocab_size / batch.tensor if stage.has_head else 0.0
-    layers, whole_layer = stage.micro_batches * len(stage.layers), _layer_bytes(spec, shape, batch, tokens)
+    logits = (
+        max(tokens * use.logit_bytes, with_entropy) * shape.vocab_size / batch.tensor
+        if stage.has_head
+        else 0.0
+    )
+    layers, whole_layer = (
+        stage.micro_batches * len(stage.layers),
+        _layer_bytes(spec, shape, batch, tokens),
+    )
     activations = layers * whole_layer
     if spec.training.gradient_checkpointing:
         kept = 4 if use.casts else _width(spec)
         # The logits are gone before a layer is computed again.
-        activations = layers * kept * tokens * shape.hidden_size / batch.tensor + max(0.0, whole_layer - logits)
+        activations = layers * kept * tokens * shape.hidden_size / batch.tensor + max(
+            0.0, whole_layer - logits
+        )
     return {"activations": activations, "logits": logits}

@@ -66,7 +66,9 @@ class Lever:
     """Free bytes after the change."""
 
     def __str__(self) -> str:
-        return " ".join(shlex.quote(f"{key}={as_yaml(value)}") for key, value in self.changes.items())
+        return " ".join(
+            shlex.quote(f"{key}={as_yaml(value)}") for key, value in self.changes.items()
+        )
 
 
 class Work(StrEnum):
@@ -142,7 +144,9 @@ class MemoryFit:
                     f" safe with {fix}"
                 )
             case _:
-                return f"would not fit by {-self.headroom / GIB:.1f} GiB as expected; cheapest: {fix}"
+                return (
+                    f"would not fit by {-self.headroom / GIB:.1f} GiB as expected; cheapest: {fix}"
+                )
 
 
 def fit(spec: RunSpec, outputs: Path | None = None, work: Work = Work.TRAINING) -> MemoryFit:
@@ -167,11 +171,16 @@ def impossible_by(estimate: MemoryEstimate, capacity: float) -> tuple[str, float
 
     The assumed `OVERHEAD` is not counted.
     """
-    fixed = sum(size for name, size in estimate.training.items() if name not in BY_LENGTH) - OVERHEAD
+    fixed = (
+        sum(size for name, size in estimate.training.items() if name not in BY_LENGTH) - OVERHEAD
+    )
     if fixed > capacity:
         return "weights, gradients and optimizer", fixed - capacity
     if estimate.generation and estimate.kv_room + ENGINE_OVERHEAD * estimate.engine_tensor < 0:
-        return "an engine's weights in its share", -estimate.kv_room / estimate.engine_tensor - ENGINE_OVERHEAD
+        return (
+            "an engine's weights in its share",
+            -estimate.kv_room / estimate.engine_tensor - ENGINE_OVERHEAD,
+        )
     return None
 
 
@@ -261,7 +270,9 @@ def _changes(spec: RunSpec, work: Work = Work.TRAINING) -> Iterator[dict[str, An
     training, parallel, engine = spec.training, spec.backend.parallel, spec.backend.engine
     is_training = work is Work.TRAINING
     section, sizes = ("training", training) if is_training else ("sft", spec.sft)
-    has_experts = spec.model.architecture is not None and spec.model.architecture.num_experts is not None
+    has_experts = (
+        spec.model.architecture is not None and spec.model.architecture.num_experts is not None
+    )
     if not training.gradient_checkpointing:
         yield {"training.gradient_checkpointing": True}
     has_other = is_training and (training.kl_coef > 0 or spec.algorithm.distill is not None)
@@ -270,7 +281,10 @@ def _changes(spec: RunSpec, work: Work = Work.TRAINING) -> Iterator[dict[str, An
     for divisor in (2, 4, 8, 16, 32):
         if sizes.micro_batch_size >= divisor:
             yield {f"{section}.micro_batch_size": max(1, sizes.micro_batch_size // divisor)}
-    budget, longest = sizes.max_tokens_per_micro_batch, training.max_prompt_tokens + training.max_response_tokens
+    budget, longest = (
+        sizes.max_tokens_per_micro_batch,
+        training.max_prompt_tokens + training.max_response_tokens,
+    )
     for divisor in (2, 4, 8):
         if budget is not None and budget // divisor >= longest:
             yield {f"{section}.max_tokens_per_micro_batch": budget // divisor}
@@ -366,19 +380,27 @@ def _training_lines(spec: RunSpec, outputs: Path | None) -> list[str]:
             f" of its {worst.episodes_per_engine} episodes at full length"
         )
     if sum(worst.host.values()) >= 1e9:
-        lines.append(f"  host {_host_parts(worst)}, of {spec.hardware.memory_gb:,.0f} GB of each machine")
+        lines.append(
+            f"  host {_host_parts(worst)}, of {spec.hardware.memory_gb:,.0f} GB of each machine"
+        )
     if engine_stays_awake(spec):
         lines.append("  both fit at once: the engine stays awake during an update")
     if (distill := loaded_teacher(spec)) is not None and teacher_shape(spec) is None:
-        lines.append(f"  teacher not counted: the config.json of {distill.teacher} is not available")
+        lines.append(
+            f"  teacher not counted: the config.json of {distill.teacher} is not available"
+        )
     speculative = spec.backend.engine.speculative
     if speculative is not None and speculative.model is not None and draft_shape(spec) is None:
-        lines.append(f"  draft not counted: the config.json of {speculative.model} is not available")
+        lines.append(
+            f"  draft not counted: the config.json of {speculative.model} is not available"
+        )
     lines.append(f"  {result}")
     return lines
 
 
-def memory_json(spec: RunSpec, outputs: Path | None = None, *, trains: bool = True) -> dict[str, Any] | None:
+def memory_json(
+    spec: RunSpec, outputs: Path | None = None, *, trains: bool = True
+) -> dict[str, Any] | None:
     """The same as JSON values, sizes in bytes; None where nothing is estimated."""
     found = {work: _fit_json(fit(spec, outputs, work)) for work in works(spec, trains=trains)}
     tuning = {"fine_tuning": found[Work.FINE_TUNING]} if Work.FINE_TUNING in found else {}
@@ -392,7 +414,9 @@ def _fit_json(result: MemoryFit) -> dict[str, Any]:
         "lengths": vars(result.lengths),
         "expected": _case(result.expected, result.headroom),
         "worst": _case(result.worst, result.worst_headroom),
-        "ways_out": [{"changes": dict(one.changes), "headroom": one.headroom} for one in result.levers],
+        "ways_out": [
+            {"changes": dict(one.changes), "headroom": one.headroom} for one in result.levers
+        ],
     }
 
 
@@ -416,7 +440,9 @@ def _parts(expected: Mapping[str, float], worst: Mapping[str, float]) -> str:
     parts = []
     for name, size in expected.items():
         if worst[name] >= 0.05 * GIB:
-            parts.append(f"{name} {_interval(size, worst[name]) if name in BY_LENGTH else f'{size / GIB:.1f}'}")
+            parts.append(
+                f"{name} {_interval(size, worst[name]) if name in BY_LENGTH else f'{size / GIB:.1f}'}"
+            )
     return ", ".join(parts)
 
 

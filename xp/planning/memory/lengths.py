@@ -82,11 +82,17 @@ def _prompts(spec: RunSpec, outputs: Path | None) -> tuple[Sequence[float], str]
             # The set may have been counted for several models: the largest count is the safe one.
             return max(known, key=fmean), f"{max(map(len, known)):,} counted in the prepared set"
         with suppress(OSError, ValueError):
-            groups = [count for one in read_manifest(place).counts.values() for count in one.values()]
+            groups = [
+                count for one in read_manifest(place).counts.values() for count in one.values()
+            ]
             if num_tasks := sum(one.tasks for one in groups):
-                mean = sum(one.prompt_characters for one in groups) / num_tasks / CHARACTERS_PER_TOKEN
+                mean = (
+                    sum(one.prompt_characters for one in groups) / num_tasks / CHARACTERS_PER_TOKEN
+                )
                 return [mean], f"of the prepared set, {CHARACTERS_PER_TOKEN} characters a token"
-    return [ASSUMED_SHARE * spec.training.max_prompt_tokens], f"assumed, {ASSUMED_SHARE:.0%} of their limit"
+    return [
+        ASSUMED_SHARE * spec.training.max_prompt_tokens
+    ], f"assumed, {ASSUMED_SHARE:.0%} of their limit"
 
 
 def _of_earlier_run(spec: RunSpec, outputs: Path) -> EpisodeLengths | None:
@@ -98,7 +104,9 @@ def _of_earlier_run(spec: RunSpec, outputs: Path) -> EpisodeLengths | None:
     return None
 
 
-def earlier_runs(spec: RunSpec, outputs: Path, likeness: Callable[[Mapping[str, Any]], Any]) -> Iterator[Path]:
+def earlier_runs(
+    spec: RunSpec, outputs: Path, likeness: Callable[[Mapping[str, Any]], Any]
+) -> Iterator[Path]:
     """Directories of runs whose recorded specs have the same `likeness`, the newest first."""
     expected = likeness(spec.model_dump(mode="json"))
     for file in sorted((outputs / "runs").glob("*/spec.yaml"), key=_time, reverse=True):
@@ -116,7 +124,10 @@ def _recorded(file: Path, _: int) -> Mapping[str, Any]:
 def _likeness(spec: Mapping[str, Any]) -> Any:
     """Parts of a spec that must be equal for two runs to have comparable episodes."""
     model, training = spec.get("model", {}), spec.get("training", {})
-    limits = [training.get(name) for name in ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_turn")]
+    limits = [
+        training.get(name)
+        for name in ("max_prompt_tokens", "max_response_tokens", "max_tokens_per_turn")
+    ]
     return [spec.get("env", {}).get("members"), model.get("path"), limits]
 
 

@@ -142,7 +142,12 @@ def attention_widths(shape: Architecture) -> tuple[int, int, int, int]:
     """Widths of queries, keys, values and output of one layer with full attention."""
     if (latent := shape.latent_attention) is not None:
         keys, values = latent.nope_dim + latent.rope_dim, latent.value_dim
-        return shape.num_heads * keys, shape.num_heads * keys, shape.num_heads * values, shape.num_heads * values
+        return (
+            shape.num_heads * keys,
+            shape.num_heads * keys,
+            shape.num_heads * values,
+            shape.num_heads * values,
+        )
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     return queries, keys, keys, queries
 
@@ -156,7 +161,9 @@ def cache_width(shape: Architecture, tensor: int, layers: int | None = None) -> 
         layers: number of layers with full attention. None means the network's.
     """
     latent, linear = shape.latent_attention, shape.linear_attention
-    layers = layers or (shape.num_layers if linear is None else shape.num_layers // linear.full_every)
+    layers = layers or (
+        shape.num_layers if linear is None else shape.num_layers // linear.full_every
+    )
     if latent is not None:
         return float(layers * (latent.kv_rank + latent.rope_dim) * tensor)
     return 2.0 * layers * shape.num_kv_heads * shape.head_dim
@@ -166,7 +173,9 @@ def inner_width(shape: Architecture) -> int:
     """Width of the widest feed-forward layer for one token: a dense one, or the token's experts."""
     experts = (shape.expert_intermediate_size or 0) * (shape.experts_per_token or 0)
     has_dense = shape.num_experts is None or shape.dense_layers > 0
-    return max(shape.intermediate_size if has_dense else 0, experts + (shape.shared_intermediate_size or 0))
+    return max(
+        shape.intermediate_size if has_dense else 0, experts + (shape.shared_intermediate_size or 0)
+    )
 
 
 def _layer(shape: Architecture, number: int) -> Layer:
@@ -175,11 +184,23 @@ def _layer(shape: Architecture, number: int) -> Layer:
     attention, rest = _linear_attention(shape) if is_linear else _attention(shape)
     rest += (4 if shape.model_type in POST_NORMS else 2) * hidden
     if shape.num_experts is None or number < shape.dense_layers:
-        return Layer(attention, is_linear, _feed_forward(hidden, shape.intermediate_size), (), 0, rest)
-    shared, expert = shape.shared_intermediate_size, _feed_forward(hidden, shape.expert_intermediate_size or 0)
+        return Layer(
+            attention, is_linear, _feed_forward(hidden, shape.intermediate_size), (), 0, rest
+        )
+    shared, expert = (
+        shape.shared_intermediate_size,
+        _feed_forward(hidden, shape.expert_intermediate_size or 0),
+    )
     # The router, and the gate of the shared experts.
     rest += hidden * shape.num_experts + (hidden if shape.model_type in SHARED_GATE else 0)
-    return Layer(attention, is_linear, _feed_forward(hidden, shared) if shared else (), expert, shape.num_experts, rest)
+    return Layer(
+        attention,
+        is_linear,
+        _feed_forward(hidden, shared) if shared else (),
+        expert,
+        shape.num_experts,
+        rest,
+    )
 
 
 def _feed_forward(hidden: int, inner: int) -> tuple[Projection, ...]:

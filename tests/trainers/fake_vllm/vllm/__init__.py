@@ -99,19 +99,30 @@ class LLM:
             everyone: list[Any] = [None] * torch.distributed.get_world_size()
             own = [(one.name, one.prompt, one.ids, one.params) for one in self._requests]
             torch.distributed.all_gather_object(everyone, own)
-            assert all(one == everyone[0] for one in everyone), "the group's ranks ask for different things"
+            assert all(one == everyone[0] for one in everyone), (
+                "the group's ranks ask for different things"
+            )
         ended = [one for one in self._requests if self._one(one)]
         self._requests = [one for one in self._requests if one not in ended]
-        return [RequestOutput(one.name, SimpleNamespace(token_ids=one.ids, logprobs=one.logprobs)) for one in ended]
+        return [
+            RequestOutput(one.name, SimpleNamespace(token_ids=one.ids, logprobs=one.logprobs))
+            for one in ended
+        ]
 
     @torch.no_grad()
     def _one(self, request: Request) -> bool:
-        logits = self._model(input_ids=torch.tensor([[*request.prompt, *request.ids]])).logits[0, -1].float()
+        logits = (
+            self._model(input_ids=torch.tensor([[*request.prompt, *request.ids]]))
+            .logits[0, -1]
+            .float()
+        )
         scores = torch.log_softmax(logits / request.params.temperature, -1)
         token = int(torch.multinomial(scores.exp(), 1, generator=request.random))
         request.ids.append(token)
         request.logprobs.append({token: SimpleNamespace(logprob=float(scores[token]), rank=1)})
-        return len(request.ids) >= request.params.max_tokens or token in request.params.stop_token_ids
+        return (
+            len(request.ids) >= request.params.max_tokens or token in request.params.stop_token_ids
+        )
 
     @torch.no_grad()
     def _load(self, weights: list[tuple[str, torch.Tensor]]) -> None:

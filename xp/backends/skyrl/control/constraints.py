@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xp.planning.batch import NOT_MEGATRON, WHOLE_UPDATES, Constraint, Tier, batch_shape, divides, fits, placement
+from xp.planning.batch import (
+    NOT_MEGATRON,
+    WHOLE_UPDATES,
+    Constraint,
+    Tier,
+    batch_shape,
+    divides,
+    fits,
+    placement,
+)
 from xp.spec import Placement, RunSpec, Strategy
 
 SKYRL_BATCHES = "skyrl 0.4.0, train/utils/utils.py validate_batch_sizes"
@@ -15,7 +24,10 @@ FSDP2 = (
         Tier.PLACEMENT,
         "backend.parallel.context",
         "the model's attention heads must be divisible by context, its key-value heads a multiple or a divisor of it",
-        lambda s: s.num_heads is None or (divides(s.context, s.num_heads) and fits(s.context, s.num_kv_heads or 1)),
+        lambda s: (
+            s.num_heads is None
+            or (divides(s.context, s.num_heads) and fits(s.context, s.num_kv_heads or 1))
+        ),
         lambda s: f"{s.num_heads} and {s.num_kv_heads} heads, context {s.context}",
         "skyrl 0.4.0, distributed/ulysses/monkey_patch.py apply_monkey_patch",
     ),
@@ -28,7 +40,9 @@ CONSTRAINTS = (
         Tier.PLACEMENT,
         "backend.engine.accelerators",
         "the engines must take whole nodes, or the same number of accelerators of each node",
-        lambda s: any(divides(number, s.engine_accelerators or 0) for number in (s.num_nodes, s.per_node)),
+        lambda s: any(
+            divides(number, s.engine_accelerators or 0) for number in (s.num_nodes, s.per_node)
+        ),
         lambda s: f"{s.engine_accelerators} of {s.num_nodes} x {s.per_node}",
         "skyrl 0.4.0, placement counts are nodes x accelerators per node",
     ),

@@ -17,7 +17,10 @@ EXTENSION = "xp.backends.skyrl.worker.rehearsal.extension.SkyRLExtension"
 CPU_WORKER = "vllm.v1.worker.cpu_worker.CPUWorker"
 """vLLM's worker on a CPU; without this name, SkyRL's server starts the one of CUDA on every platform."""
 MEGATRON = ("trainer.policy.megatron_config", "trainer.ref.megatron_config")
-MICRO_BATCHES = ("trainer.micro_train_batch_size_per_gpu", "trainer.micro_forward_batch_size_per_gpu")
+MICRO_BATCHES = (
+    "trainer.micro_train_batch_size_per_gpu",
+    "trainer.micro_forward_batch_size_per_gpu",
+)
 
 
 def is_rehearsal(spec: RunSpec) -> bool:
@@ -63,7 +66,10 @@ def optimizers(spec: RunSpec, key: str, value: Any) -> Keys:
 
 def sampled(key: str, value: Any) -> Keys:
     """The key for rollouts and evaluation, since one given evaluation key resets all the others."""
-    return {f"generator.{sampling}.{key}": value for sampling in ("sampling_params", "eval_sampling_params")}
+    return {
+        f"generator.{sampling}.{key}": value
+        for sampling in ("sampling_params", "eval_sampling_params")
+    }
 
 
 def megatron(spec: RunSpec, key: str, value: Any) -> Keys:
@@ -75,7 +81,9 @@ def fsdp(spec: RunSpec, of: tuple[str, ...], values: Mapping[str, Any]) -> Keys:
     """The keys for these networks under FSDP2; nothing under Megatron."""
     if is_megatron(spec):
         return {}
-    return {f"trainer.{role}.fsdp_config.{key}": value for role in of for key, value in values.items()}
+    return {
+        f"trainer.{role}.fsdp_config.{key}": value for role in of for key, value in values.items()
+    }
 
 
 def not_on_cpu(fix: str) -> str:

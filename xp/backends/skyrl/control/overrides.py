@@ -27,7 +27,9 @@ ANSWERS = (Path(__file__).with_name("native_keys.toml"),)
 SFT_ANSWERS = (Path(__file__).with_name("sft_keys.toml"), *ANSWERS)
 POLICY = "trainer.policy."
 """Section of SkyRLTrainConfig whose keys SFTConfig has at its top."""
-PLAIN = re.compile(r"(?!(?:null|true|false|yes|no|on|off|nan)$)[A-Za-z_][\w.-]*(/[\w.-]+)*", re.IGNORECASE)
+PLAIN = re.compile(
+    r"(?!(?:null|true|false|yes|no|on|off|nan)$)[A-Za-z_][\w.-]*(/[\w.-]+)*", re.IGNORECASE
+)
 """Texts that need no quotes in YAML."""
 KINDS: Mapping[str, tuple[type, ...]] = {
     "any": (object,),
@@ -50,7 +52,10 @@ def assignment(key: str, value: Any) -> str:
 def sft_overrides(spec: RunSpec) -> dict[str, Any]:
     """`sft.overrides`; keys of SFTConfig that SkyRLTrainConfig has too are given by its names."""
     overrides, known = flat(spec.sft.overrides), catalog()["fields"]
-    return {f"{POLICY}{key}" if known_name(f"{POLICY}{key}", known) else key: value for key, value in overrides.items()}
+    return {
+        f"{POLICY}{key}" if known_name(f"{POLICY}{key}", known) else key: value
+        for key, value in overrides.items()
+    }
 
 
 def override_refusals(
@@ -65,15 +70,23 @@ def override_refusals(
         known: fields of the catalog.
     """
     return [
-        Refusal(f"{keys.place}.{key.removeprefix(POLICY) if keys.place.startswith('sft') else key}", why)
+        Refusal(
+            f"{keys.place}.{key.removeprefix(POLICY) if keys.place.startswith('sft') else key}", why
+        )
         for key in overrides
         for why in _faults(spec, keys, key, overrides[key], known)
     ]
 
 
-def _faults(spec: RunSpec, keys: NativeKeys, key: str, value: Any, known: Mapping[str, Any]) -> Iterator[str]:
+def _faults(
+    spec: RunSpec, keys: NativeKeys, key: str, value: Any, known: Mapping[str, Any]
+) -> Iterator[str]:
     # A key above an open one would replace its neighbours too.
-    overlapping = (one for one in keys.owners if f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}."))
+    overlapping = (
+        one
+        for one in keys.owners
+        if f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}.")
+    )
     rendered = next((one for one in overlapping if one != key), None)
     name = known_name(key, known)
     if rendered is not None:
@@ -101,7 +114,10 @@ def known_name(key: str, known: Mapping[str, Any]) -> str | None:
 def catalog(names: tuple[str, ...] = CATALOGS) -> Mapping[str, Any]:
     """Keys with type and default, from tools.catalogs."""
     contents = [json.loads(Path(__file__).with_name(name).read_text()) for name in names]
-    return {**contents[0], "fields": {key: field for content in contents for key, field in content["fields"].items()}}
+    return {
+        **contents[0],
+        "fields": {key: field for content in contents for key, field in content["fields"].items()},
+    }
 
 
 @cache
@@ -116,7 +132,10 @@ def sft_catalog() -> Mapping[str, Any]:
 def is_of_kind(value: Any, kind: str) -> bool:
     """Returns whether a value has a type of the catalog; unlike in Python, a bool is not a number."""
     kinds = _kinds(kind)
-    is_bool, of_kind = isinstance(value, bool), any(isinstance(value, KINDS[name]) for name in kinds)
+    is_bool, of_kind = (
+        isinstance(value, bool),
+        any(isinstance(value, KINDS[name]) for name in kinds),
+    )
     return not kinds.isdisjoint({"bool", "any"}) if is_bool else of_kind
 
 

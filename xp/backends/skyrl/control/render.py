@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.skyrl.control.constraints import CONSTRAINTS, FSDP2, is_colocated, is_megatron, workers
+from xp.backends.skyrl.control.constraints import (
+    CONSTRAINTS,
+    FSDP2,
+    is_colocated,
+    is_megatron,
+    workers,
+)
 from xp.backends.skyrl.control.keys import has_critic, has_stub, is_rehearsal
 from xp.backends.skyrl.control.overrides import (
     ANSWERS,
@@ -21,7 +27,12 @@ from xp.backends.skyrl.control.overrides import (
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.control.rows.model import PINS
 from xp.backends.skyrl.control.rows.sft import SFT, ranks
-from xp.backends.skyrl.worker.config import HELD_OUT_DATA, TRAIN_DATA, SkyRLSftConfig, SkyRLTrainStageConfig
+from xp.backends.skyrl.worker.config import (
+    HELD_OUT_DATA,
+    TRAIN_DATA,
+    SkyRLSftConfig,
+    SkyRLTrainStageConfig,
+)
 from xp.job import Job, Stage
 from xp.lib.nested import flat
 from xp.lib.packages import IS_CLONE
@@ -116,7 +127,9 @@ def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
     """
     if starts_private_ray(spec):
         return ()
-    return ("vLLM and its router need no key on a cluster's network: anyone who can reach them can run code as you",)
+    return (
+        "vLLM and its router need no key on a cluster's network: anyone who can reach them can run code as you",
+    )
 
 
 def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
@@ -129,8 +142,12 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Stage that fine-tunes the model on episodes with SkyRL's SFTTrainer, without engines."""
     here = places.stage("sft")
     own = sft_overrides(spec)
-    keys = {key: value for key, value in rows.render(ROWS, spec).items() if not key.startswith(CRITIC)}
-    keys |= rows.render(SFT, spec) | {key: value for key, value in own.items() if key.startswith(POLICY)}
+    keys = {
+        key: value for key, value in rows.render(ROWS, spec).items() if not key.startswith(CRITIC)
+    }
+    keys |= rows.render(SFT, spec) | {
+        key: value for key, value in own.items() if key.startswith(POLICY)
+    }
     paths = {
         "trainer.ckpt_path": f"{places.sft}_checkpoints",
         "trainer.export_path": f"{here}/exports",
@@ -141,7 +158,9 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
         **sft_fields(spec, places),
         arguments={key: value for key, value in own.items() if not key.startswith(POLICY)},
     )
-    job = _job(spec, here, "xp.backends.skyrl.worker.sft", config.to_json(), (f"{places.sft}/config.json",))
+    job = _job(
+        spec, here, "xp.backends.skyrl.worker.sft", config.to_json(), (f"{places.sft}/config.json",)
+    )
     return Stage("sft", job, needs=sft_needs(spec, places))
 
 
@@ -159,7 +178,11 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
         "trainer.ckpt_path": places.checkpoints,
         "trainer.export_path": _exports(places),
         "trainer.log_path": f"{here}/skyrl",
-    } | ({} if spec.model.lora is None else {"trainer.policy.model.lora.lora_sync_path": f"{here}/adapters"})
+    } | (
+        {}
+        if spec.model.lora is None
+        else {"trainer.policy.model.lora.lora_sync_path": f"{here}/adapters"}
+    )
     config = SkyRLTrainStageConfig(
         **_common(spec, "train", native(spec), paths),
         **train_fields(spec, places),
@@ -175,9 +198,13 @@ def _exports(places: RunPaths) -> str:
     return f"{places.checkpoints}/huggingface"
 
 
-def _common(spec: RunSpec, stage: str, keys: Mapping[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
+def _common(
+    spec: RunSpec, stage: str, keys: Mapping[str, Any], paths: Mapping[str, str]
+) -> dict[str, Any]:
     """Fields of a SkyRLStageConfig that are SkyRL's."""
-    model_keys = (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
+    model_keys = (
+        (POLICY_PATH, CRITIC_PATH) if has_critic(spec) and stage == "train" else (POLICY_PATH,)
+    )
     keys = {**keys, **dict.fromkeys({POLICY_PATH, CRITIC_PATH} - {*model_keys})}
     num_workers = ranks(spec) if stage == "sft" else workers(spec).total
     return {
@@ -216,7 +243,9 @@ def check(spec: RunSpec) -> list[Refusal]:
     # The batch shape and the keys have a meaning only for a supported layout.
     return row_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec, FSDP2)),
-        *override_refusals(spec, native_keys(spec), flat(spec.backend.overrides), catalog()["fields"]),
+        *override_refusals(
+            spec, native_keys(spec), flat(spec.backend.overrides), catalog()["fields"]
+        ),
         *override_refusals(spec, sft_keys(spec), sft_overrides(spec), sft_catalog()),
     ]
 
@@ -228,7 +257,9 @@ def native_keys(spec: RunSpec) -> NativeKeys:
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SFTConfig, those of the policy by their names in SkyRLTrainConfig."""
-    return keys_of("sft.overrides", SFT_ANSWERS, PINS, rows.owners(ROWS, spec) | rows.owners(SFT, spec))
+    return keys_of(
+        "sft.overrides", SFT_ANSWERS, PINS, rows.owners(ROWS, spec) | rows.owners(SFT, spec)
+    )
 
 
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
@@ -241,9 +272,13 @@ def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
 def override_lines(spec: RunSpec) -> list[str]:
     """See xp.planning.backend.Backend."""
     known = catalog()["fields"]
-    of_sft = sft_keys(spec).warnings(known_name(key, sft_catalog()) or key for key in sft_overrides(spec))
+    of_sft = sft_keys(spec).warnings(
+        known_name(key, sft_catalog()) or key for key in sft_overrides(spec)
+    )
     return [
-        *native_keys(spec).warnings(known_name(key, known) or key for key in flat(spec.backend.overrides)),
+        *native_keys(spec).warnings(
+            known_name(key, known) or key for key in flat(spec.backend.overrides)
+        ),
         *(line.replace(f".{POLICY}", ".", 1) for line in of_sft),
     ]
 

@@ -31,7 +31,11 @@ def _elsewhere(**_: Any) -> NoReturn:
 
 
 def by_episode(
-    rule: AdvantageFn, rewards: torch.Tensor, trained: torch.Tensor, groups: Sequence[str], is_void: Sequence[bool]
+    rule: AdvantageFn,
+    rewards: torch.Tensor,
+    trained: torch.Tensor,
+    groups: Sequence[str],
+    is_void: Sequence[bool],
 ) -> torch.Tensor:
     """One advantage per episode, at its trained tokens; 0 elsewhere and for void episodes, which the rule does not get.
 
@@ -44,11 +48,18 @@ def by_episode(
     """
     totals, tokens = rewards.double().sum(-1).tolist(), map(int, trained.sum(-1).tolist())
     scored = [None if void else total for total, void in zip(totals, is_void, strict=True)]
-    return torch.tensor(of_valid(rule, scored, groups, list(tokens)), dtype=rewards.dtype)[:, None] * trained
+    return (
+        torch.tensor(of_valid(rule, scored, groups, list(tokens)), dtype=rewards.dtype)[:, None]
+        * trained
+    )
 
 
 def gae(
-    rewards: torch.Tensor, values: torch.Tensor, trained: torch.Tensor, discount: float, gae_lambda: float
+    rewards: torch.Tensor,
+    values: torch.Tensor,
+    trained: torch.Tensor,
+    discount: float,
+    gae_lambda: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Generalized advantages (arXiv:1506.02438), whitened over the trained tokens, and the critic's target returns.
 
@@ -69,7 +80,9 @@ def gae(
     for token in reversed(range(rewards.shape[1])):
         here = is_trained[:, token]
         reward = reward + rewards[:, token]
-        advantage = reward + discount * next_value - values[:, token] + discount * gae_lambda * running
+        advantage = (
+            reward + discount * next_value - values[:, token] + discount * gae_lambda * running
+        )
         advantages[:, token] = torch.where(here, advantage, 0.0)
         running = torch.where(here, advantage, running)
         next_value = torch.where(here, values[:, token], next_value)
@@ -86,7 +99,9 @@ def _whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return torch.where(mask, (values - chosen.mean()) * torch.rsqrt(chosen.var() + EPSILON), 0.0)
 
 
-def critic_weights(trained: torch.Tensor, updates: Sequence[tuple[int, int]], settings: Any) -> torch.Tensor:
+def critic_weights(
+    trained: torch.Tensor, updates: Sequence[tuple[int, int]], settings: Any
+) -> torch.Tensor:
     """Weights of the tokens in the critic's loss.
 
     The mean over an update's rows of their weighted sums equals the aggregation of the policy's loss over the update's
@@ -98,9 +113,15 @@ def critic_weights(trained: torch.Tensor, updates: Sequence[tuple[int, int]], se
         settings: SkyRL's AlgorithmConfig.
     """
     tokens = trained.sum(-1, keepdim=True)
-    weights = trained / tokens.clamp(min=1.0) if settings.loss_reduction == "sequence_mean" else trained.clone()
+    weights = (
+        trained / tokens.clamp(min=1.0)
+        if settings.loss_reduction == "sequence_mean"
+        else trained.clone()
+    )
     for begin, end in updates:
-        divisor = loss_divisor(settings, float(tokens[begin:end].sum()), float((tokens[begin:end] > 0).sum()))
+        divisor = loss_divisor(
+            settings, float(tokens[begin:end].sum()), float((tokens[begin:end] > 0).sum())
+        )
         weights[begin:end] *= (end - begin) / max(1.0, divisor)
     return weights
 
@@ -114,7 +135,11 @@ def loss_divisor(settings: Any, num_tokens: float, num_episodes: float) -> float
 
 
 def critic_loss(
-    values: torch.Tensor, old_values: torch.Tensor, returns: torch.Tensor, config: Any, loss_mask: torch.Tensor
+    values: torch.Tensor,
+    old_values: torch.Tensor,
+    returns: torch.Tensor,
+    config: Any,
+    loss_mask: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """PPO's clipped value loss of a micro-batch, and the tokens whose value moved beyond the clip.
 

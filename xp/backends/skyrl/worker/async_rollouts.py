@@ -81,7 +81,9 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
         if consumed is not None:
             step = (len(consumed) - len(dropped)) // self.cfg.trainer.train_batch_size
         if step == self.total_training_steps:
-            self.cfg.trainer.epochs = 0  # With dynamic sampling, the loader has tasks for another step.
+            self.cfg.trainer.epochs = (
+                0  # With dynamic sampling, the loader has tasks for another step.
+            )
         self._checkpointed = step
         self.tracker.continue_after(step)
         return step, path, consumed, dropped, epoch
@@ -134,7 +136,11 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
                 group = self._ended.pop(self._begun.popleft())
                 ended.append(group)
                 num_ended, slowest = num_ended + 1, max(slowest, group.group_completion_time_s)
-                rewards = [reward for reward in episode_totals(group.generator_output) if reward is not None]
+                rewards = [
+                    reward
+                    for reward in episode_totals(group.generator_output)
+                    if reward is not None
+                ]
                 if not algorithm.dynamic_sampling or differ(rewards):
                     groups.append(group)
                 else:
@@ -144,7 +150,9 @@ class AsyncTrainer(XpTrainer, FullyAsyncRayPPOTrainer):  # type: ignore[misc]
                 if num_ended == algorithm.max_sample_batches * size and len(groups) < size:
                     await asyncio.to_thread(self._log, ended, slowest)
                     raise never_filled(len(groups), size, num_ended)
-                if len(ended) == 2 * size:  # The share of void episodes is that of a step's groups or more.
+                if (
+                    len(ended) == 2 * size
+                ):  # The share of void episodes is that of a step's groups or more.
                     await asyncio.to_thread(self._log, ended[:size], 0.0)
                     del ended[:size]
         await asyncio.to_thread(self._log, ended, slowest)
@@ -229,7 +237,9 @@ class _RecordingGenerator:
         running: counts the groups that have begun.
     """
 
-    def __init__(self, generator: Any, played: dict[int, list[PlayedEpisode]], running: _Running) -> None:
+    def __init__(
+        self, generator: Any, played: dict[int, list[PlayedEpisode]], running: _Running
+    ) -> None:
         self._generator, self._played, self._running = generator, played, running
 
     def __getattr__(self, name: str) -> Any:

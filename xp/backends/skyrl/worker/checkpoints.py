@@ -49,12 +49,19 @@ def choose_latest(checkpoints: Path) -> None:
     SkyRL fails where its file of the latest step is torn, or names a directory that is gone.
     """
     file = checkpoints / LATEST
-    latest, known = file.read_text().strip() if file.is_file() else None, step_directories(checkpoints, FORM)
+    latest, known = (
+        file.read_text().strip() if file.is_file() else None,
+        step_directories(checkpoints, FORM),
+    )
     if latest is None or latest in map(str, known):
         return
     whole = [step for step, place in known.items() if (place / STATE).is_file()]
-    remedy = "training begins anew" if not whole else f"training goes on from {FORM.format(max(whole))}"
-    print(f"xp: {checkpoints / FORM.format(latest)} is missing: {remedy}", file=sys.stderr, flush=True)
+    remedy = (
+        "training begins anew" if not whole else f"training goes on from {FORM.format(max(whole))}"
+    )
+    print(
+        f"xp: {checkpoints / FORM.format(latest)} is missing: {remedy}", file=sys.stderr, flush=True
+    )
     if whole:
         write_atomically(file, str(max(whole)))
     else:

@@ -44,7 +44,9 @@ POLL_S = 0.5
 CANCEL_DEADLINE_S = 4.0
 
 
-def run_in_ray(cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *, num_workers: int | None) -> Any:
+def run_in_ray(
+    cfg: Any, task: Callable[..., Any], arguments: tuple[Any, ...], *, num_workers: int | None
+) -> Any:
     """Runs `task(cfg, *arguments)` in a Ray process, as SkyRL does, and waits for its result.
 
     Args:
@@ -145,14 +147,18 @@ def _start(cfg: Any, num_workers: int | None) -> None:
 
 def joins(*, is_rehearsal: bool) -> bool:
     """Returns whether the job joins the cluster of RAY_ADDRESS; a rehearsal does so only on several nodes."""
-    return bool(os.environ.get("RAY_ADDRESS")) and (not is_rehearsal or private_ray.PRETENDED_GPUS in os.environ)
+    return bool(os.environ.get("RAY_ADDRESS")) and (
+        not is_rehearsal or private_ray.PRETENDED_GPUS in os.environ
+    )
 
 
 def _pretended(cfg: Any, num_workers: int | None) -> dict[str, int]:
     if num_workers is None:
         return {}
     engine, is_shared = cfg.generator.inference_engine, cfg.trainer.placement.colocate_all
-    accelerators = num_workers + (0 if is_shared else engine.num_engines * engine.tensor_parallel_size)
+    accelerators = num_workers + (
+        0 if is_shared else engine.num_engines * engine.tensor_parallel_size
+    )
     return {"num_gpus": accelerators, "num_cpus": REHEARSAL_CPUS + accelerators}
 
 

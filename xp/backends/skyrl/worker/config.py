@@ -29,8 +29,13 @@ def has_native_correction(algorithm: Algorithm) -> bool:
     It cuts weights from above only, and compares the engine with the ratio's old log-probabilities, which xp replaces
     for a ratio to the engine.
     """
-    is_cut_below = algorithm.importance_correction is not ImportanceCorrection.NONE and algorithm.importance_lower > 0
-    return not algorithm.is_corrected or (algorithm.ratio_from is RatioFrom.TRAINER and not is_cut_below)
+    is_cut_below = (
+        algorithm.importance_correction is not ImportanceCorrection.NONE
+        and algorithm.importance_lower > 0
+    )
+    return not algorithm.is_corrected or (
+        algorithm.ratio_from is RatioFrom.TRAINER and not is_cut_below
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +62,17 @@ class SkyRLStageConfig(StageConfig):
             root: the outputs root.
             reference: the KL penalty's model, in the same form. None means that nothing is trained.
         """
-        models = dict.fromkeys(self.model_keys, model) | ({} if reference is None else {REFERENCE_KEY: reference})
+        models = dict.fromkeys(self.model_keys, model) | (
+            {} if reference is None else {REFERENCE_KEY: reference}
+        )
         values: dict[str, Any] = {key: str(root / path) for key, path in self.paths.items()}
-        values |= {key: str(root / name) if (root / name).is_dir() else name for key, name in models.items()}
-        values |= {key: [values[key]] for key in (TRAIN_DATA, HELD_OUT_DATA) if key in values}  # lists of files
+        values |= {
+            key: str(root / name) if (root / name).is_dir() else name
+            for key, name in models.items()
+        }
+        values |= {
+            key: [values[key]] for key in (TRAIN_DATA, HELD_OUT_DATA) if key in values
+        }  # lists of files
         return [*self.native_keys, *(f"{key}={json.dumps(value)}" for key, value in values.items())]
 
 

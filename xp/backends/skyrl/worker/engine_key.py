@@ -94,9 +94,13 @@ def _asking_with_key() -> Any:
             deadline = time.monotonic() + timeout
             while not is_answering(f"{router_url}/health", engine_key()):
                 if not self._process.is_alive():
-                    raise RuntimeError(f"the router of SkyRL's engines ended with {self._process.exitcode}")
+                    raise RuntimeError(
+                        f"the router of SkyRL's engines ended with {self._process.exitcode}"
+                    )
                 if time.monotonic() > deadline:
-                    raise RuntimeError(f"the router of SkyRL's engines was not up after {timeout:g} s")
+                    raise RuntimeError(
+                        f"the router of SkyRL's engines was not up after {timeout:g} s"
+                    )
                 time.sleep(0.1)
 
     return RouterWithKey

@@ -46,12 +46,18 @@ def train_in_task(cfg: Any, config: SkyRLTrainStageConfig, stage: Path, root: Pa
     environ = environment()
     with (
         EnvironmentMixture.from_file(stage / "episode.json", environ) as mix,
-        Recorder(stage / "trajectories" / "train.jsonl", mix, config.upload_as, environ) as recorder,
+        Recorder(
+            stage / "trajectories" / "train.jsonl", mix, config.upload_as, environ
+        ) as recorder,
         engine_faults(),
     ):
         hide_other_directories()
         choose_latest(Path(cfg.trainer.ckpt_path))
-        log = SkyRLStepLog(config, MetricsFile(Path(config.places.metrics), "train", config.places.attempt), recorder)
+        log = SkyRLStepLog(
+            config,
+            MetricsFile(Path(config.places.metrics), "train", config.places.attempt),
+            recorder,
+        )
         evaluation = None
         if config.evaluation is not None:
             eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
@@ -90,7 +96,11 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
         log: SkyRLStepLog,
         evaluation: ModelEvaluation | None,
     ) -> None:
-        self._log, self._rule, self._evaluation = log, advantage_rule(config.spec.algorithm), evaluation
+        self._log, self._rule, self._evaluation = (
+            log,
+            advantage_rule(config.spec.algorithm),
+            evaluation,
+        )
         self._config, self._mix = config, mix
         super().__init__(cfg)
 
@@ -111,7 +121,9 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
 
     def dataset(self, files: list[str]) -> PromptDataset:
         """Loads the prompts in one process; SkyRL's eight processes cost more than they save on a filtered view."""
-        return PromptDataset(files, OpeningTokenizer(self.tokenizer), self.cfg.trainer.max_prompt_length, 1)
+        return PromptDataset(
+            files, OpeningTokenizer(self.tokenizer), self.cfg.trainer.max_prompt_length, 1
+        )
 
     def get_inference_client(self) -> Any:
         if not self._config.stub:
@@ -129,7 +141,9 @@ class XpTraining(BasePPOExp):  # type: ignore[misc]
 
         config = self._config
         weights = Path(config.stage_dir, "engine_weights.safetensors").absolute()
-        return CpuEngine(self.cfg.trainer.policy.model.path, weights, config.spec.backend.num_threads)
+        return CpuEngine(
+            self.cfg.trainer.policy.model.path, weights, config.spec.backend.num_threads
+        )
 
     def get_trajectory_logger(self) -> None:
         """Returns None: xp writes trajectories to its own file."""

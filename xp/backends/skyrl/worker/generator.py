@@ -11,8 +11,14 @@ from functools import partial
 from typing import Any
 
 from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInput
-from skyrl.backends.skyrl_train.inference_servers.engine_utils import get_sampling_params_for_backend
-from skyrl.train.generators.skyrl_gym_generator import SkyRLGymGenerator, StepWiseOutput, TrajectoryOutput
+from skyrl.backends.skyrl_train.inference_servers.engine_utils import (
+    get_sampling_params_for_backend,
+)
+from skyrl.train.generators.skyrl_gym_generator import (
+    SkyRLGymGenerator,
+    StepWiseOutput,
+    TrajectoryOutput,
+)
 from skyrl.train.generators.utils import prepare_generator_input
 
 from xp.backends.skyrl.worker.config import ENV_CLASS
@@ -56,9 +62,14 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         spec: the run's.
     """
 
-    def __init__(self, parts: dict[str, Any], chat: ChatTokens, mix: EnvironmentMixture, spec: RunSpec) -> None:
+    def __init__(
+        self, parts: dict[str, Any], chat: ChatTokens, mix: EnvironmentMixture, spec: RunSpec
+    ) -> None:
         client, tokenizer = parts["inference_engine_client"], parts["tokenizer"]
-        wrapped = {"inference_engine_client": TurnClient(client, chat), "tokenizer": OpeningTokenizer(tokenizer)}
+        wrapped = {
+            "inference_engine_client": TurnClient(client, chat),
+            "tokenizer": OpeningTokenizer(tokenizer),
+        }
         super().__init__(**parts | wrapped)
         self.chat, self._mix, self._spec, self._overlong = chat, mix, spec, Overlong.of(spec)
         self._running: dict[int, RunningEpisode] = {}
@@ -90,7 +101,9 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
                 if running is not None:
                     await self._run_in_executor_if_available(running.episode.settle)
 
-    async def held_out(self, loader: Any, cfg: Any, step: int) -> AsyncIterator[list[PlayedEpisode]]:
+    async def held_out(
+        self, loader: Any, cfg: Any, step: int
+    ) -> AsyncIterator[list[PlayedEpisode]]:
         """Plays a view of held-out tasks with the sampling of evaluations, one batch at a time.
 
         Args:
@@ -111,7 +124,13 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         return [self._running.pop(id(one)).played() for one in input_batch["trajectory_ids"]]
 
     async def agent_loop(
-        self, prompt: Any, env_class: str, env_extras: Any, *args: Any, trajectory_id: Any = None, **kwargs: Any
+        self,
+        prompt: Any,
+        env_class: str,
+        env_extras: Any,
+        *args: Any,
+        trajectory_id: Any = None,
+        **kwargs: Any,
     ) -> Any:
         """SkyRL's loop over one episode, whose session opens while the model writes its first turn."""
         running = self._begin(env_extras, trajectory_id)
@@ -120,7 +139,9 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
             row, limit = running.row, self._spec.training.max_prompt_tokens
             live = partial(live_prompt, running.episode, row.tools, self.chat, limit)
             open_session = live if running.episode.is_live else running.episode.start
-            start = running.start = asyncio.ensure_future(self._run_in_executor_if_available(open_session))
+            start = running.start = asyncio.ensure_future(
+                self._run_in_executor_if_available(open_session)
+            )
             try:
                 # The prompt of the session replaces the prepared one.
                 if running.episode.is_live and (ids := await start) is not None:
@@ -140,7 +161,11 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         return self._with_result(output, running.episode.settle())
 
     async def _play_rows(
-        self, running: RunningEpisode, trajectory_id: Any, sampling_params: dict[str, Any], **more: Any
+        self,
+        running: RunningEpisode,
+        trajectory_id: Any,
+        sampling_params: dict[str, Any],
+        **more: Any,
     ) -> StepWiseOutput:
         """Plays an episode whose program may rewrite its history, in several rows; SkyRL's loop has one.
 
@@ -159,10 +184,14 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
                 sampling_params=sampling_params,
                 cache_salt=more.get("cache_salt"),
             )
-            turn = await self.inference_engine_client.generate(request, model=self.policy_model_name)
+            turn = await self.inference_engine_client.generate(
+                request, model=self.policy_model_name
+            )
             (ids,), logprobs = turn["response_ids"], turn.get("response_logprobs")
             await running.start
-            return GeneratedTurn(ids, [0.0] * len(ids) if logprobs is None else logprobs[0]), running.is_cut
+            return GeneratedTurn(
+                ids, [0.0] * len(ids) if logprobs is None else logprobs[0]
+            ), running.is_cut
 
         run = self._run_in_executor_if_available
         await play_rows(rows, running.episode, self.chat, running.budget, write, run)
@@ -183,13 +212,18 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
 
     async def _run_in_executor_if_available(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         """SkyRL's; a step takes a thread once its session is open, since the threads may be all that others wait in."""
-        if (start := getattr(CURRENT.get(), "start", None)) is not None and getattr(func, "__name__", "") == "step":
+        if (start := getattr(CURRENT.get(), "start", None)) is not None and getattr(
+            func, "__name__", ""
+        ) == "step":
             await start
         return await super()._run_in_executor_if_available(func, *args, **kwargs)
 
     def _form_groups(self, trajectory_ids: Sequence[Any]) -> None:
         sizes = Counter(one.instance_id for one in trajectory_ids)
-        made = {name: _Group(size, asyncio.get_running_loop().create_future()) for name, size in sizes.items()}
+        made = {
+            name: _Group(size, asyncio.get_running_loop().create_future())
+            for name, size in sizes.items()
+        }
         self._groups |= {id(one): made[one.instance_id] for one in trajectory_ids}
 
     async def _score_group(self, running: RunningEpisode, group: _Group) -> None:
@@ -212,14 +246,18 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         assert running is not None  # called by agent_loop alone
         return [] if is_done else running.reply_ids
 
-    def _post_process_agent_loop_output(self, output: Any, env_extras: Any, trajectory_id: Any) -> Any:
+    def _post_process_agent_loop_output(
+        self, output: Any, env_extras: Any, trajectory_id: Any
+    ) -> Any:
         """Puts the settled reward on the last token: SkyRL may have left its loop without a last `env.step`."""
         running: RunningEpisode = env_extras[RUNNING]
         return self._with_result(output, running.episode.settle())
 
     def _with_result(self, output: Any, outcome: EpisodeResult) -> Any:
         if isinstance(output, StepWiseOutput):
-            for row in output.step_outputs:  # SkyRL reads the last one's; xp's rules need no rows to be skipped.
+            for row in (
+                output.step_outputs
+            ):  # SkyRL reads the last one's; xp's rules need no rows to be skipped.
                 self._with_result(row, outcome)
             return output
         output.reward = [0.0] * len(output.response_ids)
@@ -227,7 +265,9 @@ class XpGenerator(SkyRLGymGenerator):  # type: ignore[misc]
         output.reward[-1] = outcome.task_reward or 0.0
         if outcome.status is EpisodeStatus.VOID:
             output.stop_reason = VOID
-        is_masked = self._spec.algorithm.mask_truncated and outcome.status is EpisodeStatus.TRUNCATED
+        is_masked = (
+            self._spec.algorithm.mask_truncated and outcome.status is EpisodeStatus.TRUNCATED
+        )
         if outcome.status is EpisodeStatus.VOID or is_masked:
             output.loss_mask = [0] * len(output.loss_mask)
         return output
@@ -282,9 +322,13 @@ class TurnClient:
             # Engines have one seed: without this, two of them may draw the same tokens for episodes of a group.
             "seed": running.next_seed(),
         }
-        if running.episode.is_live and running.episode.is_over:  # Its session has no prompt that can be played.
+        if (
+            running.episode.is_live and running.episode.is_over
+        ):  # Its session has no prompt that can be played.
             return self._no_turn(limited)
-        output = await self._client.generate({**input_batch, "sampling_params": limited}, *args, **kwargs)
+        output = await self._client.generate(
+            {**input_batch, "sampling_params": limited}, *args, **kwargs
+        )
         ids: Sequence[int] = output["response_ids"][0]
         is_stop = self._chat.holds_one_of(limited.get("stop") or ())
         running.wrote(ids, is_cut=is_cut(ids, limit, self._chat.end_ids, is_stop))

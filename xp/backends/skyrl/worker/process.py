@@ -43,7 +43,9 @@ def prepare_process() -> None:
     # torchdata 0.11.0 calls a function that torch 2.13.0 has deprecated.
     warnings.filterwarnings("ignore", message=".*set_vital.*", category=UserWarning)
     # SkyRL drops the HTTP sessions of event loops that have ended, and aiohttp would print each as an error.
-    logging.getLogger("asyncio").addFilter(lambda record: not record.getMessage().startswith("Unclosed "))
+    logging.getLogger("asyncio").addFilter(
+        lambda record: not record.getMessage().startswith("Unclosed ")
+    )
     if sys.version_info < (3, 12):
         # skyrl 0.4.0 asks for 3.12. Only one use needs it: a typing.TypedDict in a pydantic model.
         import typing_extensions
@@ -86,4 +88,6 @@ def standing_in(modules: Sequence[ModuleType]) -> Iterator[None]:
 
 
 def _absent(*_: Any, **__: Any) -> None:
-    raise RuntimeError("flash-attn is not installed here: set backend.attention=sdpa (trainer.flash_attn=false)")
+    raise RuntimeError(
+        "flash-attn is not installed here: set backend.attention=sdpa (trainer.flash_attn=false)"
+    )

@@ -21,7 +21,9 @@ from xp.worker.token_budget import reply_ids
 def task_of(extras: Mapping[str, Any]) -> SampledTask:
     """The task of a row of the data view, as SkyRL's loader passes it to the generator."""
     names = ("task_id", "env", "split", "index", "tools")
-    return SampledTask(**{name: extras[name] for name in names}, messages=tuple(json.loads(extras["messages"])))
+    return SampledTask(
+        **{name: extras[name] for name in names}, messages=tuple(json.loads(extras["messages"]))
+    )
 
 
 @dataclass
@@ -66,7 +68,9 @@ class RunningEpisode:
 
     def hears(self, reply: Reply, chat: ChatTokens) -> bool:
         """Appends the environment's reply; returns False if it ends the episode (`reply_ids`)."""
-        ids = reply_ids(chat, self.episode, reply, self.budget.room(self.num_response), self._last_id)
+        ids = reply_ids(
+            chat, self.episode, reply, self.budget.room(self.num_response), self._last_id
+        )
         if ids is None:
             return False
         self.reply_ids = ids

@@ -17,11 +17,24 @@ from xp.worker.tasks import policy_chat
 from xp.worker.trained import check_trained
 
 OF_TRAINER: Final = (
-    *("strategy", "remove_microbatch_padding", "micro_train_batch_size_per_gpu", "ckpt_path", "ckpt_interval"),
+    *(
+        "strategy",
+        "remove_microbatch_padding",
+        "micro_train_batch_size_per_gpu",
+        "ckpt_path",
+        "ckpt_interval",
+    ),
     *("max_ckpts_to_keep", "seed"),
 )
 OF_POLICY: Final = (
-    *("model", "optimizer_config", "megatron_config", "fsdp_config", "sequence_parallel_size", "use_torch_compile"),
+    *(
+        "model",
+        "optimizer_config",
+        "megatron_config",
+        "fsdp_config",
+        "sequence_parallel_size",
+        "use_torch_compile",
+    ),
     *("record_memory", "torch_profiler_config"),
 )
 """Names that SkyRL's SFTConfig has too of SkyRLTrainConfig's `trainer` and `trainer.policy`."""
@@ -60,14 +73,21 @@ def native_config(config: SkyRLSftConfig, root: Path) -> Any:
     return cfg
 
 
-def sft_config(cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, *, has_held_out: bool) -> Any:
+def sft_config(
+    cfg: Any, config: SkyRLSftConfig, stage: Path, num_updates: int, *, has_held_out: bool
+) -> Any:
     """SkyRL's SFTConfig: its data are the episodes' tokens, and its settings those of `cfg`, a SkyRLTrainConfig."""
     from skyrl.train.config.sft_config import SFTConfig, SFTPlacementConfig, validate_sft_cfg
 
-    placement, owners = cfg.trainer.placement, ((cfg.trainer, OF_TRAINER), (cfg.trainer.policy, OF_POLICY))
+    placement, owners = (
+        cfg.trainer.placement,
+        ((cfg.trainer, OF_TRAINER), (cfg.trainer.policy, OF_POLICY)),
+    )
     made = SFTConfig(
         **{name: getattr(owner, name) for owner, names in owners for name in names},
-        placement=SFTPlacementConfig(placement.policy_num_nodes, placement.policy_num_gpus_per_node),
+        placement=SFTPlacementConfig(
+            placement.policy_num_nodes, placement.policy_num_gpus_per_node
+        ),
         pretokenized_dataset_paths=[str(stage / TRAINING_FILE)],
         eval_pretokenized_dataset_paths=[str(stage / HELD_OUT_FILE)] if has_held_out else None,
         eval_before_train=has_held_out,

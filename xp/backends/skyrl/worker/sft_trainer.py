@@ -115,5 +115,11 @@ class XpSftTrainer(SFTTrainer):  # type: ignore[misc]
             "policy", batch, loss_fn="cross_entropy", return_per_token_outputs=False
         )
         grad_norm, metrics = self.dispatch.optim_step("policy"), output.metrics
-        self.tracker.learning_rate = float(metrics["policy_lr"] if "policy_lr" in metrics else metrics["lr"])
-        return {"loss": metrics.get("final_loss", metrics.get("loss")), "grad_norm": grad_norm, "timings": {}}
+        self.tracker.learning_rate = float(
+            metrics["policy_lr"] if "policy_lr" in metrics else metrics["lr"]
+        )
+        return {
+            "loss": metrics.get("final_loss", metrics.get("loss")),
+            "grad_norm": grad_norm,
+            "timings": {},
+        }

@@ -30,7 +30,9 @@ class SkyRLStepLog(StepLog):
         recorder: takes every trajectory.
     """
 
-    def __init__(self, config: SkyRLTrainStageConfig, file: MetricsFile, recorder: Recorder) -> None:
+    def __init__(
+        self, config: SkyRLTrainStageConfig, file: MetricsFile, recorder: Recorder
+    ) -> None:
         super().__init__(config, file, num_steps=config.num_steps)
         self._config, self._recorder = config, recorder
         self._played: list[EpisodeFacts] = []
@@ -66,12 +68,18 @@ class SkyRLStepLog(StepLog):
             network: `policy` or `critic`.
             metrics: SkyRL's means over these updates; a single non-finite value makes the mean non-finite.
         """
-        names = {"final_loss": "loss", "critic_loss": "critic's loss", "grad_norm": f"gradient norm of the {network}"}
+        names = {
+            "final_loss": "loss",
+            "critic_loss": "critic's loss",
+            "grad_norm": f"gradient norm of the {network}",
+        }
         self._finite.are_finite(step, {ours: metrics.get(name) for name, ours in names.items()})
 
     def held_out(self, episodes: Sequence[PlayedEpisode], step: int) -> float:
         """Records an evaluation during training; returns its reward, or raises XpError(UNHEALTHY) as `episodes`."""
-        return self.evaluated(record(episodes, self._recorder, self._config.places.run, "evaluate/during", step), step)
+        return self.evaluated(
+            record(episodes, self._recorder, self._config.places.run, "evaluate/during", step), step
+        )
 
     def evaluated(self, played: Sequence[EpisodeFacts], step: int) -> float:
         """The same for episodes that are recorded already."""
@@ -83,10 +91,16 @@ class SkyRLStepLog(StepLog):
         if "timing/step" not in data or not self._played:
             return
         data, self._pending = self._pending, {}
-        metrics = {name: data[name] for name in ("time/start_s", DISTILL_KL, *OF_WEIGHTS) if name in data}
-        metrics |= {ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None}
+        metrics = {
+            name: data[name] for name in ("time/start_s", DISTILL_KL, *OF_WEIGHTS) if name in data
+        }
+        metrics |= {
+            ours: float(data[name]) for name, ours in NATIVE.items() if data.get(name) is not None
+        }
         spec = self._config.spec
-        episodes = episode_metrics(self._played, spec.training.group_size, spec.evaluation.pass_threshold)
+        episodes = episode_metrics(
+            self._played, spec.training.group_size, spec.evaluation.pass_threshold
+        )
         metrics |= {**all_tokens(self._played), "time/rollout_s": self._rollout_s}
         self.line(step, episodes | metrics)
         self._check_time(step)
@@ -112,7 +126,11 @@ class ModelEvaluation:
     """
 
     def __init__(
-        self, config: EvaluateConfig, episodes: Path, mix: EnvironmentMixture, environ: Mapping[str, str]
+        self,
+        config: EvaluateConfig,
+        episodes: Path,
+        mix: EnvironmentMixture,
+        environ: Mapping[str, str],
     ) -> None:
         self._common, self._mix, self._environ = config, mix, environ
         self._whole = RunEvaluation(config, episodes)

@@ -56,13 +56,25 @@ def main(argv: Sequence[str]) -> None:
         check_teacher(distill, config.start_model, os.environ)
     cfg = native_config(config, config.start_model, reference)
     check_warm_up(cfg, config.num_steps * config.updates_per_rollout)
-    run_in_ray(cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=config.num_workers)
-    check_trained("train", config, config.num_steps, config.start_model, config.places.model, BestKeeper.of(config))
+    run_in_ray(
+        cfg, train_in_task, (config, path.parent, Path.cwd()), num_workers=config.num_workers
+    )
+    check_trained(
+        "train",
+        config,
+        config.num_steps,
+        config.start_model,
+        config.places.model,
+        BestKeeper.of(config),
+    )
 
 
 def check_warm_up(cfg: Any, updates: int, field: str = "training.warmup_updates") -> None:
     """Raises XpError(PLAN) for a warm-up as long as the training, before Megatron would on every accelerator."""
-    if cfg.trainer.strategy == "megatron" and 0 < updates <= cfg.trainer.policy.optimizer_config.num_warmup_steps:
+    if (
+        cfg.trainer.strategy == "megatron"
+        and 0 < updates <= cfg.trainer.policy.optimizer_config.num_warmup_steps
+    ):
         raise XpError(f"{field}: {warm_up_too_long(updates)}", ExitCode.PLAN)
 
 
@@ -83,12 +95,16 @@ def write_views(config: SkyRLTrainStageConfig, stage: Path, rows: Sequence[TaskR
     """Writes all prompts of the training in xp's order, one epoch for SkyRL, and those of an evaluation."""
     chat = policy_chat(config, config.start_model, stage)
     record_facts(config, config.start_model, stage, chat)
-    tasks = within_limit(Path(config.places.tasks), rows, chat, config.spec.training.max_prompt_tokens)
+    tasks = within_limit(
+        Path(config.places.tasks), rows, chat, config.spec.training.max_prompt_tokens
+    )
     view = Path(config.paths[TRAIN_DATA])
     write_view(training_view(config, tasks, view), view)
     if config.evaluation is not None:
         held_out = held_out_tasks(config, stage, chat)
-        write_view(evaluated_episodes(config.spec.evaluation, held_out), Path(config.paths[HELD_OUT_DATA]))
+        write_view(
+            evaluated_episodes(config.spec.evaluation, held_out), Path(config.paths[HELD_OUT_DATA])
+        )
 
 
 def native_config(common: SkyRLStageConfig, model: str, reference: str | None = None) -> Any:
@@ -116,7 +132,9 @@ def native_config(common: SkyRLStageConfig, model: str, reference: str | None = 
 def skyrl_row(row: TaskRow) -> dict[str, Any]:
     """One row of SkyRL's dataset."""
     return {
-        "prompt": [{"role": message["role"], "content": message["content"]} for message in row.messages],
+        "prompt": [
+            {"role": message["role"], "content": message["content"]} for message in row.messages
+        ],
         "env_class": ENV_CLASS,
         "data_source": row.env,
         "task_id": row.task_id,

@@ -18,7 +18,13 @@ from xp.backends.skyrl.worker.checkpoints import FORM, prune, prune_exports, sav
 from xp.backends.skyrl.worker.config import AT_THE_END, SkyRLTrainStageConfig, has_native_correction
 from xp.backends.skyrl.worker.generator import VOID
 from xp.backends.skyrl.worker.steps import ModelEvaluation, SkyRLStepLog
-from xp.episode.advantages import AdvantageFn, check_not_negative, differ, of_groups, without_variance
+from xp.episode.advantages import (
+    AdvantageFn,
+    check_not_negative,
+    differ,
+    of_groups,
+    without_variance,
+)
 from xp.episode.rewards import Overlong
 from xp.lib.progress import evaluation_bar
 from xp.spec import RatioFrom
@@ -92,7 +98,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
     def load_checkpoints(self) -> Any:
         checkpoint = super().load_checkpoints()
         if checkpoint[0] == self.total_training_steps:
-            self.cfg.trainer.epochs = 0  # With dynamic sampling, the loader has tasks for another step.
+            self.cfg.trainer.epochs = (
+                0  # With dynamic sampling, the loader has tasks for another step.
+            )
         self.tracker.continue_after(checkpoint[0])
         return checkpoint
 
@@ -128,7 +136,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         """Plays a step's episodes and logs their results; raises XpError(UNHEALTHY) if too many are void."""
         began = time.monotonic()
         output = await super().generate(input_batch)
-        self.tracker.episodes(self.generator.played(input_batch), self.global_step, time.monotonic() - began)
+        self.tracker.episodes(
+            self.generator.played(input_batch), self.global_step, time.monotonic() - began
+        )
         return output
 
     async def eval(self, vllm_metrics_scraper: Any = None) -> dict[str, float]:
@@ -138,7 +148,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         """
         if self.cfg.trainer.eval_before_train:
             self.cfg.trainer.eval_before_train = False
-            if self.global_step == 0 and self._evaluation is not None and self._evaluation.is_due(BEFORE):
+            if (
+                self.global_step == 0
+                and self._evaluation is not None
+                and self._evaluation.is_due(BEFORE)
+            ):
                 self._evaluation.add(BEFORE, await self._held_out(0))
         elif self.global_step < self.total_training_steps:
             reward = self.tracker.held_out(await self._held_out(self.global_step), self.global_step)
@@ -192,7 +206,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         Raises:
             XpError: (NOT_TRAINED) a step is not full after SkyRL's limit of batches.
         """
-        kept = {uid for uid, valid in of_groups(episode_totals(generator_output), uids).items() if differ(valid)}
+        kept = {
+            uid
+            for uid, valid in of_groups(episode_totals(generator_output), uids).items()
+            if differ(valid)
+        }
         for uid, rewards in zip(uids, generator_output["rewards"], strict=True):
             rewards[-1] = rewards[-1] if uid in kept else 0.0
         if kept:
@@ -200,19 +218,28 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
                 return super().handle_dynamic_sampling(generator_output, uids)
             state = self.dynamic_sampling_state
         else:  # SkyRL's own filter fails if it keeps nothing.
-            self.dynamic_sampling_state = state = self.dynamic_sampling_state or {"sample_batch_count": 0}
+            self.dynamic_sampling_state = state = self.dynamic_sampling_state or {
+                "sample_batch_count": 0
+            }
             state["sample_batch_count"] += 1
-            if state["sample_batch_count"] != self.cfg.trainer.algorithm.dynamic_sampling.max_sample_batches:
+            if (
+                state["sample_batch_count"]
+                != self.cfg.trainer.algorithm.dynamic_sampling.max_sample_batches
+            ):
                 return generator_output, uids, True
         training = self._spec.training
         num_groups = training.prompts_per_round * state["sample_batch_count"]
-        raise never_filled(state.get("num_prompts_in_batch", 0), training.prompts_per_step, num_groups)
+        raise never_filled(
+            state.get("num_prompts_in_batch", 0), training.prompts_per_step, num_groups
+        )
 
     def convert_to_training_input(self, generator_output: Any, uids: Any) -> Any:
         """SkyRL's method, with the penalty for length, which its dynamic sampling has not seen, and without groups
         that have no variance, if so configured."""
         if self._overlong is not None:
-            for rewards, reason in zip(generator_output["rewards"], generator_output["stop_reasons"], strict=True):
+            for rewards, reason in zip(
+                generator_output["rewards"], generator_output["stop_reasons"], strict=True
+            ):
                 rewards[-1] += 0.0 if reason == VOID else self._overlong.penalty(len(rewards))
         totals = episode_totals(generator_output)
         if self.cfg.trainer.algorithm.advantage_estimator == "maxrl":
@@ -220,11 +247,15 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         if self.cfg.trainer.algorithm.zero_variance_filter:
             generator_output["loss_masks"] = [
                 [0] * len(mask) if is_flat else mask
-                for mask, is_flat in zip(generator_output["loss_masks"], without_variance(totals, uids), strict=True)
+                for mask, is_flat in zip(
+                    generator_output["loss_masks"], without_variance(totals, uids), strict=True
+                )
             ]
         data = super().convert_to_training_input(generator_output, uids)
         # SkyRL adds masked rows to episodes of several rows, for its processes.
-        data.metadata[IS_VOID] = [total is None for total in totals] + [True] * data.metadata.get("pad_size", 0)
+        data.metadata[IS_VOID] = [total is None for total in totals] + [True] * data.metadata.get(
+            "pad_size", 0
+        )
         return data
 
     def fwd_logprobs_values_reward(self, training_input: Any) -> Any:
@@ -241,7 +272,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         data.metadata[SHARES] = _shares(data)
         data = self._estimated(data)
         if self._distill is not None:
-            mask, teacher, policy = data["loss_mask"], data["base_action_log_probs"], data["action_log_probs"]
+            mask, teacher, policy = (
+                data["loss_mask"],
+                data["base_action_log_probs"],
+                data["action_log_probs"],
+            )
             advantages, gap = distilled(self._distill, data["advantages"], teacher, policy, mask)
             data["advantages"] = data["returns"] = advantages
             self.all_metrics[DISTILL_KL] = float(gap / mask.sum().clamp(min=1))
@@ -268,7 +303,11 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
             return data
         if self._rule is not None:
             advantages = by_episode(
-                self._rule, data["rewards"], data["loss_mask"], data.metadata["uids"], data.metadata[IS_VOID]
+                self._rule,
+                data["rewards"],
+                data["loss_mask"],
+                data.metadata["uids"],
+                data.metadata[IS_VOID],
             )
             data["advantages"] = data["returns"] = advantages
             return data
@@ -280,7 +319,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         is_void = data.metadata[IS_VOID]
         groups = [f"{uid}/{VOID}" if void else uid for uid, void in zip(uids, is_void, strict=True)]
         is_last: Sequence[bool] = data.metadata.get("is_last_step") or [True] * len(groups)
-        sizes = Counter(group for group, is_last_row in zip(groups, is_last, strict=True) if is_last_row)
+        sizes = Counter(
+            group for group, is_last_row in zip(groups, is_last, strict=True) if is_last_row
+        )
         for row, group in enumerate(groups):
             if sizes[group] == 1:
                 # SkyRL's baseline of a group of one is 0: its whole reward would be its advantage.
@@ -288,7 +329,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         data.metadata["uids"] = groups
         return super().compute_advantages_and_returns(data)
 
-    def _normalize_advantages(self, data: Any, boundaries: Any, prompt_boundaries: Any = None) -> Any:
+    def _normalize_advantages(
+        self, data: Any, boundaries: Any, prompt_boundaries: Any = None
+    ) -> Any:
         """Corrects SkyRL's divisor, an update's number of rows, to that of its episodes: excluded ones (void,
         truncated) do not count, and one of several rows counts once."""
         data = super()._normalize_advantages(data, boundaries, prompt_boundaries)
@@ -305,7 +348,9 @@ class XpTrainer(RayPPOTrainer):  # type: ignore[misc]
         if model == "critic":
             updates = data.metadata["critic_mini_batch_boundaries"]
             data = data.select(CRITIC_FIELDS)
-            data["loss_mask"] = critic_weights(data["loss_mask"], updates, self.cfg.trainer.algorithm)
+            data["loss_mask"] = critic_weights(
+                data["loss_mask"], updates, self.cfg.trainer.algorithm
+            )
         metrics: dict[str, float] = super()._execute_training_step(model, data)
         self.tracker.updated(model, metrics, self.global_step)
         return metrics

@@ -62,7 +62,9 @@ class TemperedRefWorkerBase(FSDPRefWorkerBase):  # type: ignore[misc]
         super().init_model(model_path)
         forward, temperature = self.model.forward, self.cfg.algorithm.temperature
         # SkyRL's worker itself passes the temperature 1.
-        self.model.forward = lambda *inputs, **settings: forward(*inputs, **settings | {"temperature": temperature})
+        self.model.forward = lambda *inputs, **settings: forward(
+            *inputs, **settings | {"temperature": temperature}
+        )
 
 
 class WeighingCriticWorkerBase(FSDPCriticWorkerBase):  # type: ignore[misc]
@@ -97,7 +99,9 @@ class Means:
     """Means over all micro-batches and ranks of an update, by SkyRL's names; its own are means of their means."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, torch.Tensor] = defaultdict(lambda: torch.zeros(2, dtype=torch.float64))
+        self._sums: dict[str, torch.Tensor] = defaultdict(
+            lambda: torch.zeros(2, dtype=torch.float64)
+        )
 
     def add(self, name: str, total: Any, count: Any) -> None:
         """Adds the sum and the number of a micro-batch's values."""
@@ -130,11 +134,20 @@ def xp_schedules(settings: Any) -> AbstractContextManager[None]:
     """
     theirs, minimum = fsdp_strategy.get_scheduler, getattr(settings, "min_lr", 0.0)
 
-    def get_scheduler(name: Any, optimizer: Any, num_warmup_steps: int, num_training_steps: int | None) -> Any:
+    def get_scheduler(
+        name: Any, optimizer: Any, num_warmup_steps: int, num_training_steps: int | None
+    ) -> Any:
         schedule = str(getattr(name, "value", name)).removesuffix("_with_warmup")
         if schedule not in SCHEDULES:
-            return theirs(name, optimizer, num_warmup_steps=num_warmup_steps, num_training_steps=num_training_steps)
-        return make_scheduler(schedule, optimizer, num_warmup_steps, num_training_steps or 0, minimum)
+            return theirs(
+                name,
+                optimizer,
+                num_warmup_steps=num_warmup_steps,
+                num_training_steps=num_training_steps,
+            )
+        return make_scheduler(
+            schedule, optimizer, num_warmup_steps, num_training_steps or 0, minimum
+        )
 
     return replaced(fsdp_strategy, get_scheduler=get_scheduler)
 
@@ -144,7 +157,9 @@ TemperedRefWorker = ray.remote(num_gpus=1)(TemperedRefWorkerBase)
 WeighingCriticWorker = ray.remote(num_gpus=1)(WeighingCriticWorkerBase)
 
 
-def update_means(loss_mask: torch.Tensor, settings: Any, group: Any, means: Means) -> AbstractContextManager[None]:
+def update_means(
+    loss_mask: torch.Tensor, settings: Any, group: Any, means: Means
+) -> AbstractContextManager[None]:
     """Context manager for a policy worker's forward and backward passes of an update with these masks.
 
     Args:
@@ -159,8 +174,14 @@ def update_means(loss_mask: torch.Tensor, settings: Any, group: Any, means: Mean
     # SkyRL's gradient is the mean over the ranks.
     scale = len(loss_mask) * torch.distributed.get_world_size(group)
 
-    def masked_mean(values: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-        means.add("policy_entropy" if dim is None else "policy_kl", (values.detach() * mask).sum(), mask.sum())
+    def masked_mean(
+        values: torch.Tensor, mask: torch.Tensor, dim: int | None = None
+    ) -> torch.Tensor:
+        means.add(
+            "policy_entropy" if dim is None else "policy_kl",
+            (values.detach() * mask).sum(),
+            mask.sum(),
+        )
         if dim is None:
             return (values * mask).sum() * scale / num_tokens / len(mask)
         if settings.loss_reduction == "sequence_mean":

@@ -41,7 +41,9 @@ FAMILIES: Mapping[str, Native] = {
 }
 """Family whose flags are written here -> those that its config.json does not say; the pinned version loads the weights
 from Hugging Face directories (slime/backends/megatron_utils/hf_to_megatron/__init__.py `_LOADERS`)."""
-OF_FAMILIES = dict.fromkeys(name for flags in FAMILIES.values() for name in flags if name not in (*_PATCHED, *_UNFUSED))
+OF_FAMILIES = dict.fromkeys(
+    name for flags in FAMILIES.values() for name in flags if name not in (*_PATCHED, *_UNFUSED)
+)
 LLAMA3 = "llama3 x 8.0"
 """The only scaling of Slime's network without latent attention: its model_provider.py passes rope_scaling on, but never
 a factor."""
@@ -75,7 +77,9 @@ SHAPE: Mapping[str, str | Callable[[Architecture], Native]] = {
         **_if(
             (a.rope_scaling or "").startswith(YARN),
             {
-                "--rotary-scaling-factor": (a.rope_scaling or "").removeprefix(YARN).partition(",")[0],
+                "--rotary-scaling-factor": (a.rope_scaling or "")
+                .removeprefix(YARN)
+                .partition(",")[0],
                 # Of DeepSeek-V3; the band `beta_fast`, which has no flag, is set by worker/models.py `set_yarn`.
                 "--mscale": 1.0,
                 "--mscale-all-dim": 1.0,
@@ -108,9 +112,12 @@ SHAPE: Mapping[str, str | Callable[[Architecture], Native]] = {
     "expert_intermediate_size": "--moe-ffn-hidden-size",
     "shared_intermediate_size": lambda a: {
         "--moe-shared-expert-intermediate-size": a.shared_intermediate_size,
-        "--moe-shared-expert-gate": a.shared_intermediate_size is not None and a.model_type in SHARED_GATE,
+        "--moe-shared-expert-gate": a.shared_intermediate_size is not None
+        and a.model_type in SHARED_GATE,
     },
-    "dense_layers": lambda a: {"--moe-layer-freq": None if a.num_experts is None else _layers_with_experts(a)},
+    "dense_layers": lambda a: {
+        "--moe-layer-freq": None if a.num_experts is None else _layers_with_experts(a)
+    },
     "router": lambda a: _router(a.router),
 }
 """Field of model.architecture -> the flag that gets it, or its flags with their values. Sources: scripts/models/*.sh of
@@ -125,7 +132,9 @@ def network_flags(field: str, shape: Architecture) -> Native:
 
 def architecture_flags(shape: Architecture) -> Flags:
     """All flags of the network."""
-    return flags_of({name: value for field in SHAPE for name, value in network_flags(field, shape).items()})
+    return flags_of(
+        {name: value for field in SHAPE for name, value in network_flags(field, shape).items()}
+    )
 
 
 def _if(is_so: bool, flags: Native) -> Native:
@@ -190,7 +199,10 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
     shape = spec.model.architecture
     assert shape is not None  # family_refusal: refused before
     if not shape.rope_theta.is_integer():
-        yield Refusal("model.architecture.rope_theta", "Megatron needs a whole number; use backend=skyrl or trl")
+        yield Refusal(
+            "model.architecture.rope_theta",
+            "Megatron needs a whole number; use backend=skyrl or trl",
+        )
     has_yarn = shape.latent_attention is not None and (shape.rope_scaling or "").startswith(YARN)
     if shape.rope_scaling not in (None, LLAMA3) and not has_yarn:
         supported = LLAMA3 if shape.latent_attention is None else f"{YARN}FACTOR"
@@ -206,7 +218,11 @@ def architecture_refusals(spec: RunSpec) -> Iterator[Refusal]:
             "Megatron divides sigmoid scores by their sum and has a bias for them only, and would train another"
             " network; use backend=skyrl or trl",
         )
-    if router is not None and router.groups > 1 and (shape.experts_per_token or 0) // router.groups_per_token != 2:
+    if (
+        router is not None
+        and router.groups > 1
+        and (shape.experts_per_token or 0) // router.groups_per_token != 2
+    ):
         yield Refusal(
             "model.architecture.router",
             "Megatron scores a group by its best experts_per_token / groups_per_token experts, and the model's own code"

@@ -6,7 +6,9 @@ from xp.planning.batch import WHOLE_UPDATES, Constraint, Tier, divides, placemen
 from xp.spec import Placement, RunSpec
 
 SLIME_ARGUMENTS = "slime 0.3.1, slime/utils/arguments.py slime_validate_args"
-MEGATRON_MICRO_BATCHES = "Megatron-Core, num_microbatches_calculator.py, which slime 0.3.1 sets up in any case"
+MEGATRON_MICRO_BATCHES = (
+    "Megatron-Core, num_microbatches_calculator.py, which slime 0.3.1 sets up in any case"
+)
 
 CONSTRAINTS = (
     *placement(SLIME_ARGUMENTS),

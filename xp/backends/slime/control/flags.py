@@ -51,13 +51,18 @@ class FlagCatalog:
 def catalog() -> FlagCatalog:
     """The catalog, which tools.catalogs.slime makes."""
     raw = json.loads(Path(__file__).with_name("catalog.json").read_text())
-    flags = {name: Flag(**{"dest": name[2:].replace("-", "_")} | flag) for name, flag in raw["flags"].items()}
+    flags = {
+        name: Flag(**{"dest": name[2:].replace("-", "_")} | flag)
+        for name, flag in raw["flags"].items()
+    }
     return FlagCatalog(raw["slime"], raw["megatron"], raw["sglang"], flags)
 
 
 def words(flags: Flags) -> tuple[str, ...]:
     """The command line."""
-    return tuple(word for name, values in flags.items() if values is not None for word in (name, *values))
+    return tuple(
+        word for name, values in flags.items() if values is not None for word in (name, *values)
+    )
 
 
 def override_flags(overrides: Mapping[str, Any]) -> Flags:
@@ -79,7 +84,9 @@ def fault(name: str, values: tuple[str, ...] | None) -> str | None:
     flag = flags[name]
     if values is None:
         return "a switch is given or not: leave it out, or use its opposite if it has one"
-    return _wrong_number(flag, values) or next(filter(None, (_wrong_value(flag, one) for one in values)), None)
+    return _wrong_number(flag, values) or next(
+        filter(None, (_wrong_value(flag, one) for one in values)), None
+    )
 
 
 def _wrong_number(flag: Flag, values: tuple[str, ...]) -> str | None:

@@ -13,5 +13,11 @@ SFT_ANSWERS = (Path(__file__).with_name("sft_keys.toml"), *ANSWERS)
 
 def with_aliases(owned: Mapping[str, str]) -> dict[str, str]:
     """Flag -> its field, with the other names of xp's flags."""
-    by_dest = {catalog().flags[name].dest: field for name, field in owned.items() if name in catalog().flags}
-    return {name: by_dest[flag.dest] for name, flag in catalog().flags.items() if flag.dest in by_dest} | dict(owned)
+    by_dest = {
+        catalog().flags[name].dest: field
+        for name, field in owned.items()
+        if name in catalog().flags
+    }
+    return {
+        name: by_dest[flag.dest] for name, flag in catalog().flags.items() if flag.dest in by_dest
+    } | dict(owned)

@@ -6,7 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from xp.backends.slime.control.architecture import architecture_flags, architecture_refusals, family_refusal
+from xp.backends.slime.control.architecture import (
+    architecture_flags,
+    architecture_refusals,
+    family_refusal,
+)
 from xp.backends.slime.control.constraints import CONSTRAINTS
 from xp.backends.slime.control.flags import Flags, catalog, fault, flags_of, override_flags, words
 from xp.backends.slime.control.overrides import ANSWERS, SFT_ANSWERS, with_aliases
@@ -46,7 +50,14 @@ from xp.planning.stages import (
 )
 from xp.planning.values import value_refusals
 from xp.spec import Reference, RunSpec
-from xp.worker.places import RunPaths, model_place, policy_start, reference_place, start_place, teacher_place
+from xp.worker.places import (
+    RunPaths,
+    model_place,
+    policy_start,
+    reference_place,
+    start_place,
+    teacher_place,
+)
 from xp.worker.stage import AFTER, BEFORE
 
 PACKAGES = ("ray", "sglang", "torch", "transformers", "openreward")
@@ -76,14 +87,18 @@ def train_flags(spec: RunSpec, places: RunPaths) -> Flags:
     return {
         **flags_of(rows.render(ROWS, spec)),
         "--prompt-data": (f"{here}/{TASK_VIEW}",),
-        "--eval-prompt-data": (HELD_OUT, f"{here}/{HELD_OUT_VIEW}") if spec.env.is_held_out else None,
+        "--eval-prompt-data": (HELD_OUT, f"{here}/{HELD_OUT_VIEW}")
+        if spec.env.is_held_out
+        else None,
         # Slime resumes from --load if it has a checkpoint, else starts from --ref-load; the stage's program sets --load
         # to training.initial_checkpoint until the run has its own checkpoint.
         "--load": (places.checkpoints,),
         "--save": (places.checkpoints,),
         "--hf-checkpoint": (spec.backend.engine.quantized_model or policy_start(spec, places),),
         "--ref-load": (_reference(spec, places),),
-        "--opd-teacher-load": None if (teacher := _teacher(spec)) is None else (_converted(spec, teacher),),
+        "--opd-teacher-load": None
+        if (teacher := _teacher(spec)) is None
+        else (_converted(spec, teacher),),
         "--save-hf": (f"{_exports(places)}/{{rollout_id}}",),
         "--megatron-config-path": None if spec.algorithm.critic is None else (f"{here}/{ROLES}",),
         **override_flags(spec.backend.overrides),
@@ -109,7 +124,9 @@ def memory(spec: RunSpec) -> MemoryUse:
 
 def unauthenticated_endpoints(spec: RunSpec) -> tuple[str, ...]:
     """See xp.planning.backend.Backend: none if SGLang and its router have the key of the run's own Ray."""
-    if starts_private_ray(spec) and engine_key.starts_all_servers(tuple(override_flags(spec.backend.overrides))):
+    if starts_private_ray(spec) and engine_key.starts_all_servers(
+        tuple(override_flags(spec.backend.overrides))
+    ):
         return ()
     return (
         "SGLang and its router need no key: whoever reaches them can replace the weights and read the generated text",
@@ -134,7 +151,11 @@ def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
 
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Stage that fine-tunes the model on episodes with Slime's loss for it, without engines."""
-    here, checkpoints, exports = places.stage("sft"), f"{places.sft}_checkpoints", f"{places.sft}_exports"
+    here, checkpoints, exports = (
+        places.stage("sft"),
+        f"{places.sft}_checkpoints",
+        f"{places.sft}_exports",
+    )
     flags: Flags = {
         **flags_of(rows.render(ROWS, spec) | rows.render(SFT, spec)),
         **override_flags(spec.sft.overrides),
@@ -147,7 +168,9 @@ def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     }
     of_engine = {name for name in flags if name.startswith("--sglang-")}
     config = SlimeSftConfig(
-        command=_command(spec, {name: words for name, words in flags.items() if name not in of_engine}),
+        command=_command(
+            spec, {name: words for name, words in flags.items() if name not in of_engine}
+        ),
         **sft_fields(spec, places),
     )
     outputs = (f"{places.sft}/config.json",)
@@ -163,7 +186,9 @@ def checkpoint(spec: RunSpec, places: RunPaths, step: int) -> str:
 
 def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     here = places.stage("train")
-    config = SlimeTrainConfig(**train_fields(spec, places), command=_command(spec, train_flags(spec, places)))
+    config = SlimeTrainConfig(
+        **train_fields(spec, places), command=_command(spec, train_flags(spec, places))
+    )
     outputs = (f"{places.model}/config.json", places.metrics)
     return _job(spec, here, "xp.backends.slime.worker.train", config.to_json(), outputs)
 
@@ -175,15 +200,26 @@ def _teacher(spec: RunSpec) -> str | None:
 
 
 def _convert_stage(
-    spec: RunSpec, places: RunPaths, needs: tuple[str, ...], name: str = "convert", teacher: str | None = None
+    spec: RunSpec,
+    places: RunPaths,
+    needs: tuple[str, ...],
+    name: str = "convert",
+    teacher: str | None = None,
 ) -> Stage:
     """Stage that makes Megatron's checkpoint of the untrained model, or of a teacher with the same network, once for
     all runs of the model and pinned versions."""
-    here, output_dir, model = places.stage(name), _converted(spec, teacher), teacher or model_place(spec.model)
+    here, output_dir, model = (
+        places.stage(name),
+        _converted(spec, teacher),
+        teacher or model_place(spec.model),
+    )
     shape = spec.model.architecture
     assert shape is not None
     config = ConvertConfig(
-        command=_command(spec, {**architecture_flags(shape), "--hf-checkpoint": (model,), "--save": (output_dir,)}),
+        command=_command(
+            spec,
+            {**architecture_flags(shape), "--hf-checkpoint": (model,), "--save": (output_dir,)},
+        ),
         num_processes=min(spec.trainer_accelerators, shape.num_layers),
         output_dir=output_dir,
         manifest=_made_of(spec, teacher),
@@ -215,11 +251,18 @@ def _made_of(spec: RunSpec, teacher: str | None = None) -> dict[str, Any]:
 
 
 def _command(spec: RunSpec, flags: Flags) -> SlimeCommand:
-    converted = ((_converted(spec),), None if (teacher := _teacher(spec)) is None else (_converted(spec, teacher),))
-    of_model = tuple(name for name in MODEL_FLAGS if flags.get(name) is not None and flags[name] not in converted)
+    converted = (
+        (_converted(spec),),
+        None if (teacher := _teacher(spec)) is None else (_converted(spec, teacher),),
+    )
+    of_model = tuple(
+        name for name in MODEL_FLAGS if flags.get(name) is not None and flags[name] not in converted
+    )
     return SlimeCommand(
         flags=words(flags),
-        path_flags=tuple(name for name in PATH_FLAGS if flags.get(name) is not None and name not in of_model),
+        path_flags=tuple(
+            name for name in PATH_FLAGS if flags.get(name) is not None and name not in of_model
+        ),
         model_flags=of_model,
         environment={**ENVIRONMENT, **(DETERMINISTIC if spec.training.deterministic else {})},
         slime_path_variable=spec.backend.runtime.project_env or "SLIME_PATH",
@@ -241,12 +284,16 @@ def check(spec: RunSpec) -> list[Refusal]:
         return [
             Refusal(
                 "hardware",
-                "Slime trains on GPUs only: choose for example hardware=h100x8" + (REHEARSE if IS_CLONE else ""),
+                "Slime trains on GPUs only: choose for example hardware=h100x8"
+                + (REHEARSE if IS_CLONE else ""),
             )
         ]
     if (family := family_refusal(spec)) is not None:
         return [family]
-    layout_refusals = [*architecture_refusals(spec), *rows.refusals(with_sft(ROWS, SFT, spec), spec)]
+    layout_refusals = [
+        *architecture_refusals(spec),
+        *rows.refusals(with_sft(ROWS, SFT, spec), spec),
+    ]
     # The batch shape and the flags have a meaning only for a supported layout.
     return layout_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec, NOT_MEGATRON)),
@@ -276,7 +323,9 @@ def owners(spec: RunSpec) -> dict[str, str]:
 def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
     """Key path of each leaf field -> its support."""
     refused = [*value_refusals(spec), *check(spec)]
-    replaced = native_keys(spec).replaced({f"--{name}": content for name, content in spec.backend.overrides.items()})
+    replaced = native_keys(spec).replaced(
+        {f"--{name}": content for name, content in spec.backend.overrides.items()}
+    )
     return rows.meanings(with_sft(ROWS, SFT, spec), spec, refused, _written, replaced)
 
 

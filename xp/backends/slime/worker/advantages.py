@@ -65,7 +65,9 @@ def advantages(samples: Sequence[Any], estimate: AdvantageFn) -> tuple[list[floa
     groups = [str(one.group_index) for one in episodes]
     estimates = of_valid(estimate, scored, groups, list(map(num_trained_tokens, episodes)))
     of_index = {one.index: estimate for one, estimate in zip(episodes, estimates, strict=True)}
-    return [float(sample.reward) for sample in samples], [of_index[sample.index] for sample in samples]
+    return [float(sample.reward) for sample in samples], [
+        of_index[sample.index] for sample in samples
+    ]
 
 
 def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
@@ -85,9 +87,13 @@ def estimate_of(config: WorkerConfig, *, by_std: bool) -> AdvantageFn:
 
 def over(episodes: Sequence[Valid], *, divisor: Divisor) -> list[float]:
     """Rewards minus the mean of their group, which is 0 for a single one, divided by a number of the group."""
-    groups = of_groups([episode.reward for episode in episodes], [episode.group for episode in episodes])
+    groups = of_groups(
+        [episode.reward for episode in episodes], [episode.group for episode in episodes]
+    )
     divisors = {group: divisor(rewards) for group, rewards in groups.items()}
-    return [reward / divisors[of.group] for of, reward in zip(episodes, centred(episodes), strict=True)]
+    return [
+        reward / divisors[of.group] for of, reward in zip(episodes, centred(episodes), strict=True)
+    ]
 
 
 def deviation(rewards: Sequence[float]) -> float:
@@ -134,6 +140,10 @@ def has_variance(args: Any, group: Sequence[Any]) -> Any:
 
     worker, group = worker_of(args), [one[0] if isinstance(one, list) else one for one in group]
     # The penalty for length is no variance: the paper's filter is on the answers' correctness.
-    rewards = [float(read_played(one.metadata).outcome.task_reward or 0.0) for one in group if not is_void(one)]
+    rewards = [
+        float(read_played(one.metadata).outcome.task_reward or 0.0)
+        for one in group
+        if not is_void(one)
+    ]
     worker.judge(group, is_kept=differ(rewards))
     return DynamicFilterOutput(keep=differ(rewards))

@@ -47,11 +47,17 @@ def prune(checkpoints: Path, exports: Path, keep: int, critic: Path | None = Non
         # The position is removed first, so that an interrupted removal leaves an incomplete checkpoint.
         _position(checkpoints, rollout_id).unlink(missing_ok=True)
         name = FORM.format(rollout_id)
-        for folder in (checkpoints / name, exports / str(rollout_id), *([] if critic is None else [critic / name])):
+        for folder in (
+            checkpoints / name,
+            exports / str(rollout_id),
+            *([] if critic is None else [critic / name]),
+        ):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def seal_exports(checkpoints: Path, exports: Path, end_ids: Sequence[int], critic: Path | None = None) -> None:
+def seal_exports(
+    checkpoints: Path, exports: Path, end_ids: Sequence[int], critic: Path | None = None
+) -> None:
     """Completes the exports of complete checkpoints, which Slime writes without digests; `end_ids` as in `seal`."""
     for rollout_id in whole(checkpoints, critic):
         export = exports / str(rollout_id)
@@ -61,7 +67,9 @@ def seal_exports(checkpoints: Path, exports: Path, end_ids: Sequence[int], criti
 
 def _written(checkpoints: Path) -> set[int]:
     known = step_directories(checkpoints, FORM)
-    return {rollout_id for rollout_id, folder in known.items() if (folder / "metadata.json").is_file()}
+    return {
+        rollout_id for rollout_id, folder in known.items() if (folder / "metadata.json").is_file()
+    }
 
 
 def _position(checkpoints: Path, rollout_id: int) -> Path:

@@ -16,7 +16,12 @@ from xp.worker.stage import StageConfig, TrainConfig
 
 INPUT_KEY, METADATA_KEY, TOOL_KEY = "input", "metadata", "tools"
 """Values of --input-key, --metadata-key and --tool-key."""
-TASK_VIEW, HELD_OUT_VIEW, ORDER, ROLES = "tasks.jsonl", "held_out.jsonl", "order.jsonl", "roles.yaml"
+TASK_VIEW, HELD_OUT_VIEW, ORDER, ROLES = (
+    "tasks.jsonl",
+    "held_out.jsonl",
+    "order.jsonl",
+    "roles.yaml",
+)
 """Files that the programs write for Slime in their stage's directory: steps x prompts_per_step tasks, one line per
 held-out episode, one line for each episode of each update of a fine-tuning, and the critic's own settings."""
 STEPS_FLAG, INTERVAL_FLAG = "--num-rollout", "--eval-interval"
@@ -54,12 +59,16 @@ class SlimeStageConfig(StageConfig):
     @property
     def checkpoints(self) -> str:
         """Value of --save and --load."""
-        return self.places.checkpoints if self.stage == "train" else f"{self.places.sft}_checkpoints"
+        return (
+            self.places.checkpoints if self.stage == "train" else f"{self.places.sft}_checkpoints"
+        )
 
     @property
     def exports(self) -> str:
         """Directory of the Hugging Face exports, `<exports>/<rollout id>`; the rollout id of step n is n - 1."""
-        return f"{self.places.run}/exports" if self.stage == "train" else f"{self.places.sft}_exports"
+        return (
+            f"{self.places.run}/exports" if self.stage == "train" else f"{self.places.sft}_exports"
+        )
 
     @property
     def architecture(self) -> Mapping[str, Any]:
@@ -86,13 +95,21 @@ class SlimeTrainConfig(SlimeStageConfig, TrainConfig):
         command = self.command.with_value(STEPS_FLAG, str(steps))
         if self.evaluation is not None:
             # The last step too has an evaluation; worker/rollout.py leaves out what is not due.
-            command = command.with_value(INTERVAL_FLAG, str(math.gcd(self.spec.evaluation.every or steps, steps)))
+            command = command.with_value(
+                INTERVAL_FLAG, str(math.gcd(self.spec.evaluation.every or steps, steps))
+            )
         return replace(self, steps=steps, command=command)
 
     def from_the_start(self) -> SlimeTrainConfig:
         """Returns a copy with `--load` for a run that has no checkpoint yet."""
-        has_start = self.spec.sft.data is not None or self.spec.training.initial_checkpoint is not None
-        return replace(self, command=self.command.with_value("--load", self.start_model)) if has_start else self
+        has_start = (
+            self.spec.sft.data is not None or self.spec.training.initial_checkpoint is not None
+        )
+        return (
+            replace(self, command=self.command.with_value("--load", self.start_model))
+            if has_start
+            else self
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +145,11 @@ class WorkerConfig(SlimeStageConfig, TrainConfig):
     def of(config: StageConfig, root: Path, steps: int) -> WorkerConfig:
         """The configuration for Slime's processes of a stage; in a fine-tuning, an update is a step."""
         return WorkerConfig(
-            root=str(root.absolute()), spec=config.spec, places=config.places, stage=config.stage, steps=steps
+            root=str(root.absolute()),
+            spec=config.spec,
+            places=config.places,
+            stage=config.stage,
+            steps=steps,
         )
 
 

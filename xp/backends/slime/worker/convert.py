@@ -48,9 +48,16 @@ def _convert(config: ConvertConfig, root: Path, staged: Path) -> None:
     """Runs the tool, with one process per accelerator."""
     program = open_sources(config.command) / PROGRAM
     flags = absolute_flags(config.command.with_value("--save", str(staged)), root)
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={config.num_processes}"]
+    launcher = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={config.num_processes}",
+    ]
     code = subprocess.run(
-        [sys.executable, *launcher, str(program), *flags], env={**os.environ, **config.command.environment}, check=False
+        [sys.executable, *launcher, str(program), *flags],
+        env={**os.environ, **config.command.environment},
+        check=False,
     ).returncode
     if code:
         raise XpError(f"{PROGRAM} ended with {code}; the reason is above", ExitCode.STAGE_FAILED)

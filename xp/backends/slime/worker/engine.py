@@ -42,7 +42,11 @@ async def write_turn(
 
     payload: dict[str, Any] = {
         "input_ids": list(ids),
-        "sampling_params": {**sampling, "max_new_tokens": max_tokens, "stop_token_ids": list(end_ids)},
+        "sampling_params": {
+            **sampling,
+            "max_new_tokens": max_tokens,
+            "stop_token_ids": list(end_ids),
+        },
         "return_logprob": True,
     }
     if args.use_rollout_routing_replay:
@@ -64,7 +68,9 @@ async def write_turn(
 
 
 def _lost(fault: str) -> XpError:
-    return XpError(f"no engine answered: {fault.strip()}; SGLang's output is in this log", ExitCode.ENGINE)
+    return XpError(
+        f"no engine answered: {fault.strip()}; SGLang's output is in this log", ExitCode.ENGINE
+    )
 
 
 def _routing(args: Any, session: str | None) -> dict[str, str] | None:

@@ -78,11 +78,16 @@ def _key_of_router_and_rollouts(module: ModuleType) -> None:
 def _key_of_engine(module: ModuleType) -> None:
     """Lets the process that starts an engine send the key, also while it waits for the engine."""
     wait, requests = module._wait_server_healthy, module.requests
-    with_key = {name: partial(getattr(requests, name), headers=headers()) for name in ("get", "post", "delete")}
+    with_key = {
+        name: partial(getattr(requests, name), headers=headers())
+        for name in ("get", "post", "delete")
+    }
     module.requests = SimpleNamespace(**{**vars(requests), **with_key})  # type: ignore[attr-defined]
 
     @wraps(wait)
-    def wait_server_healthy(base_url: str, api_key: str | None, is_process_alive: Callable[[], bool]) -> None:
+    def wait_server_healthy(
+        base_url: str, api_key: str | None, is_process_alive: Callable[[], bool]
+    ) -> None:
         del api_key
         wait(base_url, engine_key(), is_process_alive)
 

@@ -26,10 +26,15 @@ def over_trained_tokens(args: Any, rollout_data: dict[str, Any]) -> None:
     from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log_prob_with_cp
 
     count(args, 0, rollout_data)
-    lengths = list(zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True))
+    lengths = list(
+        zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True)
+    )
     masks = [mask.bool() for mask in rollout_data["loss_masks"]]
     with torch.no_grad():
-        gathered = [all_gather_with_cp(one, *pair) for one, pair in zip(rollout_data["values"], lengths, strict=True)]
+        gathered = [
+            all_gather_with_cp(one, *pair)
+            for one, pair in zip(rollout_data["values"], lengths, strict=True)
+        ]
         values = [whole[mask] for whole, mask in zip(gathered, masks, strict=True)]
         results = estimated(values, rollout_data["rewards"], args.gamma, args.lambd)
         for name, compact in zip(("advantages", "returns"), results, strict=True):
@@ -63,6 +68,7 @@ def estimated(
             at_last[row, episode.numel() - 1] = reward
     results = chunked_gae(at_last, padded, discount, gae_lambda)
     advantages, returns = (
-        [row[: episode.numel()] for row, episode in zip(one, values, strict=True)] for one in results
+        [row[: episode.numel()] for row, episode in zip(one, values, strict=True)]
+        for one in results
     )
     return advantages, returns

@@ -48,7 +48,9 @@ def weighed(
         found = weigh(algorithm, all_gather_with_cp(old - written, *lengths), mask)
         weights.append(slice_log_prob_with_cp(found.weights, *lengths))
         scale = 1 if args.calculate_per_token_loss else mask.sum()
-        columns.append([slice_log_prob_with_cp(column * scale, *lengths) for column in found.columns()])
+        columns.append(
+            [slice_log_prob_with_cp(column * scale, *lengths) for column in found.columns()]
+        )
     names = (name.removeprefix("train/") for name in OF_WEIGHTS)
     return (
         pg_loss * torch.cat(weights),

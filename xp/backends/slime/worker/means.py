@@ -41,27 +41,37 @@ def count(args: Any, rollout_id: int, rollout_data: Mapping[str, Any]) -> None:
     shares = sizes / torch.as_tensor(rollout_data["rollout_mask_sums"]).to(sizes).clamp(min=1)
     updates, begin = [], 0
     for number in rollout_data["num_microbatches"]:
-        own = [at for one in rollout_data["micro_batch_indices"][begin : begin + number] for at in one]
+        own = [
+            at for one in rollout_data["micro_batch_indices"][begin : begin + number] for at in one
+        ]
         begin += number
         updates.append(torch.stack([sizes[own].sum(), (sizes[own] == 0).sum(), shares[own].sum()]))
     counts = torch.stack(updates)
-    torch.distributed.all_reduce(counts, group=mpu.get_data_parallel_group(with_context_parallel=False))
+    torch.distributed.all_reduce(
+        counts, group=mpu.get_data_parallel_group(with_context_parallel=False)
+    )
     tokens, _, episodes = counts.T.tolist()
-    is_over_tokens, length = args.calculate_per_token_loss, constant_length(config_at(getattr(args, WORKER_ATTRIBUTE)))
+    is_over_tokens, length = (
+        args.calculate_per_token_loss,
+        constant_length(config_at(getattr(args, WORKER_ATTRIBUTE))),
+    )
     whole = counts[:, :2].sum(1).tolist() if is_over_tokens else rollout_data["global_batch_sizes"]
     trained = tokens if is_over_tokens else episodes
     gap = _gap(args, rollout_data)
     _distilled.update({} if gap is None else {DISTILL_KL: gap})
     _factors[:] = [all_of / one if one else 1.0 for all_of, one in zip(whole, trained, strict=True)]
     _constants[:] = [
-        number / (one * length) if one and length else 1.0 for number, one in zip(tokens, episodes, strict=True)
+        number / (one * length) if one and length else 1.0
+        for number, one in zip(tokens, episodes, strict=True)
     ]
 
 
 def constant_length(config: WorkerConfig) -> int | None:
     """Tokens by which an episode's sum is divided. None means that the loss is a mean."""
     spec = config.spec
-    is_constant = config.stage == "train" and spec.algorithm.loss_aggregation is LossAggregation.CONSTANT
+    is_constant = (
+        config.stage == "train" and spec.algorithm.loss_aggregation is LossAggregation.CONSTANT
+    )
     return spec.algorithm.loss_length or spec.training.max_response_tokens if is_constant else None
 
 
@@ -78,8 +88,14 @@ def _gap(args: Any, rollout_data: Mapping[str, Any]) -> float | None:
     lengths = zip(rollout_data["total_lengths"], rollout_data["response_lengths"], strict=True)
     parts = zip(gaps, rollout_data["loss_masks"], lengths, strict=True)
     masked = [(gap, slice_log_prob_with_cp(mask, *of_one)) for gap, mask, of_one in parts]
-    sums = torch.stack([torch.stack([(gap * mask).sum(), mask.sum()]) for gap, mask in masked]).double().sum(0)
-    torch.distributed.all_reduce(sums, group=mpu.get_data_parallel_group(with_context_parallel=True))
+    sums = (
+        torch.stack([torch.stack([(gap * mask).sum(), mask.sum()]) for gap, mask in masked])
+        .double()
+        .sum(0)
+    )
+    torch.distributed.all_reduce(
+        sums, group=mpu.get_data_parallel_group(with_context_parallel=True)
+    )
     return float(sums[0] / sums[1].clamp(min=1))
 
 

@@ -29,7 +29,9 @@ LOSSES: Final = ("train/loss", "train/pg_loss", "train/critic-value_loss")
 """Names of what `algorithm.loss_aggregation` says the mean, or sum, of."""
 NOT_MEANS: Final = ("grad_norm", RATE)
 """Ends of the names that are no mean over an update's episodes or tokens."""
-OF_WEIGHTS: Final = tuple(f"train/importance_{name}" for name in ("tokens", "outside", "weights", "squares"))
+OF_WEIGHTS: Final = tuple(
+    f"train/importance_{name}" for name in ("tokens", "outside", "weights", "squares")
+)
 """Slime's names for what xp's function of the importance weights reports."""
 MEASURED: Final = OF_EVERY_TRAINER | {
     "training/staleness": "only with `training.max_staleness`",

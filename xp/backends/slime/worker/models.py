@@ -34,17 +34,24 @@ def local_model(name: str, root: Path) -> Path:
 def check_architecture(model: Path, architecture: Mapping[str, Any]) -> None:
     """Compares the spec with the model's config.json; raises XpError(PLAN) with every field that differs."""
     if differing := mismatches(architecture, json.loads((model / "config.json").read_text())):
-        raise XpError(f"model.architecture is not that of {model}: {'; '.join(differing)}", ExitCode.PLAN)
+        raise XpError(
+            f"model.architecture is not that of {model}: {'; '.join(differing)}", ExitCode.PLAN
+        )
 
 
 def check_quantized(model: Path, architecture: Mapping[str, Any]) -> None:
     """Checks the engines' model with FP8 weights; raises XpError(PLAN). Slime passes other types on unquantised."""
     check_architecture(model, architecture)
-    method = json.loads((model / "config.json").read_text()).get("quantization_config", {}).get("quant_method")
+    method = (
+        json.loads((model / "config.json").read_text())
+        .get("quantization_config", {})
+        .get("quant_method")
+    )
     if method != "fp8":
         reason = f"{model} has quantization_config.quant_method={method}, expected fp8"
         raise XpError(
-            f"backend.engine.quantized_model: {reason}; make it by Slime's tools/convert_hf_to_fp8.py", ExitCode.PLAN
+            f"backend.engine.quantized_model: {reason}; make it by Slime's tools/convert_hf_to_fp8.py",
+            ExitCode.PLAN,
         )
 
 

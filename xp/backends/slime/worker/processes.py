@@ -53,7 +53,10 @@ def set_deadlines() -> None:
 def _add_deadlines(module: ModuleType) -> None:
     """Other users of `requests` in the process, such as a user's grader, keep their own timeouts."""
     requests = module.requests
-    timed = {name: partial(getattr(requests, name), timeout=timeout_s) for name, timeout_s in DEADLINES_S.items()}
+    timed = {
+        name: partial(getattr(requests, name), timeout=timeout_s)
+        for name, timeout_s in DEADLINES_S.items()
+    }
     module.requests = SimpleNamespace(**{**vars(requests), **timed})  # type: ignore[attr-defined]
 
 

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from xp.backends.slime.worker import processes
-from xp.backends.slime.worker.config import WORKER_ATTRIBUTE, SlimeCommand, WorkerConfig, train_program
+from xp.backends.slime.worker.config import (
+    WORKER_ATTRIBUTE,
+    SlimeCommand,
+    WorkerConfig,
+    train_program,
+)
 from xp.backends.slime.worker.models import local_model
 from xp.backends.slime.worker.processes import ask_to_close
 from xp.backends.slime.worker.sources import open_sources
@@ -59,7 +64,9 @@ def run_file(program: Path, flags: Sequence[str]) -> None:
             runpy.run_path(str(program), run_name="__main__")
     except SystemExit as end:
         if end.code:
-            raise XpError(f"{program.name} ended with {end.code}; the reason is above", ExitCode.STAGE_FAILED) from None
+            raise XpError(
+                f"{program.name} ended with {end.code}; the reason is above", ExitCode.STAGE_FAILED
+            ) from None
     except Exception as error:
         if (fault := fault_behind(error)) is None:
             raise
@@ -94,7 +101,10 @@ def write_worker(worker: WorkerConfig) -> Path:
     """Writes the file for --custom-config-path, as JSON, which Slime reads as YAML."""
     folder = Path(worker.root, worker.stage_dir, "slime", worker.stage)
     write_atomically(folder / "worker.json", worker.to_json())
-    write_atomically(folder / "arguments.yaml", json.dumps({WORKER_ATTRIBUTE: str(folder / "worker.json")}) + "\n")
+    write_atomically(
+        folder / "arguments.yaml",
+        json.dumps({WORKER_ATTRIBUTE: str(folder / "worker.json")}) + "\n",
+    )
     return folder / "arguments.yaml"
 
 

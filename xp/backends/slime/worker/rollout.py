@@ -10,7 +10,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from xp.backends.slime.worker.engine import write_turn
-from xp.backends.slime.worker.rollout_process import DURING, VOID_REWARD, Worker, worker_of, write_played
+from xp.backends.slime.worker.rollout_process import (
+    DURING,
+    VOID_REWARD,
+    Worker,
+    worker_of,
+    write_played,
+)
 from xp.engines.conversation import Conversation, GeneratedTurn
 from xp.engines.rows import Rows, play_rows, tokens_of
 from xp.episode.episode import Episode
@@ -25,7 +31,9 @@ from xp.worker.token_budget import evaluation_sampling, is_cut
 T = TypeVar("T")
 
 
-async def generate(args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False) -> Any:
+async def generate(
+    args: Any, sample: Any, sampling_params: dict[str, Any], evaluation: bool = False
+) -> Any:
     """Slime's custom generate function: plays one episode, without blocking the event loop.
 
     Args:
@@ -69,12 +77,16 @@ class _Aborted(Exception):
     """Slime has as many episodes as it needs."""
 
 
-async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], evaluation: bool) -> Any:
+async def _play(
+    worker: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], evaluation: bool
+) -> Any:
     from slime.rollout.sglang_rollout import GenerateState
 
     chat = worker.chat(GenerateState(args).tokenizer)
     named = {name: sample.metadata[name] for name in ("task_id", "env", "split", "index")}
-    task = SampledTask(**named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt))
+    task = SampledTask(
+        **named, tools=json.dumps(sample.metadata["tools"]), messages=tuple(sample.prompt)
+    )
     episode, rows = worker.mix.episode(task), Rows(Conversation(worker.prompt(chat, sample)))
     spec = worker.config.spec
     episode.count_by(lambda: tokens_of(rows.all), None if evaluation else Overlong.of(spec))
@@ -97,7 +109,9 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
         worker.ungrouped[sample.index] = ended
     else:
         await _end_held_out(worker, sample, ended)
-    close_sample(sample, episode.settle(), chat.end_id, mask_truncated=spec.algorithm.mask_truncated)
+    close_sample(
+        sample, episode.settle(), chat.end_id, mask_truncated=spec.algorithm.mask_truncated
+    )
     if args.use_rollout_routing_replay:
         _fill_experts(args, sample)
     if worker.teacher is not None and not evaluation:
@@ -106,7 +120,9 @@ async def _play(worker: Worker, args: Any, sample: Any, sampling: Mapping[str, A
     return sample if evaluation or not spec.env.has_rows else _siblings(args, sample, rows.all[1:])
 
 
-def _fill(args: Any, sample: Any, row: Conversation, metas: Sequence[Mapping[str, Any]] = ()) -> None:
+def _fill(
+    args: Any, sample: Any, row: Conversation, metas: Sequence[Mapping[str, Any]] = ()
+) -> None:
     """Sets a sample's tokens, and what the engine reports of the last turn."""
     sample.tokens = [*row.prompt_ids, *row.completion_ids]
     sample.response_length = len(row.completion_ids)
@@ -141,11 +157,15 @@ async def _end_held_out(worker: Worker, sample: Any, ended: PlayedEpisode) -> No
         await _settle_group(worker, worker.held_out_groups.pop(ended.task.task_id), evaluation=True)
 
 
-async def _settle_group(worker: Worker, group: Sequence[tuple[Any, PlayedEpisode]], *, evaluation: bool) -> None:
+async def _settle_group(
+    worker: Worker, group: Sequence[tuple[Any, PlayedEpisode]], *, evaluation: bool
+) -> None:
     await asyncio.wrap_future(worker.mix.score_group([one.episode for _, one in group]))
     for sample, one in group:
         await _record(worker, sample, one, evaluation=evaluation)
-        _set_result(sample, one.episode.settle(), mask_truncated=worker.config.spec.algorithm.mask_truncated)
+        _set_result(
+            sample, one.episode.settle(), mask_truncated=worker.config.spec.algorithm.mask_truncated
+        )
 
 
 async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluation: bool) -> None:
@@ -155,7 +175,13 @@ async def _record(worker: Worker, sample: Any, ended: PlayedEpisode, *, evaluati
 
 
 async def _converse(
-    worker: Worker, args: Any, sample: Any, sampling: Mapping[str, Any], episode: Episode, limits: Sampling, rows: Rows
+    worker: Worker,
+    args: Any,
+    sample: Any,
+    sampling: Mapping[str, Any],
+    episode: Episode,
+    limits: Sampling,
+    rows: Rows,
 ) -> list[Mapping[str, Any]]:
     """Plays turns until the episode ends or its tokens are used up.
 
@@ -166,12 +192,18 @@ async def _converse(
         _Aborted: Slime stopped the engines.
     """
     chat, metas = worker.chat(), list[Mapping[str, Any]]()
-    is_stop, tools = chat.holds_one_of(sampling.get("stop") or ()), json.dumps(sample.metadata["tools"])
+    is_stop, tools = (
+        chat.holds_one_of(sampling.get("stop") or ()),
+        json.dumps(sample.metadata["tools"]),
+    )
     live = partial(live_prompt, episode, tools, chat, limits.max_prompt_tokens)
     opening = _threaded(worker, live if episode.is_live else episode.start)
 
     async def write(row: Conversation) -> tuple[GeneratedTurn, bool]:
-        length, ids = limits.next_turn(len(row.completion_ids)), [*row.prompt_ids, *row.completion_ids]
+        length, ids = (
+            limits.next_turn(len(row.completion_ids)),
+            [*row.prompt_ids, *row.completion_ids],
+        )
         turn, meta = await write_turn(args, ids, sample.session_id, sampling, length, chat.end_ids)
         if meta["finish_reason"]["type"] == "abort" or _is_stopping(args):
             raise _Aborted
@@ -198,7 +230,10 @@ def close_sample(sample: Any, outcome: EpisodeResult, end_id: int, *, mask_trunc
 
 def _set_result(sample: Any, outcome: EpisodeResult, *, mask_truncated: bool) -> None:
     """Sets a sample's status, its reward, and the mark that excludes it from training."""
-    is_void, is_truncated = outcome.status is EpisodeStatus.VOID, outcome.status is EpisodeStatus.TRUNCATED
+    is_void, is_truncated = (
+        outcome.status is EpisodeStatus.VOID,
+        outcome.status is EpisodeStatus.TRUNCATED,
+    )
     if is_void:
         sample.status = sample.Status.FAILED
     else:
@@ -218,8 +253,13 @@ def _fill_experts(args: Any, sample: Any) -> None:
     import torch
 
     chosen = sample.rollout_routed_experts
-    num_chosen, num_prompt = 0 if chosen is None else len(chosen), len(sample.tokens) - sample.response_length
-    needed = max((num_prompt + at for at, is_trained in enumerate(sample.loss_mask) if is_trained), default=0)
+    num_chosen, num_prompt = (
+        0 if chosen is None else len(chosen),
+        len(sample.tokens) - sample.response_length,
+    )
+    needed = max(
+        (num_prompt + at for at, is_trained in enumerate(sample.loss_mask) if is_trained), default=0
+    )
     if num_chosen < needed:
         raise XpError(
             f"the engine returned the experts of {num_chosen} tokens, and the update needs those of {needed}: does it"

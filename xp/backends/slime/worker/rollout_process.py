@@ -88,7 +88,9 @@ class Worker:
         if self.config.evaluation is None:
             return None
         config = config_of(self.path(self.config.evaluation), EvaluateConfig.from_json)
-        return RunEvaluation(config, self.path(self.config.stage_dir) / "episode.json", Path(self.config.root))
+        return RunEvaluation(
+            config, self.path(self.config.stage_dir) / "episode.json", Path(self.config.root)
+        )
 
     def is_grouped(self, env: str, *, evaluation: bool) -> bool:
         """Returns whether an episode has its reward only when its group has ended."""
@@ -99,7 +101,9 @@ class Worker:
     def teacher(self) -> TeacherApi | None:
         """Client of the teacher's server. None means that there is no teacher, or Slime loads it."""
         distill = self.config.spec.algorithm.distill
-        return None if distill is None or distill.url is None else TeacherApi(distill, environment())
+        return (
+            None if distill is None or distill.url is None else TeacherApi(distill, environment())
+        )
 
     def due(self, rollout_id: int) -> str | None:
         """Returns the evaluation that Slime plays after this rollout, or before the first one. None means that none is
@@ -123,7 +127,11 @@ class Worker:
         """Begins the evaluation that is due, whose episodes are in its own file as those of the evaluate stage."""
         self.evaluated = self.due(rollout_id)
         if self.config.evaluation is not None and self.evaluated in (BEFORE, AFTER):
-            file = self.path(self.config.evaluation).parent / "trajectories" / f"{self.evaluated}.jsonl"
+            file = (
+                self.path(self.config.evaluation).parent
+                / "trajectories"
+                / f"{self.evaluated}.jsonl"
+            )
             self.recorder = Recorder(file, self.mix, self.config.upload_as, environment())
 
     def end_evaluation(self) -> None:
@@ -142,7 +150,9 @@ class Worker:
         """A task's prompt as token ids, rendered once for all episodes of its group."""
         task_id = sample.metadata["task_id"]
         if task_id not in self._prompts:
-            self._prompts[task_id] = chat.prompt(sample.prompt, json.dumps(sample.metadata["tools"]))
+            self._prompts[task_id] = chat.prompt(
+                sample.prompt, json.dumps(sample.metadata["tools"])
+            )
         return list(self._prompts[task_id])
 
     def judge(self, samples: Sequence[Any], *, is_kept: bool) -> None:

@@ -55,7 +55,10 @@ def main(argv: Sequence[str]) -> None:
     if latest is not None:
         print(f"going on from update {latest + 1} of {num_updates}", flush=True)
     if latest is None or latest + 1 < num_updates:
-        run_train(config.command.with_value(STEPS_FLAG, str(num_updates)), WorkerConfig.of(config, root, num_updates))
+        run_train(
+            config.command.with_value(STEPS_FLAG, str(num_updates)),
+            WorkerConfig.of(config, root, num_updates),
+        )
     publish_model(exports / str(num_updates - 1), root / config.target, chat.end_ids)
     prune(checkpoints, exports, config.spec.training.keep_checkpoints)
     check_trained(PHASE, config, num_updates, config.model, config.target)

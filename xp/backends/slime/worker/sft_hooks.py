@@ -24,7 +24,9 @@ def _examples(path: str, file: str) -> list[Example]:
     return read_examples(Path(config.root, config.stage_dir, file))
 
 
-def rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = False) -> list[list[Any]]:
+def rollout(
+    args: Any, rollout_id: int, data_source: Any, evaluation: bool = False
+) -> list[list[Any]]:
     """Slime's rollout function: the next episodes, as samples with their tokens and masks."""
     del rollout_id, evaluation
     trained = _examples(getattr(args, WORKER_ATTRIBUTE), TRAINING_FILE)
@@ -39,7 +41,9 @@ def rollout(args: Any, rollout_id: int, data_source: Any, evaluation: bool = Fal
     return groups
 
 
-def log_rollout(rollout_id: int, args: Any, samples: Any, extra_metrics: Any, rollout_time: float) -> bool:
+def log_rollout(
+    rollout_id: int, args: Any, samples: Any, extra_metrics: Any, rollout_time: float
+) -> bool:
     """Slime's custom rollout log function. True means that Slime logs nothing of its own. Removes old checkpoints."""
     del rollout_id, samples, extra_metrics, rollout_time
     config = config_at(getattr(args, WORKER_ATTRIBUTE))
@@ -55,7 +59,9 @@ def enter(args: Any) -> None:
 
     path = getattr(args, WORKER_ATTRIBUTE)
     set_yarn(args)
-    logging_utils.log = watched = SftMetrics(logging_utils.log, config_at(path), _examples(path, HELD_OUT_FILE))
+    logging_utils.log = watched = SftMetrics(
+        logging_utils.log, config_at(path), _examples(path, HELD_OUT_FILE)
+    )
     model.train_one_step = watched.around(model.train_one_step)
 
 
@@ -68,9 +74,13 @@ class SftMetrics:
         held_out: episodes whose loss is measured before the first update and after the last one.
     """
 
-    def __init__(self, native: Callable[..., None], config: WorkerConfig, held_out: Sequence[Example]) -> None:
+    def __init__(
+        self, native: Callable[..., None], config: WorkerConfig, held_out: Sequence[Example]
+    ) -> None:
         self._native, self._num_updates, self._held_out = native, config.num_steps, held_out
-        self._updates = Updates(MetricsFile(Path(config.root, config.places.metrics), PHASE, config.places.attempt))
+        self._updates = Updates(
+            MetricsFile(Path(config.root, config.places.metrics), PHASE, config.places.attempt)
+        )
         self._before: float | None = None
         self._after: float | None = None
         self._learning_rate = math.nan
@@ -84,7 +94,13 @@ class SftMetrics:
             self._updates.begin(number, self._before)
         # Slime counts a filler as one token.
         loss, is_last = float(metrics["train/loss"]) * factor(0), number + 1 == self._num_updates
-        self._updates.end(number + 1, loss, float(metrics["train/grad_norm"]), self._learning_rate, is_last=is_last)
+        self._updates.end(
+            number + 1,
+            loss,
+            float(metrics["train/grad_norm"]),
+            self._learning_rate,
+            is_last=is_last,
+        )
         if is_last:
             self._updates.finish(number + 1, self._after)
 
@@ -114,10 +130,16 @@ def held_out_loss(args: Any, model: Any, examples: Sequence[Example]) -> float:
     from slime.backends.megatron_utils.model import forward_only
     from slime.utils import accelerator
 
-    rank, ranks = mpu.get_data_parallel_rank(with_context_parallel=False), mpu.get_data_parallel_world_size()
+    rank, ranks = (
+        mpu.get_data_parallel_rank(with_context_parallel=False),
+        mpu.get_data_parallel_world_size(),
+    )
     count, device = math.ceil(len(examples) / ranks), accelerator.current_device()
     # Every rank makes the same number of forward passes; those beyond the last episode have no weight.
-    share = [(examples[at % len(examples)], at < len(examples)) for at in range(rank * count, (rank + 1) * count)]
+    share = [
+        (examples[at % len(examples)], at < len(examples))
+        for at in range(rank * count, (rank + 1) * count)
+    ]
     starts = [one.mask.index(1) for one, _ in share]
     masks = [
         torch.tensor(one.mask[start:], device=device) * weight
@@ -136,5 +158,7 @@ def held_out_loss(args: Any, model: Any, examples: Sequence[Example]) -> float:
     if "log_probs" in outputs:
         reduce = get_sum_of_sample_mean(*lengths, masks, None, True)
         total -= reduce(torch.cat(outputs["log_probs"])).double()
-    torch.distributed.all_reduce(total, group=mpu.get_data_parallel_group(with_context_parallel=True))
+    torch.distributed.all_reduce(
+        total, group=mpu.get_data_parallel_group(with_context_parallel=True)
+    )
     return float(total) / sum(sum(one.mask) for one in examples)

@@ -18,11 +18,15 @@ def open_sources(command: SlimeCommand) -> Path:
         XpError: (RUNTIME) a checkout is missing; the message says which and how to get it.
     """
     slime = _checkout(command.slime_path_variable, "slime", "train.py", "github.com/THUDM/slime")
-    megatron = _checkout("MEGATRON_PATH", "megatron.training", "megatron/training", "github.com/NVIDIA/Megatron-LM")
+    megatron = _checkout(
+        "MEGATRON_PATH", "megatron.training", "megatron/training", "github.com/NVIDIA/Megatron-LM"
+    )
     known = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     checkouts = [str(megatron), str(slime)]
     sys.path[1:1] = [path for path in checkouts if path not in sys.path]
-    os.environ["PYTHONPATH"] = os.pathsep.join([*known, *(path for path in checkouts if path not in known)])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [*known, *(path for path in checkouts if path not in known)]
+    )
     return slime
 
 
@@ -31,7 +35,11 @@ def _checkout(variable: str, package: str, mark: str, origin: str) -> Path:
     value = os.environ.get(variable)
     checkout = Path(value).absolute() if value else _imported(package)
     if checkout is None or not (checkout / mark).exists():
-        state = f"{variable}={value} is not a checkout with {mark}" if value else f"{variable} is not set"
+        state = (
+            f"{variable}={value} is not a checkout with {mark}"
+            if value
+            else f"{variable} is not set"
+        )
         raise XpError(
             f"backend=slime needs a checkout of {origin} and {state}; clone it at the commit in conf/backend/slime.yaml"
             f" and `export {variable}=/path/to/checkout`",

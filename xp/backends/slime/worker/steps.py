@@ -15,7 +15,13 @@ from typing import Any
 from xp.backends.slime.worker.checkpoints import prune, seal_exports
 from xp.backends.slime.worker.config import WorkerConfig
 from xp.backends.slime.worker.models import linked_copy
-from xp.backends.slime.worker.rollout_process import DURING, Worker, by_episode, read_played, worker_of
+from xp.backends.slime.worker.rollout_process import (
+    DURING,
+    Worker,
+    by_episode,
+    read_played,
+    worker_of,
+)
 from xp.engines.evaluate import evaluated_while_training
 from xp.episode.metrics import all_tokens, check_health, episode_metrics
 from xp.episode.metrics_file import MetricsFile
@@ -25,7 +31,11 @@ from xp.worker.stage import BEFORE
 
 
 def log_rollout(
-    rollout_id: int, args: Any, samples: Sequence[Any], extra_metrics: Mapping[str, Any] | None, rollout_time: float
+    rollout_id: int,
+    args: Any,
+    samples: Sequence[Any],
+    extra_metrics: Mapping[str, Any] | None,
+    rollout_time: float,
 ) -> bool:
     """Slime's custom rollout log function. True means that Slime logs nothing of its own.
 
@@ -41,7 +51,9 @@ def log_rollout(
     worker.num_steps_played += 1
     worker.end_step(is_last=worker.is_last(rollout_id) and worker.due(rollout_id) is None)
     check_health(played, training.max_void_fraction)
-    metrics = episode_metrics(judged or played, training.group_size, config.spec.evaluation.pass_threshold)
+    metrics = episode_metrics(
+        judged or played, training.group_size, config.spec.evaluation.pass_threshold
+    )
     metrics["time/rollout_s"] = rollout_time
     if worker.start_s is not None and worker.num_steps_played == 1:
         metrics["time/start_s"] = worker.start_s
@@ -49,11 +61,16 @@ def log_rollout(
         # The first rollout of a process is that of the weights that it begins with.
         metrics["training/staleness"] = float(worker.num_steps_played > 1)
     if judged:
-        metrics["episodes/groups_left_out"] = float(len(judged) // training.group_size - training.prompts_per_step)
+        metrics["episodes/groups_left_out"] = float(
+            len(judged) // training.group_size - training.prompts_per_step
+        )
     if args.debug_rollout_only:
         metrics_file(config).write(rollout_id + 1, metrics)
     else:
-        half = {"began": time.time() - rollout_time, "metrics": metrics | all_tokens(judged or played)}
+        half = {
+            "began": time.time() - rollout_time,
+            "metrics": metrics | all_tokens(judged or played),
+        }
         write_atomically(half_of(config, rollout_id), json.dumps(half) + "\n")
     critic = None if config.critic_checkpoints is None else worker.path(config.critic_checkpoints)
     checkpoints, exports = worker.path(config.checkpoints), worker.path(config.exports)

@@ -21,7 +21,12 @@ from xp.backends.slime.worker.config import (
     warm_up_start,
     warm_up_too_long,
 )
-from xp.backends.slime.worker.models import check_architecture, check_quantized, local_model, publish_model
+from xp.backends.slime.worker.models import (
+    check_architecture,
+    check_quantized,
+    local_model,
+    publish_model,
+)
 from xp.backends.slime.worker.program import run_train
 from xp.backends.slime.worker.sources import open_sources
 from xp.engines.teacher import check_teacher
@@ -51,7 +56,9 @@ def main(argv: Sequence[str]) -> None:
     root = Path.cwd()
     spec, training = config.spec, config.spec.training
     if spec.algorithm.advantage_fn is not None:
-        load_advantage_fn(spec.algorithm.advantage_fn)  # a fault in it ends the stage here, and not after a step
+        load_advantage_fn(
+            spec.algorithm.advantage_fn
+        )  # a fault in it ends the stage here, and not after a step
     open_sources(config.command)
     model = local_model(config.start_model, root)
     check_architecture(model, config.architecture)
@@ -76,13 +83,22 @@ def main(argv: Sequence[str]) -> None:
     seal_exports(root / config.checkpoints, root / config.exports, end_ids, critic)
     publish_model(root / config.exports / str(last), root / config.places.model, end_ids)
     prune(root / config.checkpoints, root / config.exports, training.keep_checkpoints, critic)
-    check_trained("train", config, config.num_steps, config.start_model, config.places.model, BestKeeper.of(config))
+    check_trained(
+        "train",
+        config,
+        config.num_steps,
+        config.start_model,
+        config.places.model,
+        BestKeeper.of(config),
+    )
 
 
 def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
     """Runs the rest of the training after the checkpoint `latest`; returns the rollout id of its last step."""
     if latest is not None:
-        MetricsFile(root / config.places.metrics, "train", config.places.attempt).continue_after(latest + 1)
+        MetricsFile(root / config.places.metrics, "train", config.places.attempt).continue_after(
+            latest + 1
+        )
     keeper = BestKeeper.of(config, root)
     stop = None if keeper is None or latest is None else keeper.stop(latest + 1)
     if stop is None and latest is not None and latest + 1 >= config.num_steps:
@@ -95,7 +111,9 @@ def train(config: SlimeTrainConfig, root: Path, latest: int | None) -> int:
         print(why, flush=True)
         critic = None if config.critic_checkpoints is None else root / config.critic_checkpoints
         last = choose_latest(root / config.checkpoints, critic)
-        assert last is not None  # the evaluated step has a checkpoint, by the rows of evaluation.patience
+        assert (
+            last is not None
+        )  # the evaluated step has a checkpoint, by the rows of evaluation.patience
         return last
     return config.num_steps - 1
 
@@ -108,14 +126,18 @@ def check_warm_up(config: SlimeTrainConfig) -> None:
         raise XpError(f"training.warmup_updates: {warm_up_too_long(updates)}", ExitCode.PLAN)
 
 
-def write_views(config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]) -> ChatTokens:
+def write_views(
+    config: SlimeTrainConfig, stage: Path, model: Path, rows: Sequence[TaskRow]
+) -> ChatTokens:
     """Writes Slime's prompt data in xp's order, and its held-out data; returns the policy's tokenizer."""
     chat, limit = policy_chat(config, model, stage), config.spec.training.max_prompt_tokens
     record_facts(config, model, stage, chat)
     tasks, view = within_limit(Path(config.places.tasks), rows, chat, limit), stage / TASK_VIEW
     write_view(training_view(config, tasks, view), view)
     if config.evaluation is not None:
-        write_episodes(held_out_tasks(config, stage, chat), config.spec.evaluation, stage / HELD_OUT_VIEW)
+        write_episodes(
+            held_out_tasks(config, stage, chat), config.spec.evaluation, stage / HELD_OUT_VIEW
+        )
     return chat
 
 
@@ -124,7 +146,10 @@ def critic_role(training: Training, place: Path, *, is_resumed: bool) -> Mapping
 
     A critic that is not resumed starts with the policy's initial weights and a new output layer.
     """
-    checkpoints, rate = str(place.absolute()), training.critic_learning_rate or training.learning_rate
+    checkpoints, rate = (
+        str(place.absolute()),
+        training.critic_learning_rate or training.learning_rate,
+    )
     overrides = {"lr": rate, "save": checkpoints, **({"load": checkpoints} if is_resumed else {})}
     overrides |= {"lr_warmup_init": warm_up_start(rate, training.warmup_updates)}
     return {"megatron": [{"name": "default", "role": "critic", "overrides": overrides}]}
@@ -135,7 +160,12 @@ def slime_line(row: TaskRow) -> dict[str, Any]:
     return {
         INPUT_KEY: [dict(message) for message in row.messages],
         TOOL_KEY: json.loads(row.tools),
-        METADATA_KEY: {"task_id": row.task_id, "env": row.env, "split": row.split, "index": row.index},
+        METADATA_KEY: {
+            "task_id": row.task_id,
+            "env": row.env,
+            "split": row.split,
+            "index": row.index,
+        },
     }
 
 

@@ -9,9 +9,21 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.config import OVER_TRAINED_TOKENS, WORKER_ATTRIBUTE, WorkerConfig, config_at
+from xp.backends.slime.worker.config import (
+    OVER_TRAINED_TOKENS,
+    WORKER_ATTRIBUTE,
+    WorkerConfig,
+    config_at,
+)
 from xp.backends.slime.worker.means import distill_kl, factor, loss_factor
-from xp.backends.slime.worker.metric_names import LOSSES, NATIVE, NOT_MEANS, OF_CRITIC, OF_WEIGHTS, RATE
+from xp.backends.slime.worker.metric_names import (
+    LOSSES,
+    NATIVE,
+    NOT_MEANS,
+    OF_CRITIC,
+    OF_WEIGHTS,
+    RATE,
+)
 from xp.backends.slime.worker.models import local_model, set_yarn
 from xp.backends.slime.worker.steps import half_of, metrics_file
 from xp.episode.finite import finite_means
@@ -47,12 +59,19 @@ def enter(args: Any) -> None:
 def exporting(config: WorkerConfig, native: Callable[..., None]) -> Callable[..., None]:
     """Wraps Slime's function that writes a checkpoint's Hugging Face model, to do so by `training.export_every`, and in
     the form of the model that is trained, where --hf-checkpoint is the engines' with FP8 weights."""
-    every, has_twin = config.spec.training.export_every, config.spec.backend.engine.quantized_model is not None
+    every, has_twin = (
+        config.spec.training.export_every,
+        config.spec.backend.engine.quantized_model is not None,
+    )
 
     def save(args: Any, path: Path, *parts: Any, **named: Any) -> None:
         step = int(path.name) + 1
         if every is None or step % every == 0 or step == config.steps:
-            own = {"hf_checkpoint": str(local_model(config.start_model, Path(config.root)))} if has_twin else {}
+            own = (
+                {"hf_checkpoint": str(local_model(config.start_model, Path(config.root)))}
+                if has_twin
+                else {}
+            )
             native(Namespace(**{**vars(args), **own}), path, *parts, **named)
 
     return save
@@ -81,7 +100,9 @@ class CapturedLog(StepLog):
     def __call__(self, args: Any, metrics: Mapping[str, Any], step_key: str) -> None:
         self._native(args, metrics, step_key)
         if step_key == "train/step":
-            rates = [name for name in metrics if name.endswith(RATE)] if self._rate is not None else []
+            rates = (
+                [name for name in metrics if name.endswith(RATE)] if self._rate is not None else []
+            )
             self.update(int(metrics[step_key]), {**metrics, **dict.fromkeys(rates, self._rate)})
 
     def noting_rate(self, native: Callable[..., Any]) -> Callable[..., Any]:
@@ -105,7 +126,11 @@ class CapturedLog(StepLog):
         """
         rollout_id, position = divmod(number, self._config.spec.training.updates_per_step)
         self._updates.append(
-            {ours: float(metrics[name]) * _share(name, position) for name, ours in NATIVE.items() if name in metrics}
+            {
+                ours: float(metrics[name]) * _share(name, position)
+                for name, ours in NATIVE.items()
+                if name in metrics
+            }
             | {name: float(metrics[name]) for name in OF_WEIGHTS if name in metrics}
         )
         watched = {ours: self._updates[-1].get(f"training/{ours}") for ours in WATCHED}
@@ -130,7 +155,10 @@ class CapturedLog(StepLog):
         half = json.loads(half_of(self._config, rollout_id).read_text())
         # A step that is sampled during the one before begins when that one ends.
         began, self._ended = max(half["began"], self._ended), time.time()
-        self.line(rollout_id + 1, {**half["metrics"], **training, "time/step_s": max(0.0, self._ended - began)})
+        self.line(
+            rollout_id + 1,
+            {**half["metrics"], **training, "time/step_s": max(0.0, self._ended - began)},
+        )
 
 
 def _critics(config: WorkerConfig, rollout_id: int) -> Path:

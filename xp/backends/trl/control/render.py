@@ -50,7 +50,9 @@ def memory(spec: RunSpec) -> MemoryUse:
 
     Measured by `make bench ARGS=memory`: 0.04 bytes per logit, and the head's gradient once more in float32.
     """
-    casts = spec.model.lora is None and spec.model.dtype is not DType.FLOAT32 and not is_sharded(spec)
+    casts = (
+        spec.model.lora is None and spec.model.dtype is not DType.FLOAT32 and not is_sharded(spec)
+    )
     stays = ("weights", "optimizer", "reference", "teacher")
     return MemoryUse(
         stays=stays,
@@ -80,7 +82,9 @@ def render(spec: RunSpec, places: RunPaths) -> tuple[Stage, ...]:
 def sft_stage(spec: RunSpec, places: RunPaths) -> Stage:
     """Stage that fine-tunes the model on episodes (xp.planning.sft)."""
     here = places.stage("sft")
-    config = TRLSftConfig(**_common(spec), **sft_fields(spec, places), arguments=sft_arguments(spec, places))
+    config = TRLSftConfig(
+        **_common(spec), **sft_fields(spec, places), arguments=sft_arguments(spec, places)
+    )
     job = _job(spec, here, "sft", config.to_json(), (f"{places.sft}/model.safetensors",))
     return Stage("sft", job, needs=sft_needs(spec, places))
 
@@ -117,31 +121,53 @@ def _train_job(spec: RunSpec, places: RunPaths) -> Job:
     here = places.stage("train")
     engines = spec.backend.engine.accelerators
     config = TRLTrainConfig(
-        **_common(spec, node_size(spec), None if engines is None else vllm_server(spec, engines, takes_weights=True)),
+        **_common(
+            spec,
+            node_size(spec),
+            None if engines is None else vllm_server(spec, engines, takes_weights=True),
+        ),
         **train_fields(spec, places),
         num_processes=world_size(spec),
         updates_per_rollout=spec.training.all_updates_per_step,
         grpo=grpo_config(spec, places),
     )
     program = "train" if world_size(spec) == 1 and engines is None else "launch"
-    return _job(spec, here, program, config.to_json(), (f"{places.model}/model.safetensors", places.metrics))
+    return _job(
+        spec, here, program, config.to_json(), (f"{places.model}/model.safetensors", places.metrics)
+    )
 
 
-def _common(spec: RunSpec, num_processes: int = 1, server: VLLMServer | None = None) -> dict[str, Any]:
+def _common(
+    spec: RunSpec, num_processes: int = 1, server: VLLMServer | None = None
+) -> dict[str, Any]:
     """Fields of a TRLStageConfig that are TRL's."""
-    return {"threads_per_process": max(1, spec.backend.num_threads // num_processes), "server": server}
+    return {
+        "threads_per_process": max(1, spec.backend.num_threads // num_processes),
+        "server": server,
+    }
 
 
 def _job(spec: RunSpec, here: str, program: str, config: str, outputs: tuple[str, ...]) -> Job:
-    files = {"config.json": config} | ({"accelerate.yaml": accelerate_config(spec)} if world_size(spec) > 1 else {})
-    argv = ("python", "-m", f"xp.backends.trl.worker.{program}", *(f"{here}/{name}" for name in files))
+    files = {"config.json": config} | (
+        {"accelerate.yaml": accelerate_config(spec)} if world_size(spec) > 1 else {}
+    )
+    argv = (
+        "python",
+        "-m",
+        f"xp.backends.trl.worker.{program}",
+        *(f"{here}/{name}" for name in files),
+    )
     engine, packages = spec.backend.engine, [*PACKAGES]
     packages += ["vllm"] if engine.name is EngineName.VLLM else []
     packages += ["peft"] if spec.model.lora is not None else []
     packages += ["bitsandbytes"] if spec.training.optimizer is Optimizer.ADAMW_8BIT else []
     env = {**cpu_environment(spec.backend.num_threads), **cpu_engine(spec)}
-    stubs = ("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else ()
-    return trainer_job(spec, here, argv, files, outputs, trainer_runtime(spec, packages), env, stubs)
+    stubs = (
+        ("NCCL's transfer of weights: gloo",) if cpu_engine(spec) and engine.accelerators else ()
+    )
+    return trainer_job(
+        spec, here, argv, files, outputs, trainer_runtime(spec, packages), env, stubs
+    )
 
 
 def check(spec: RunSpec) -> list[Refusal]:
@@ -150,8 +176,12 @@ def check(spec: RunSpec) -> list[Refusal]:
     # The batch shape and the keys have a meaning only for a supported layout.
     return row_refusals or [
         *batch_refusals(spec, with_shared(CONSTRAINTS, spec)),
-        *native_keys(spec).refusals(spec, spec.backend.overrides, class_fault("GRPOConfig", catalog())),
-        *sft_keys(spec).refusals(spec, spec.sft.overrides, class_fault("SFTConfig", catalog("sft_catalog.json"))),
+        *native_keys(spec).refusals(
+            spec, spec.backend.overrides, class_fault("GRPOConfig", catalog())
+        ),
+        *sft_keys(spec).refusals(
+            spec, spec.sft.overrides, class_fault("SFTConfig", catalog("sft_catalog.json"))
+        ),
     ]
 
 
@@ -162,7 +192,11 @@ def native_keys(spec: RunSpec) -> NativeKeys:
 
 def sft_keys(spec: RunSpec) -> NativeKeys:
     """Keys of SFTConfig."""
-    shared = {key: field for key, field in rows.owners(ROWS, spec).items() if key in (*SHARED, "output_dir")}
+    shared = {
+        key: field
+        for key, field in rows.owners(ROWS, spec).items()
+        if key in (*SHARED, "output_dir")
+    }
     return keys_of("sft.overrides", SFT_ANSWERS, PINS, shared | rows.owners(SFT, spec))
 
 
@@ -175,7 +209,10 @@ def meanings(spec: RunSpec) -> Mapping[str, FieldSupport]:
 
 def override_lines(spec: RunSpec) -> list[str]:
     """See xp.planning.backend.Backend."""
-    return [*native_keys(spec).warnings(spec.backend.overrides), *sft_keys(spec).warnings(spec.sft.overrides)]
+    return [
+        *native_keys(spec).warnings(spec.backend.overrides),
+        *sft_keys(spec).warnings(spec.sft.overrides),
+    ]
 
 
 def _written(keys: Native) -> str:

@@ -38,8 +38,15 @@ class RolloutThread(Generic[S]):
         ranks: the training processes, each with such a thread; they call `take` at the same time.
     """
 
-    def __init__(self, play: Callable[[int, int], S], max_staleness: int, num_steps: int, ranks: Ranks) -> None:
-        self._play, self._max_staleness, self._num_steps, self._ranks = play, max_staleness, num_steps, ranks
+    def __init__(
+        self, play: Callable[[int, int], S], max_staleness: int, num_steps: int, ranks: Ranks
+    ) -> None:
+        self._play, self._max_staleness, self._num_steps, self._ranks = (
+            play,
+            max_staleness,
+            num_steps,
+            ranks,
+        )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="xp-ahead")
         self._steps: dict[int, Future[S]] = {}
         """Steps that are played, or will be with the engine's weights, until they are taken."""
@@ -49,7 +56,9 @@ class RolloutThread(Generic[S]):
         """Number of steps that the engine's policy was trained for."""
         self._fault: BaseException | None = None
 
-    def take(self, step: int, update: Callable[[], None], meanwhile: Callable[[], None] | None = None) -> S:
+    def take(
+        self, step: int, update: Callable[[], None], meanwhile: Callable[[], None] | None = None
+    ) -> S:
         """Waits for the episodes of a step and returns them; raises the exception of the playing thread.
 
         Args:
@@ -60,7 +69,11 @@ class RolloutThread(Generic[S]):
         if self._policy is None:
             self._next = max(self._steps, default=step - 1) + 1
         self._hold_after(step)
-        wait([self._steps[step]] if step in self._steps and meanwhile is None else self._steps.values())
+        wait(
+            [self._steps[step]]
+            if step in self._steps and meanwhile is None
+            else self._steps.values()
+        )
         if step in self._steps:
             self._steps[step].result()
         is_idle = all(one.done() for one in self._steps.values())
@@ -126,11 +139,16 @@ class AsyncRollouts(Rollouts, TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(
-        self, process: TrainingProcess, order: Sequence[TaskRow], held_out: HeldOutEvaluation | None = None
+        self,
+        process: TrainingProcess,
+        order: Sequence[TaskRow],
+        held_out: HeldOutEvaluation | None = None,
     ) -> None:
         super().__init__(process, order, held_out)
         max_staleness = self._config.spec.training.max_staleness
-        self._ahead = RolloutThread(self._play_ahead, max_staleness, self._config.num_steps, self._ranks)
+        self._ahead = RolloutThread(
+            self._play_ahead, max_staleness, self._config.num_steps, self._ranks
+        )
         self._trainer: Any = None
         self._being_played: EpisodePlay | None = None
         self._is_closed = False
@@ -162,7 +180,9 @@ class AsyncRollouts(Rollouts, TrainerCallback):  # type: ignore[misc]
         is_due = self._held_out is not None and self._held_out.is_due(step)
         evaluate = (lambda: self._evaluate(step)) if is_due else None
         samples = self._ahead.take(step, lambda: self._generation.update(trainer), evaluate)
-        assert [one.task_id for one in samples.played] == [row.task_id for row in rows], "TRL gave other prompts"
+        assert [one.task_id for one in samples.played] == [row.task_id for row in rows], (
+            "TRL gave other prompts"
+        )
         return samples
 
     def _begun(self, play: EpisodePlay) -> None:

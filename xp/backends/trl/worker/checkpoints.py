@@ -61,7 +61,9 @@ def save_checkpoint(trainer: Any, ranks: Ranks) -> None:
     (is_whole,) = ranks.gather([broken(here) is None])[0]
     if not is_whole:
         trainer._save_checkpoint(trainer.model, trial=None)
-        trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, trainer.control)
+        trainer.control = trainer.callback_handler.on_save(
+            trainer.args, trainer.state, trainer.control
+        )
 
 
 class EndInTime(TrainerCallback):  # type: ignore[misc]

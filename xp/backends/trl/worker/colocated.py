@@ -136,4 +136,6 @@ def awake(generation: Any) -> Iterator[None]:
 
 def _turn(output: Any) -> GeneratedTurn:
     ids = list(output.token_ids)
-    return GeneratedTurn(ids, [position[token].logprob for token, position in zip(ids, output.logprobs, strict=True)])
+    return GeneratedTurn(
+        ids, [position[token].logprob for token, position in zip(ids, output.logprobs, strict=True)]
+    )

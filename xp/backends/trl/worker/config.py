@@ -31,7 +31,9 @@ class TRLTrainConfig(TRLStageConfig, TrainConfig):
 
     def with_steps(self, steps: int) -> TRLTrainConfig:
         """Returns a copy with this number of rollout steps."""
-        return replace(self, steps=steps, grpo={**self.grpo, "max_steps": steps * self.updates_per_rollout})
+        return replace(
+            self, steps=steps, grpo={**self.grpo, "max_steps": steps * self.updates_per_rollout}
+        )
 
     def with_patience(self, seconds: int) -> TRLTrainConfig:
         """Returns a copy with more time for a rank that waits at a collective."""

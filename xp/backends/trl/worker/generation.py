@@ -76,7 +76,9 @@ class Generation:
         def engine_of(sampling: Sampling, seed: str) -> OpenEngine:
             is_stop = self._chat.holds_one_of(sampling.stop)
             if vllm.mode != "server":
-                return lambda opening: ColocatedEngine(vllm, opening, end_ids, sampling, seed, is_stop)
+                return lambda opening: ColocatedEngine(
+                    vllm, opening, end_ids, sampling, seed, is_stop
+                )
             client = CompletionClient(vllm.server_base_url, sampling, end_ids, self._log, key=key)
             return lambda opening: ServerEngine(client, opening, seed, is_stop)
 
@@ -113,15 +115,27 @@ def send_over_gloo() -> None:
             from xp.worker.gloo_transfer import RendezvousInfo, meet
 
             meeting = RendezvousInfo(HOST, self.group_port, self.get_world_size() + 1)
-            self.communicator = meet(meeting, partial(self._tell, "init_weight_transfer_engine", "init_info"))
+            self.communicator = meet(
+                meeting, partial(self._tell, "init_weight_transfer_engine", "init_info")
+            )
 
-        def update_named_params(self, metadata: Metadata, named_params: Iterator[tuple[str, Any]]) -> None:
+        def update_named_params(
+            self, metadata: Metadata, named_params: Iterator[tuple[str, Any]]
+        ) -> None:
             from xp.worker.gloo_transfer import Announcement, send
 
             names, dtypes, shapes = (list(column) for column in zip(*metadata, strict=True))
-            announced, tensors = Announcement(names, dtypes, shapes), (tensor for _, tensor in named_params)
+            announced, tensors = (
+                Announcement(names, dtypes, shapes),
+                (tensor for _, tensor in named_params),
+            )
             self._start_weight_update()
-            send(self.communicator, announced, tensors, partial(self._tell, "update_weights", "update_info"))
+            send(
+                self.communicator,
+                announced,
+                tensors,
+                partial(self._tell, "update_weights", "update_info"),
+            )
             self._finish_weight_update()
 
         def close_communicator(self) -> None:

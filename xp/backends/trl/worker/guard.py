@@ -57,7 +57,11 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     """Trainer's own sum of losses since its last log: of this update."""
 
     def __init__(
-        self, log: TRLStepLog, teacher: Teacher | None = None, rule: AdvantageFn | None = None, **parts: Any
+        self,
+        log: TRLStepLog,
+        teacher: Teacher | None = None,
+        rule: AdvantageFn | None = None,
+        **parts: Any,
     ) -> None:
         self._xp_log, self._xp_algorithm = log, log.spec.algorithm
         self._xp_teacher, self._xp_rule = teacher, rule
@@ -116,11 +120,17 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """xp's schedules, whose warm-up begins above 0; transformers' own for another schedule from an override."""
         schedule = str(self.args.lr_scheduler_type.value).removesuffix("_with_warmup")
-        if self.lr_scheduler is not None or schedule not in SCHEDULES or self.args.lr_scheduler_kwargs:
+        if (
+            self.lr_scheduler is not None
+            or schedule not in SCHEDULES
+            or self.args.lr_scheduler_kwargs
+        ):
             return super().create_scheduler(num_training_steps, optimizer)
         warmup = self.args.get_warmup_steps(num_training_steps)
         minimum = self._xp_log.spec.training.min_learning_rate
-        self.lr_scheduler = make_scheduler(schedule, optimizer or self.optimizer, warmup, num_training_steps, minimum)
+        self.lr_scheduler = make_scheduler(
+            schedule, optimizer or self.optimizer, warmup, num_training_steps, minimum
+        )
         self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -135,9 +145,13 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         first = self.accelerator.process_index * len(inputs)
         share, size = slice(first, first + len(inputs)), self.num_generations
         if self._xp_rule is None:
-            advantages = rescaled(output["advantages"], self._xp_rewards, share, size, str(self.scale_rewards))
+            advantages = rescaled(
+                output["advantages"], self._xp_rewards, share, size, str(self.scale_rewards)
+            )
         else:
-            rewards = [None if math.isnan(reward) else reward for reward in self._xp_rewards.tolist()]
+            rewards = [
+                None if math.isnan(reward) else reward for reward in self._xp_rewards.tolist()
+            ]
             groups = [str(at // size) for at in range(len(rewards))]
             tokens = self.accelerator.gather(trained(output).sum(1)).tolist()
             estimates = of_valid(self._xp_rule, rewards, groups, list(map(int, tokens)))
@@ -146,25 +160,41 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         advantages, of_rows = advantages[self._xp_episodes], shares(output, self._xp_episodes)
         if self.loss_type in ("grpo", "sapo"):  # the mean of each row
             advantages = advantages * of_rows.to(advantages)
-        return self._corrected(self._distilled({**output, "advantages": advantages, SHARE: of_rows}))
+        return self._corrected(
+            self._distilled({**output, "advantages": advantages, SHARE: of_rows})
+        )
 
     def _distilled(self, output: dict[str, Any]) -> dict[str, Any]:
         """The output with an advantage for each token, if there is a teacher."""
         if self._xp_teacher is None:
             return output
-        parts = [torch.cat([output[f"{part}_{name}"] for part in ("prompt", "completion")], 1) for name in IDS_AND_MASK]
+        parts = [
+            torch.cat([output[f"{part}_{name}"] for part in ("prompt", "completion")], 1)
+            for name in IDS_AND_MASK
+        ]
         num_tokens, size = output["completion_ids"].shape[1], self.args.per_device_train_batch_size
 
         def logprobs(model: Any) -> torch.Tensor:
-            with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
-                scored: torch.Tensor = self._get_per_token_logps_and_entropies(model, *parts, num_tokens, size)[0]
+            with (
+                torch.no_grad(),
+                disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs),
+            ):
+                scored: torch.Tensor = self._get_per_token_logps_and_entropies(
+                    model, *parts, num_tokens, size
+                )[0]
             return scored
 
         teacher = self._xp_teacher.logprobs(output, logprobs)
-        policy = output["old_per_token_logps"] if "old_per_token_logps" in output else logprobs(self.model)
+        policy = (
+            output["old_per_token_logps"]
+            if "old_per_token_logps" in output
+            else logprobs(self.model)
+        )
         mask, of_reward = trained(output), output["advantages"][:, None]
         advantages, gap = distilled(self._xp_teacher.rule, of_reward, teacher, policy, mask)
-        total, count = self.accelerator.reduce(torch.stack([gap, mask.sum()]).float(), reduction="sum").tolist()
+        total, count = self.accelerator.reduce(
+            torch.stack([gap, mask.sum()]).float(), reduction="sum"
+        ).tolist()
         self._xp_log.measured({DISTILL_KL: total / max(1.0, count)})
         return {**output, "advantages": advantages}
 
@@ -193,7 +223,9 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         is_before = self._xp_has_adapters and not torch.is_grad_enabled()
         dropout = without_dropout(model) if is_before else nullcontext()
         with dropout, without_padding_mask(model, config, attention_mask):
-            output = super()._get_per_token_logps_and_entropies(model, input_ids, attention_mask, *args, **kwargs)
+            output = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, *args, **kwargs
+            )
         self._xp_logps = output[0].detach()
         return output
 
@@ -212,7 +244,11 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         """The loss; also compares the engine's log-probabilities with the policy's before its first update."""
         loss = self._loss_of(model, inputs)
         # Those before the update have no dropout; TRL leaves them out where a step is one update without a correction.
-        if POLICY_LOGPS not in inputs and self._xp_logps is not None and self._xp_log.is_first(self.state.global_step):
+        if (
+            POLICY_LOGPS not in inputs
+            and self._xp_logps is not None
+            and self._xp_log.is_first(self.state.global_step)
+        ):
             self._add_gap(inputs, self._xp_logps)
         return loss
 
@@ -226,7 +262,9 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     def _loss_of(self, model: Any, inputs: Any) -> Any:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        with update_means(self, inputs, self._xp_counts, self._xp_log.spec.algorithm.loss_length) as counted:
+        with update_means(
+            self, inputs, self._xp_counts, self._xp_log.spec.algorithm.loss_length
+        ) as counted:
             loss = super()._compute_loss(model, counted)
         weigh_metrics(self, self._xp_counts, self._xp_part)
         self._xp_part += 1
@@ -236,7 +274,9 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         """The trainer's hook between clipping and the optimizer's step, where the update is checked."""
         norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self._check_gap()
-        if self._xp_log.is_applied(self.state.global_step, self._loss(), None if norm is None else float(norm)):
+        if self._xp_log.is_applied(
+            self.state.global_step, self._loss(), None if norm is None else float(norm)
+        ):
             return norm
         # Without gradients the optimizer's step has no effect; a NaN loss would stay in Trainer's sum.
         self.optimizer.zero_grad()
@@ -247,8 +287,12 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
         """Checks the gap over all ranks; all of them stop together."""
         if not self._xp_log.is_first(self.state.global_step):
             return
-        gap = torch.tensor(self._xp_gap, dtype=torch.float64 if self.args.use_cpu else torch.float32)
-        total, count = self.accelerator.gather(gap.to(self.accelerator.device)[None]).sum(0).tolist()
+        gap = torch.tensor(
+            self._xp_gap, dtype=torch.float64 if self.args.use_cpu else torch.float32
+        )
+        total, count = (
+            self.accelerator.gather(gap.to(self.accelerator.device)[None]).sum(0).tolist()
+        )
         self._xp_gap = [0.0, 0.0]
         if count:
             self._xp_log.gap(self.state.global_step, total / count)
@@ -267,5 +311,7 @@ def keep_float32(accelerator: Any) -> None:
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     plugin.mixed_precision_policy = MixedPrecisionPolicy(
-        param_dtype=plugin.mixed_precision_policy.param_dtype, reduce_dtype=torch.float32, output_dtype=torch.float32
+        param_dtype=plugin.mixed_precision_policy.param_dtype,
+        reduce_dtype=torch.float32,
+        output_dtype=torch.float32,
     )

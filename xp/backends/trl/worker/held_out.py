@@ -39,14 +39,20 @@ class HeldOutEvaluation:
     """
 
     def __init__(
-        self, process: TrainingProcess, config: EvaluateConfig, episodes: Path, rows: Sequence[TaskRow]
+        self,
+        process: TrainingProcess,
+        config: EvaluateConfig,
+        episodes: Path,
+        rows: Sequence[TaskRow],
     ) -> None:
         self._process, self._config, self._ranks = process, config, process.ranks
         self._limits = [member.limits for member in config.spec.env.members.values()]
         self._whole = RunEvaluation(config, episodes)
         self._due = [name for name in config.models if self._whole.is_due(name)]
         self._tasks = evaluated_tasks(config.spec.evaluation, rows)
-        self._numbered, self._num_counted = share_of(self._tasks, config.spec.evaluation.samples_per_task, self._ranks)
+        self._numbered, self._num_counted = share_of(
+            self._tasks, config.spec.evaluation.samples_per_task, self._ranks
+        )
         self._places = max(1, config.spec.evaluation.batch_size // self._ranks.count)
 
     @property
@@ -96,14 +102,20 @@ class HeldOutEvaluation:
         common, spec = self._config, self._config.spec
         file = Path(common.stage_dir) / "trajectories" / f"{name}{self._ranks.suffix}.jsonl"
         with Recorder(file, self._process.mix, common.upload_as, os.environ) as recorder:
-            played = self._play(engine(evaluation_sampling(spec), evaluation_seed(spec)), recorder, name, 0)
+            played = self._play(
+                engine(evaluation_sampling(spec), evaluation_seed(spec)), recorder, name, 0
+            )
         self._whole.add(name, played, writes=self._ranks.is_main)
 
-    def _play(self, opened: OpenEngine, recorder: Recorder, name: str, step: int) -> list[EpisodeFacts]:
+    def _play(
+        self, opened: OpenEngine, recorder: Recorder, name: str, step: int
+    ) -> list[EpisodeFacts]:
         """The episodes of all ranks, in the order of the tasks."""
         process, run, numbered = self._process, self._config.places.run, self._numbered
         played = EpisodePlay(opened, process.chat, numbered, process.mix, places=self._places)
-        bar = evaluation_bar(f"evaluate {name}", len(numbered), played, is_shown=self._ranks.is_main)
+        bar = evaluation_bar(
+            f"evaluate {name}", len(numbered), played, is_shown=self._ranks.is_main
+        )
         rollouts = iter(bar)
         counted = (rollout.record for rollout in islice(rollouts, self._num_counted))
         samples = self._config.spec.evaluation.samples_per_task
@@ -112,18 +124,26 @@ class HeldOutEvaluation:
         for _ in rollouts:  # those that do not count
             pass
         shares = list(map(iter, self._ranks.gather(recorded)))
-        return [next(shares[number % len(shares)]) for _ in range(samples) for number in range(len(self._tasks))]
+        return [
+            next(shares[number % len(shares)])
+            for _ in range(samples)
+            for number in range(len(self._tasks))
+        ]
 
     def _consider(self, keeper: BestKeeper, step: int, reward: float, trainer: Any) -> None:
         """Keeps the model, or stops; the first rank decides for all."""
         is_main = self._ranks.is_main
-        (is_better, stop), *_ = self._ranks.gather([_decided(keeper, step, reward) if is_main else (False, None)])[0]
+        (is_better, stop), *_ = self._ranks.gather(
+            [_decided(keeper, step, reward) if is_main else (False, None)]
+        )[0]
         if is_better:
             if is_main:
                 keeper.begin()
             self._ranks.wait()
             if keeper.rule.keep_best:
-                trainer.save_model(str(keeper.staged))  # only adapters, if these are trained; all ranks must call it
+                trainer.save_model(
+                    str(keeper.staged)
+                )  # only adapters, if these are trained; all ranks must call it
             self._ranks.wait()
             if is_main:
                 keeper.finish(step, reward, self._process.chat.end_ids)
@@ -139,7 +159,9 @@ def _decided(keeper: BestKeeper, step: int, reward: float) -> tuple[bool, str | 
     return False, None if stop is None else str(stop)
 
 
-def share_of(tasks: Sequence[TaskRow], samples: int, ranks: Ranks) -> tuple[list[tuple[TaskRow, int]], int]:
+def share_of(
+    tasks: Sequence[TaskRow], samples: int, ranks: Ranks
+) -> tuple[list[tuple[TaskRow, int]], int]:
     """This rank's part of an evaluation: whole tasks, since their episodes may be a group.
 
     Returns:

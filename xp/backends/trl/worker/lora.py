@@ -28,26 +28,40 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
 
     def loaded(place: str) -> Any:
         here = Path(place)  # as peft writes it beside the adapters
-        model = AutoModelForCausalLM.from_pretrained(str(here.absolute()) if here.is_dir() else place, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(
+            str(here.absolute()) if here.is_dir() else place, dtype=dtype
+        )
         disable_dropout(model)
         return model
 
     if lora is None:
         return loaded(start), None
-    from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+    from peft import (
+        LoraConfig,
+        get_peft_model,
+        get_peft_model_state_dict,
+        load_peft_weights,
+        set_peft_model_state_dict,
+    )
 
     new, adapters = peft_config(lora), adapters_of(start)
     if adapters is None or dtype is torch.float32:
         model = loaded(start)
         check_untied(model, lora.target_modules or ())
         return model, new
-    model, weights = get_peft_model(loaded(base_of(adapters)), new), load_peft_weights(str(adapters), device="cpu")
+    model, weights = (
+        get_peft_model(loaded(base_of(adapters)), new),
+        load_peft_weights(str(adapters), device="cpu"),
+    )
     shapes = {name: value.shape for name, value in get_peft_model_state_dict(model).items()}
     alpha = LoraConfig.from_pretrained(str(adapters)).lora_alpha
     if alpha == lora.alpha and shapes == {name: value.shape for name, value in weights.items()}:
         set_peft_model_state_dict(model, weights)
         return model, None
-    print(f"{adapters}: not the settings of model.lora, so these adapters are merged; rounded to {dtype}", flush=True)
+    print(
+        f"{adapters}: not the settings of model.lora, so these adapters are merged; rounded to {dtype}",
+        flush=True,
+    )
     return loaded(start), new
 
 

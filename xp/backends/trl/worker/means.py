@@ -51,7 +51,10 @@ def shares(inputs: Any, episodes: Sequence[int]) -> torch.Tensor:
         inputs: all rows of this process.
         episodes: number of each row's episode.
     """
-    tokens, numbers = trained(inputs).sum(1).double(), torch.tensor(episodes, device=inputs["completion_mask"].device)
+    tokens, numbers = (
+        trained(inputs).sum(1).double(),
+        torch.tensor(episodes, device=inputs["completion_mask"].device),
+    )
     return tokens / torch.zeros_like(tokens).index_add(0, numbers, tokens)[numbers].clamp(min=1)
 
 
@@ -59,7 +62,10 @@ def parts_of(inputs: dict[str, Any], size: int) -> list[dict[str, Any]]:
     """A micro-batch in parts of at most this number of rows; one, if no episode has several rows."""
     starts = range(0, len(inputs["completion_mask"]), size)
     return [
-        {key: value[start : start + size] if getattr(value, "ndim", 0) else value for key, value in inputs.items()}
+        {
+            key: value[start : start + size] if getattr(value, "ndim", 0) else value
+            for key, value in inputs.items()
+        }
         for start in starts
     ]
 
@@ -68,9 +74,14 @@ def update_counts(trainer: Any) -> Counts:
     """Counts tokens and episodes of the update whose first micro-batch is next; all ranks must call it."""
     accumulated = trainer.args.gradient_accumulation_steps
     first = trainer._step % trainer.args.steps_per_generation
-    size, buffered = trainer.args.per_device_train_batch_size, trainer._buffered_inputs[first : first + accumulated]
+    size, buffered = (
+        trainer.args.per_device_train_batch_size,
+        trainer._buffered_inputs[first : first + accumulated],
+    )
     parts = [part for inputs in buffered for part in parts_of(inputs, size)]
-    counts = torch.stack([torch.stack([trained(part).sum(), part[SHARE].sum()]) for part in parts]).float()
+    counts = torch.stack(
+        [torch.stack([trained(part).sum(), part[SHARE].sum()]) for part in parts]
+    ).float()
     counts = trainer.accelerator.reduce(counts, reduction="sum")
     tokens, episodes = counts.sum(0).clamp(min=1).tolist()
     return Counts(tokens, episodes, counts[:, 0].tolist())
@@ -104,7 +115,11 @@ def update_means(
     divisor = counts.episodes / (len(mask) * ranks)
     factors = {
         "current_gradient_accumulation_steps": divisor,
-        "entropy_coef": trainer.entropy_coef * float(mask.sum().clamp(min=1)) * divisor * ranks / counts.tokens,
+        "entropy_coef": trainer.entropy_coef
+        * float(mask.sum().clamp(min=1))
+        * divisor
+        * ranks
+        / counts.tokens,
         "max_completion_length": loss_length or trainer.max_completion_length,
     }
     # TRL multiplies by the accumulated share of the step, and divides by the number of processes.
@@ -130,4 +145,6 @@ def rescaled(
     if scale == "none":
         return advantages
     deviations = nanstd(rewards.view(-1, group_size), dim=1).repeat_interleave(group_size)[share]
-    return advantages * torch.nan_to_num((deviations + TRLS_EPSILON) / (deviations + EPSILON), nan=1.0)
+    return advantages * torch.nan_to_num(
+        (deviations + TRLS_EPSILON) / (deviations + EPSILON), nan=1.0
+    )

@@ -30,14 +30,24 @@ class WholePolicy:
     def current(self, trainer: Any) -> Any:
         """The model for generation; every rank must call it."""
         model = trainer.accelerator.unwrap_model(trainer.model)
-        model = model.get_base_model() if hasattr(model, "peft_config") and not trainer.is_fsdp_enabled else model
-        return self._copied(model, trainer.is_fsdp_enabled) if self._is_copied or trainer.is_fsdp_enabled else model
+        model = (
+            model.get_base_model()
+            if hasattr(model, "peft_config") and not trainer.is_fsdp_enabled
+            else model
+        )
+        return (
+            self._copied(model, trainer.is_fsdp_enabled)
+            if self._is_copied or trainer.is_fsdp_enabled
+            else model
+        )
 
     def _copied(self, model: Any, is_sharded: bool) -> Any:
         from transformers import AutoModelForCausalLM
 
         if self._copy is None and is_sharded:
-            self._copy = AutoModelForCausalLM.from_config(model.config, dtype=next(model.parameters()).dtype).eval()
+            self._copy = AutoModelForCausalLM.from_config(
+                model.config, dtype=next(model.parameters()).dtype
+            ).eval()
         elif self._copy is None:
             self._copy = deepcopy(model).eval()
             # TRL's own forward would still call that of the original.
@@ -59,12 +69,20 @@ def publish_policy(trainer: Any, chat: ChatTokens, target: Path, dtype: str, ran
         dtype: data type of the computation.
         ranks: the training processes.
     """
-    model = _gathered(trainer) if trainer.is_fsdp_enabled else trainer.accelerator.unwrap_model(trainer.model)
+    model = (
+        _gathered(trainer)
+        if trainer.is_fsdp_enabled
+        else trainer.accelerator.unwrap_model(trainer.model)
+    )
     if not ranks.is_main:
         return
 
     def save(staged: Path) -> None:
-        named = {"selected_adapters": ["default"]} if hasattr(model, "peft_config") else {"max_shard_size": "1TB"}
+        named = (
+            {"selected_adapters": ["default"]}
+            if hasattr(model, "peft_config")
+            else {"max_shard_size": "1TB"}
+        )
         model.save_pretrained(staged, **named)
         merge_adapters(staged, dtype)
         chat.tokenizer.save_pretrained(staged)

@@ -62,7 +62,10 @@ class Rollouts:
     """
 
     def __init__(
-        self, process: TrainingProcess, order: Sequence[TaskRow], held_out: HeldOutEvaluation | None = None
+        self,
+        process: TrainingProcess,
+        order: Sequence[TaskRow],
+        held_out: HeldOutEvaluation | None = None,
     ) -> None:
         self._process, self._config, self._ranks = process, process.config, process.ranks
         self._order, self._held_out = order, held_out
@@ -79,9 +82,15 @@ class Rollouts:
         """
         self._process.log.begin()
         step = trainer.state.global_step // self._config.updates_per_rollout
-        samples = self._samples([self._rows[prompt[0][TASK_ID]] for prompt in prompts], step, trainer)
+        samples = self._samples(
+            [self._rows[prompt[0][TASK_ID]] for prompt in prompts], step, trainer
+        )
         played = [one for share in self._ranks.gather(samples.played) for one in share]
-        age = {"training/staleness": float(step - samples.policy)} if self._process.log.is_ahead else {}
+        age = (
+            {"training/staleness": float(step - samples.policy)}
+            if self._process.log.is_ahead
+            else {}
+        )
         self._process.log.episodes(played, samples.seconds, age)
         return samples.output()
 
@@ -103,7 +112,9 @@ class Rollouts:
                 self._held_out.play(engine, step, trainer)
             return self._play(engine, list(zip(rows, numbers, strict=True)), step, policy=step)
 
-    def _play(self, engine: EngineOf, numbered: Sequence[tuple[TaskRow, int]], step: int, policy: int) -> StepSamples:
+    def _play(
+        self, engine: EngineOf, numbered: Sequence[tuple[TaskRow, int]], step: int, policy: int
+    ) -> StepSamples:
         """Plays and records episodes of a step.
 
         Args:
@@ -126,7 +137,9 @@ class Rollouts:
         episodes = (rollout.record for rollout in rollouts)
         played = record(episodes, process.recorder, self._config.places.run, "train", step)
         flat = self._are_flat(rollouts)
-        is_masked = [self._is_masked(one) or is_flat for one, is_flat in zip(rollouts, flat, strict=True)]
+        is_masked = [
+            self._is_masked(one) or is_flat for one, is_flat in zip(rollouts, flat, strict=True)
+        ]
         rows = self._all_rows(rollouts)
         return StepSamples(
             step=step,
@@ -135,7 +148,9 @@ class Rollouts:
             prompt_ids=[row.prompt_ids for _, row in rows],
             completion_ids=[row.completion_ids for _, row in rows],
             logprobs=[row.logprobs for _, row in rows],
-            env_mask=[[0] * len(row.mask) if is_masked[episode] else row.mask for episode, row in rows],
+            env_mask=[
+                [0] * len(row.mask) if is_masked[episode] else row.mask for episode, row in rows
+            ],
             episodes=[episode for episode, _ in rows],
             played=played,
         )
@@ -146,7 +161,9 @@ class Rollouts:
         TRL gathers the same number from each process, in whole groups, and cuts it into equal micro-batches.
         """
         rows = [(number, one.conversation) for number, one in enumerate(rollouts)]
-        rows += [(number, row) for number, one in enumerate(rollouts) for row in one.conversations[1:]]
+        rows += [
+            (number, row) for number, one in enumerate(rollouts) for row in one.conversations[1:]
+        ]
         longest = max(self._ranks.gather([len(rows) - len(rollouts)]))[0]
         training = self._config.spec.training
         part = lcm(training.group_size, max(1, len(rollouts) // training.micro_batch_size))
@@ -168,12 +185,16 @@ class Rollouts:
         """Returns for each episode whether the filter leaves it out with its group; a process has whole groups."""
         if not self._config.spec.algorithm.zero_variance_filter:
             return [False] * len(rollouts)
-        groups = [str(number // self._config.spec.training.group_size) for number in range(len(rollouts))]
+        groups = [
+            str(number // self._config.spec.training.group_size) for number in range(len(rollouts))
+        ]
         return without_variance([rollout.outcome.reward for rollout in rollouts], groups)
 
     def _is_masked(self, rollout: Rollout) -> bool:
         status = rollout.outcome.status
-        is_left_out = self._config.spec.algorithm.mask_truncated and status is EpisodeStatus.TRUNCATED
+        is_left_out = (
+            self._config.spec.algorithm.mask_truncated and status is EpisodeStatus.TRUNCATED
+        )
         return is_left_out or status is EpisodeStatus.VOID
 
 

@@ -15,7 +15,14 @@ from xp.backends.trl.worker.config import TRLSftConfig
 from xp.backends.trl.worker.launch import launch_processes
 from xp.backends.trl.worker.lora import start_policy
 from xp.backends.trl.worker.policy import publish_policy
-from xp.backends.trl.worker.process import Ranks, join_group, leave_group, quiet_rank, quiet_trainer, stay_here
+from xp.backends.trl.worker.process import (
+    Ranks,
+    join_group,
+    leave_group,
+    quiet_rank,
+    quiet_trainer,
+    stay_here,
+)
 from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.lib.imports import import_large
@@ -50,7 +57,9 @@ def main(argv: Sequence[str]) -> None:
     set_seed(config.spec.seed)
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     chat = policy_chat(config, config.model, path.parent, tokenizer)
-    join_group(ranks, use_cpu=config.arguments["use_cpu"], timeout_s=config.arguments["ddp_timeout"])
+    join_group(
+        ranks, use_cpu=config.arguments["use_cpu"], timeout_s=config.arguments["ddp_timeout"]
+    )
     trained, held_out = examples(config, path.parent, chat, is_main=ranks.is_main, wait=ranks.wait)
     train(config, chat, trained, held_out, ranks)
     leave_group(ranks)
@@ -59,12 +68,20 @@ def main(argv: Sequence[str]) -> None:
 
 
 def train(
-    config: TRLSftConfig, chat: ChatTokens, trained: Sequence[Example], held_out: Sequence[Example], ranks: Ranks
+    config: TRLSftConfig,
+    chat: ChatTokens,
+    trained: Sequence[Example],
+    held_out: Sequence[Example],
+    ranks: Ranks,
 ) -> None:
     """Updates the model on the episodes and publishes it."""
     from xp.backends.trl.worker.checkpoints import latest_checkpoint
 
-    metrics = MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt) if ranks.is_main else None
+    metrics = (
+        MetricsFile(Path(config.places.metrics), PHASE, config.places.attempt)
+        if ranks.is_main
+        else None
+    )
     updates = Updates(metrics)
     trainer = make_trainer(config, chat, trained, held_out, ranks, updates)
     checkpoint = latest_checkpoint(Path(config.arguments["output_dir"]))
@@ -107,17 +124,25 @@ def make_trainer(
             """TRL's mean over an episode's tokens, weighted so that the mean over episodes is that over all tokens."""
             num_tokens = (inputs["labels"] != LABEL_OF_OTHERS).sum()
             loss, *others = super().prediction_step(model, inputs, *args, **named)
-            return loss * num_tokens * len(held_out) / sum(sum(one.mask) for one in held_out), *others
+            return loss * num_tokens * len(held_out) / sum(
+                sum(one.mask) for one in held_out
+            ), *others
 
     class Listener(TrainerCallback):  # type: ignore[misc]
-        def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any) -> None:
+        def on_evaluate(
+            self, args: Any, state: Any, control: Any, metrics: Mapping[str, float], **_: Any
+        ) -> None:
             if updates.start_loss is None:  # the other evaluation is after the last update
                 updates.begin(state.global_step, metrics["eval_loss"])
 
-        def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float], **_: Any) -> None:
+        def on_log(
+            self, args: Any, state: Any, control: Any, logs: Mapping[str, float], **_: Any
+        ) -> None:
             if "loss" in logs:
                 values = logs["loss"], logs["grad_norm"], logs["learning_rate"]
-                updates.end(state.global_step, *values, is_last=state.global_step == state.max_steps)
+                updates.end(
+                    state.global_step, *values, is_last=state.global_step == state.max_steps
+                )
 
     # Within the training: under FSDP2 a model cannot be evaluated before it has an optimizer.
     args = SFTConfig(**config.arguments, eval_on_start=bool(held_out))
@@ -145,7 +170,8 @@ def _dataset(examples: Sequence[Example]) -> Any:
 def labels_of(example: Example) -> list[int]:
     """The tokens, and -100 for those that are not trained on."""
     return [
-        token if is_trained else LABEL_OF_OTHERS for token, is_trained in zip(example.ids, example.mask, strict=True)
+        token if is_trained else LABEL_OF_OTHERS
+        for token, is_trained in zip(example.ids, example.mask, strict=True)
     ]
 
 

@@ -28,9 +28,15 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
         start: clock of the time before the first step.
     """
 
-    def __init__(self, config: TRLTrainConfig, file: MetricsFile | None, start: Start | None = None) -> None:
+    def __init__(
+        self, config: TRLTrainConfig, file: MetricsFile | None, start: Start | None = None
+    ) -> None:
         super().__init__(config, file, num_steps=config.num_steps)
-        self._config, self.spec, self.updates_per_rollout = config, config.spec, config.updates_per_rollout
+        self._config, self.spec, self.updates_per_rollout = (
+            config,
+            config.spec,
+            config.updates_per_rollout,
+        )
         self.is_ahead = config.spec.training.max_staleness > 0
         """True if episodes may be of an older policy than the one that is updated."""
         self._episodes: dict[str, float] = {}
@@ -54,7 +60,10 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
         self.unpause()
 
     def episodes(
-        self, played: Sequence[EpisodeFacts], rollout_s: float, more: Mapping[str, float] | None = None
+        self,
+        played: Sequence[EpisodeFacts],
+        rollout_s: float,
+        more: Mapping[str, float] | None = None,
     ) -> None:
         """Adds the episodes of a rollout step, of all ranks together, and further metrics.
 
@@ -64,14 +73,21 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
         check_health(played, self._config.spec.training.max_void_fraction)
         spec = self._config.spec
         metrics = episode_metrics(played, spec.training.group_size, spec.evaluation.pass_threshold)
-        self._episodes = {**metrics, **all_tokens(played), **(more or {}), "time/rollout_s": rollout_s}
+        self._episodes = {
+            **metrics,
+            **all_tokens(played),
+            **(more or {}),
+            "time/rollout_s": rollout_s,
+        }
         if not self.is_ahead:
             self.gpus.rollout_ended()
 
     def is_applied(self, global_step: int, loss: float, grad_norm: float | None) -> bool:
         """Returns whether an update is applied; raises XpError(DIVERGED) if the run must stop."""
         step = global_step // self._config.updates_per_rollout + 1
-        self._is_left_out = not self._finite.are_finite(step, {"loss": loss, "gradient norm": grad_norm})
+        self._is_left_out = not self._finite.are_finite(
+            step, {"loss": loss, "gradient norm": grad_norm}
+        )
         return not self._is_left_out
 
     def is_first(self, global_step: int) -> bool:
@@ -82,7 +98,11 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
         """Adds the gap between engine and trainer; raises XpError(DIVERGED) if it is too large."""
         self._episodes["training/logprob_gap"] = gap
         if not self._episodes.get("training/staleness"):
-            check_gap(global_step // self._config.updates_per_rollout + 1, gap, self._training.max_logprob_gap)
+            check_gap(
+                global_step // self._config.updates_per_rollout + 1,
+                gap,
+                self._training.max_logprob_gap,
+            )
 
     def measured(self, metrics: Mapping[str, float]) -> None:
         """Adds what is measured before the updates of the step whose episodes are known."""
@@ -90,15 +110,23 @@ class TRLStepLog(StepLog, TrainerCallback):  # type: ignore[misc]
 
     def update(self, global_step: int, logs: Mapping[str, Any]) -> None:
         """Adds TRL's log of an optimizer update."""
-        names = {name: ours for name, ours in NATIVE.items() if not (self._is_left_out and name in OF_AN_UPDATE)}
-        self._updates.append({ours: float(logs[name]) for name, ours in names.items() if logs.get(name) is not None})
+        names = {
+            name: ours
+            for name, ours in NATIVE.items()
+            if not (self._is_left_out and name in OF_AN_UPDATE)
+        }
+        self._updates.append(
+            {ours: float(logs[name]) for name, ours in names.items() if logs.get(name) is not None}
+        )
         self.count_update(0.0 if self._is_left_out else logs.get("grad_norm"))
         if global_step % self._config.updates_per_rollout:
             return
         step = global_step // self._config.updates_per_rollout
         training = finite_means(self._updates)
         now = time.monotonic()
-        self.line(step, {**self._episodes, **training, **self._start, "time/step_s": now - self._began})
+        self.line(
+            step, {**self._episodes, **training, **self._start, "time/step_s": now - self._began}
+        )
         self._began, self._updates, self._start = now, [], {}
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:

@@ -31,7 +31,9 @@ class Teacher:
         XpError: (CONFIG) the teacher has another vocabulary than the policy.
     """
 
-    def __init__(self, rule: Distill, environ: Mapping[str, str], tokenizer: Any, dtype: torch.dtype) -> None:
+    def __init__(
+        self, rule: Distill, environ: Mapping[str, str], tokenizer: Any, dtype: torch.dtype
+    ) -> None:
         self.rule = rule
         self.model: Any = None
         check_teacher(rule, tokenizer, environ)
@@ -40,7 +42,11 @@ class Teacher:
             return
         from transformers import AutoModelForCausalLM
 
-        self.model = AutoModelForCausalLM.from_pretrained(teacher_place(rule), dtype=dtype).eval().requires_grad_(False)
+        self.model = (
+            AutoModelForCausalLM.from_pretrained(teacher_place(rule), dtype=dtype)
+            .eval()
+            .requires_grad_(False)
+        )
         disable_dropout(self.model)
 
     def prepare(self, trainer: Any) -> None:
@@ -59,7 +65,9 @@ class Teacher:
             return scorer(self.model)
         names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
         sequences = []
-        for prompt, in_prompt, completion, in_completion in zip(*(output[name] for name in names), strict=True):
+        for prompt, in_prompt, completion, in_completion in zip(
+            *(output[name] for name in names), strict=True
+        ):
             scored = completion[in_completion > 0].tolist()
             sequences.append(([*prompt[in_prompt > 0].tolist(), *scored], len(scored)))
         result = torch.zeros(output["completion_ids"].shape, device=output["completion_ids"].device)

@@ -17,7 +17,14 @@ from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
 from xp.backends.trl.worker.generation import let_trl_send_key, send_over_gloo
 from xp.backends.trl.worker.lora import merged_weights, set_dropout, start_policy
 from xp.backends.trl.worker.policy import publish_policy
-from xp.backends.trl.worker.process import Ranks, join_group, leave_group, quiet_rank, quiet_trainer, stay_here
+from xp.backends.trl.worker.process import (
+    Ranks,
+    join_group,
+    leave_group,
+    quiet_rank,
+    quiet_trainer,
+    stay_here,
+)
 from xp.engines.config import EvaluateConfig
 from xp.engines.key_check import KEY
 from xp.engines.server import URL
@@ -57,7 +64,9 @@ def main(argv: Sequence[str]) -> None:
     spec = config.spec
     config = config.with_steps(settle(spec.training, len(rows), path.parent))
 
-    import_large("datasets", "xp.backends.trl.worker.async_rollouts", "xp.backends.trl.worker.guard")
+    import_large(
+        "datasets", "xp.backends.trl.worker.async_rollouts", "xp.backends.trl.worker.guard"
+    )
     from transformers import AutoTokenizer, set_seed
 
     quiet_trainer(config.threads_per_process)
@@ -77,7 +86,10 @@ def main(argv: Sequence[str]) -> None:
     with (
         EnvironmentMixture.from_file(path.with_name("episode.json"), os.environ) as mix,
         Recorder(
-            path.parent / "trajectories" / f"train{ranks.suffix}.jsonl", mix, config.upload_as, os.environ
+            path.parent / "trajectories" / f"train{ranks.suffix}.jsonl",
+            mix,
+            config.upload_as,
+            os.environ,
         ) as recorder,
     ):
         metrics = MetricsFile(Path(config.places.metrics), "train", config.places.attempt)
@@ -86,25 +98,45 @@ def main(argv: Sequence[str]) -> None:
         if config.evaluation is not None:
             judged = held_out_tasks(config, path.parent, chat)
             eval_config = config_of(Path(config.evaluation), EvaluateConfig.from_json)
-            held_out = HeldOutEvaluation(process, eval_config, path.with_name("episode.json"), judged)
+            held_out = HeldOutEvaluation(
+                process, eval_config, path.with_name("episode.json"), judged
+            )
             config = config.with_patience(held_out.deadline_s)
-        ahead = AsyncRollouts(process, order, held_out) if config.spec.training.max_staleness else None
+        ahead = (
+            AsyncRollouts(process, order, held_out) if config.spec.training.max_staleness else None
+        )
         rollouts = ahead or Rollouts(process, order, held_out)
         trainer = make_trainer(config, os.environ, tokenizer, order, log, rollouts)
         record_facts(config, config.start_model, path.parent, chat)
         start.ended("model and engine")
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()
-        publish_policy(trainer, chat, Path(config.places.model), config.spec.model.dtype.value, ranks)
+        publish_policy(
+            trainer, chat, Path(config.places.model), config.spec.model.dtype.value, ranks
+        )
         rollouts.evaluate_trained(trainer)
     leave_group(ranks)
     if ranks.is_main:
-        check_trained("train", config, config.num_steps, config.start_model, config.places.model, BestKeeper.of(config))
+        check_trained(
+            "train",
+            config,
+            config.num_steps,
+            config.start_model,
+            config.places.model,
+            BestKeeper.of(config),
+        )
 
 
-def _train(trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollouts | None, ranks: Ranks) -> None:
+def _train(
+    trainer: Any, checkpoints: Path, log: TRLStepLog, ahead: AsyncRollouts | None, ranks: Ranks
+) -> None:
     """Trains from the last complete checkpoint, if there is one, to the last step or an early stop."""
-    from xp.backends.trl.worker.checkpoints import EndInTime, latest_checkpoint, save_checkpoint, step_of
+    from xp.backends.trl.worker.checkpoints import (
+        EndInTime,
+        latest_checkpoint,
+        save_checkpoint,
+        step_of,
+    )
 
     checkpoint = latest_checkpoint(checkpoints)
     if checkpoint is not None:
@@ -146,7 +178,11 @@ def make_trainer(
     join_group(Ranks(), use_cpu=config.grpo["use_cpu"], timeout_s=config.grpo["ddp_timeout"])
     prepare_engine(config, environ)
     # The server of xp.backends.trl.worker.launch.
-    server = {"vllm_server_base_url": environ[URL], "vllm_group_port": free_port()} if URL in environ else {}
+    server = (
+        {"vllm_server_base_url": environ[URL], "vllm_group_port": free_port()}
+        if URL in environ
+        else {}
+    )
     args = GRPOConfig(**config.grpo, **server)
     shard_on_cpu(args.distributed_state, environ)
     model, adapters = start_policy(config.start_model, config.spec.model.lora, loaded_dtype(config))
@@ -199,14 +235,21 @@ def loaded_dtype(config: TRLTrainConfig | TRLSftConfig) -> Any:
     computation's."""
     import torch
 
-    return torch.float32 if config.spec.model.lora is None else getattr(torch, config.spec.model.dtype.value)
+    return (
+        torch.float32
+        if config.spec.model.lora is None
+        else getattr(torch, config.spec.model.dtype.value)
+    )
 
 
 def shard_on_cpu(state: Any, environ: Mapping[str, str]) -> None:
     """Makes FSDP2 shard on CPUs as on accelerators; accelerate 1.15 silently leaves the model whole there."""
     from accelerate.utils import DistributedType
 
-    if environ.get("ACCELERATE_USE_FSDP") == "true" and state.distributed_type is DistributedType.MULTI_CPU:
+    if (
+        environ.get("ACCELERATE_USE_FSDP") == "true"
+        and state.distributed_type is DistributedType.MULTI_CPU
+    ):
         state.distributed_type = DistributedType.MULTI_GPU
 
 

@@ -47,7 +47,9 @@ def _clip_row(end: str) -> Row:
     """Row of a bound, which both losses write as 1 - low and 1 + high."""
 
     def render(spec: RunSpec) -> Keys:
-        loss = "cispo.cispo_eps_clip" if spec.algorithm.policy_loss is PolicyLoss.CISPO else "eps_clip"
+        loss = (
+            "cispo.cispo_eps_clip" if spec.algorithm.policy_loss is PolicyLoss.CISPO else "eps_clip"
+        )
         return {f"{PLACE}.{loss}_{end}": getattr(spec.algorithm, f"clip_{end}")}
 
     return Row(f"algorithm.clip_{end}", render, implemented_by=no_clip)
@@ -71,7 +73,11 @@ def _weight_level(spec: RunSpec) -> str | None:
 
 
 def _importance_mask(spec: RunSpec) -> Keys:
-    mask = spec.algorithm.importance_mask if has_native_correction(spec.algorithm) else ImportanceMask.NONE
+    mask = (
+        spec.algorithm.importance_mask
+        if has_native_correction(spec.algorithm)
+        else ImportanceMask.NONE
+    )
     return {
         f"{OFF_POLICY}.sequence_mask_metric": MASK_METRIC.get(mask),
         **dict.fromkeys(f"{OFF_POLICY}.token_mask_is_threshold_{end}" for end in ("low", "high")),
@@ -112,7 +118,9 @@ def _no_teacher(spec: RunSpec) -> str | None:
     if spec.algorithm.distill.url is not None:
         return "SkyRL loads the teacher itself, as its reference model; set distill.url=null, or backend=trl or slime"
     if is_megatron(spec):
-        return "SkyRL's teacher needs FSDP2; set backend.parallel.strategy=fsdp2, or use backend=slime"
+        return (
+            "SkyRL's teacher needs FSDP2; set backend.parallel.strategy=fsdp2, or use backend=slime"
+        )
     if spec.training.kl_coef > 0:
         return "SkyRL's one reference model is the teacher; set training.kl_coef=0, or use backend=trl or slime"
     return None
@@ -122,7 +130,9 @@ ALGORITHM = (
     Row(
         "algorithm.estimator",
         lambda s: {
-            f"{PLACE}.advantage_estimator": XP_ESTIMATOR if has_xp_estimator(s) else s.algorithm.estimator.value
+            f"{PLACE}.advantage_estimator": XP_ESTIMATOR
+            if has_xp_estimator(s)
+            else s.algorithm.estimator.value
         },
         implemented_by=_advantages,
         refuse_if=lambda s: has_critic(s) and is_megatron(s),
@@ -135,23 +145,38 @@ ALGORITHM = (
         implemented_by="trainer.ref.model.path and xp's trainer, where it is set",
         refuse=_no_teacher,
     ),
-    Row("algorithm.critic.discount", f"{PLACE}.gamma", note="Only the policy's tokens are discounted, not a tool's."),
+    Row(
+        "algorithm.critic.discount",
+        f"{PLACE}.gamma",
+        note="Only the policy's tokens are discounted, not a tool's.",
+    ),
     Row("algorithm.critic.gae_lambda", f"{PLACE}.lambd"),
     Row("algorithm.critic.value_clip", f"{PLACE}.value_clip"),
     Row(
         "algorithm.advantage_scale",
-        lambda s: {f"{PLACE}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD},
+        lambda s: {
+            f"{PLACE}.grpo_norm_by_std": s.algorithm.advantage_scale is AdvantageScale.GROUP_STD
+        },
         implemented_by=_advantages,
     ),
     Row("algorithm.policy_loss", lambda s: {f"{PLACE}.policy_loss_type": _policy_loss(s)}),
     *sapo_rows(f"{PLACE}.sapo.tau_"),
-    Row("algorithm.ratio_level", implemented_by="trainer.algorithm.policy_loss_type, with policy_loss"),
+    Row(
+        "algorithm.ratio_level",
+        implemented_by="trainer.algorithm.policy_loss_type, with policy_loss",
+    ),
     *(_clip_row(end) for end in ("low", "high")),
     Row(
         "algorithm.dual_clip",
-        lambda s: {} if s.algorithm.dual_clip is None else {f"{PLACE}.clip_ratio_c": s.algorithm.dual_clip},
+        lambda s: (
+            {}
+            if s.algorithm.dual_clip is None
+            else {f"{PLACE}.clip_ratio_c": s.algorithm.dual_clip}
+        ),
         implemented_by="trainer.algorithm.policy_loss_type, with policy_loss",
-        refuse_if=lambda s: s.algorithm.dual_clip is not None and s.algorithm.ratio_level is RatioLevel.SEQUENCE,
+        refuse_if=lambda s: (
+            s.algorithm.dual_clip is not None and s.algorithm.ratio_level is RatioLevel.SEQUENCE
+        ),
         refuse="SkyRL's gspo has no dual clip; set ratio_level=token or dual_clip=null, or use backend=trl or slime",
     ),
     Row(
@@ -162,17 +187,22 @@ ALGORITHM = (
     Row(
         "algorithm.kl_estimator",
         lambda s: {f"{PLACE}.kl_estimator_type": s.algorithm.kl_estimator.value},
-        note=lambda s: "k3 is cut at 10, and its log-ratio at 20." if s.training.kl_coef > 0 else "",
+        note=lambda s: (
+            "k3 is cut at 10, and its log-ratio at 20." if s.training.kl_coef > 0 else ""
+        ),
     ),
     Row(
         "algorithm.use_kl_in_reward",
         lambda s: {
             f"{PLACE}.use_kl_in_reward": (
-                s.algorithm.distill is not None or (s.algorithm.use_kl_in_reward and s.training.kl_coef > 0)
+                s.algorithm.distill is not None
+                or (s.algorithm.use_kl_in_reward and s.training.kl_coef > 0)
             ),
             f"{PLACE}.kl_ctrl.type": "fixed",
         },
-        refuse_if=lambda s: s.algorithm.use_kl_in_reward and s.algorithm.critic is None and has_xp_estimator(s),
+        refuse_if=lambda s: (
+            s.algorithm.use_kl_in_reward and s.algorithm.critic is None and has_xp_estimator(s)
+        ),
         refuse=lambda s: (
             f"estimator={s.algorithm.estimator} reads one reward of an episode, not of each token; set false"
         ),
@@ -182,7 +212,9 @@ ALGORITHM = (
         lambda s: {f"{OFF_POLICY}.tis_ratio_type": _weight_level(s)},
         note=lambda s: _by_xp(s) if is_weighed(s) else "",
     ),
-    Row("algorithm.importance_lower", implemented_by=lambda s: BY_XP if is_weighed(s) else NO_WEIGHT),
+    Row(
+        "algorithm.importance_lower", implemented_by=lambda s: BY_XP if is_weighed(s) else NO_WEIGHT
+    ),
     Row(
         "algorithm.importance_upper",
         lambda s: (
@@ -190,16 +222,23 @@ ALGORITHM = (
             if (level := _weight_level(s))
             else {}
         ),
-        implemented_by=lambda s: NO_WEIGHT if not is_weighed(s) else "" if _weight_level(s) else BY_XP,
+        implemented_by=lambda s: (
+            NO_WEIGHT if not is_weighed(s) else "" if _weight_level(s) else BY_XP
+        ),
     ),
     Row("algorithm.importance_mask", _importance_mask, note_if=is_masked, note=_by_xp),
     *(_mask_bound(end) for end in ("lower", "upper")),
     Row(
         "algorithm.ratio_from",
         implemented_by=lambda s: BY_XP if is_to_engine(s) else "SkyRL's own",
-        note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
+        note=lambda s: (
+            "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else ""
+        ),
     ),
-    Row("algorithm.mask_truncated", implemented_by="loss masks from xp.backends.skyrl.worker.generator"),
+    Row(
+        "algorithm.mask_truncated",
+        implemented_by="loss masks from xp.backends.skyrl.worker.generator",
+    ),
     # SkyRL's own filter reads one reward of a response, and xp gives it one of each token.
     Row(
         "algorithm.zero_variance_filter",
@@ -216,7 +255,9 @@ ALGORITHM = (
             # SkyRL drops the groups of a step that an epoch's end divides: the whole training is one epoch.
             "trainer.epochs": 1,
         },
-        note=lambda s: "The first groups in order fill a step." if s.algorithm.dynamic_sampling else "",
+        note=lambda s: (
+            "The first groups in order fill a step." if s.algorithm.dynamic_sampling else ""
+        ),
     ),
     Row("algorithm.max_sample_batches", f"{PLACE}.dynamic_sampling.max_sample_batches"),
 )

@@ -21,7 +21,12 @@ from xp.backends.skyrl.control.keys import (
 from xp.planning.batch import batch_shape
 from xp.planning.episode import episode_config
 from xp.planning.rows import Row
-from xp.planning.shared_rows import QUANTIZED_BY_VLLM, depends_on_rows, indivisible_experts, weighs_rows
+from xp.planning.shared_rows import (
+    QUANTIZED_BY_VLLM,
+    depends_on_rows,
+    indivisible_experts,
+    weighs_rows,
+)
 from xp.spec import Attention, EngineName, RunSpec, SpeculativeMethod, Strategy
 
 MAX_TOKENS = f"{ENGINE}.max_num_batched_tokens"
@@ -57,7 +62,9 @@ def _attention(spec: RunSpec) -> str | None:
             " separate them; set sdpa, with backend.parallel.strategy=fsdp2"
         )
     if spec.backend.attention is Attention.FLASH:
-        return "FlashAttention needs a GPU; set sdpa on hardware=cpu" if is_rehearsal(spec) else None
+        return (
+            "FlashAttention needs a GPU; set sdpa on hardware=cpu" if is_rehearsal(spec) else None
+        )
     if is_megatron(spec):
         return "SkyRL's Megatron has flash or TransformerEngine's own; set flash"
     if spec.backend.parallel.context > 1:
@@ -92,7 +99,11 @@ def _stage_layers(end: str) -> Row:
     return Row(f"backend.parallel.{end}_stage_layers", keys)
 
 
-CPU_OPTIMIZER = ("optimizer_cpu_offload", "use_precision_aware_optimizer", "overlap_cpu_optimizer_d2h_h2d")
+CPU_OPTIMIZER = (
+    "optimizer_cpu_offload",
+    "use_precision_aware_optimizer",
+    "overlap_cpu_optimizer_d2h_h2d",
+)
 OPTIMIZER_KWARGS = f"{MEGATRON[0]}.optimizer_config_kwargs"
 
 
@@ -124,7 +135,11 @@ NEVER_UNUSED = "SkyRL moves it only where engines are colocated; it stays on the
 def _moved(spec: RunSpec) -> str:
     if not is_megatron(spec):
         return ""
-    return "SkyRL's own moves between the phases of colocated engines" if is_colocated(spec) else "nothing: off"
+    return (
+        "SkyRL's own moves between the phases of colocated engines"
+        if is_colocated(spec)
+        else "nothing: off"
+    )
 
 
 def _reference_note(spec: RunSpec) -> str:
@@ -132,7 +147,11 @@ def _reference_note(spec: RunSpec) -> str:
     if spec.training.kl_coef == 0 and spec.algorithm.distill is None:
         return ""
     if is_colocated(spec):
-        return "" if is_moved else "While colocated engines generate, SkyRL moves it there in any case."
+        return (
+            ""
+            if is_moved
+            else "While colocated engines generate, SkyRL moves it there in any case."
+        )
     return NEVER_UNUSED if is_moved and is_megatron(spec) else ""
 
 
@@ -141,7 +160,8 @@ PARALLEL = (
     Row(
         "backend.attention",
         lambda s: dict.fromkeys(
-            ("trainer.flash_attn", "trainer.remove_microbatch_padding"), s.backend.attention is Attention.FLASH
+            ("trainer.flash_attn", "trainer.remove_microbatch_padding"),
+            s.backend.attention is Attention.FLASH,
         ),
         refuse=_attention,
     ),
@@ -178,9 +198,15 @@ PARALLEL = (
     ),
     Row(
         "backend.parallel.offload_optimizer",
-        lambda s: optimizers(s, "offload_after_step", s.backend.parallel.offload_optimizer and is_colocated(s)),
-        note=lambda s: "" if is_colocated(s) or not s.backend.parallel.offload_optimizer else NEVER_UNUSED,
-        refuse_if=lambda s: is_megatron(s) and is_colocated(s) and not s.backend.parallel.offload_optimizer,
+        lambda s: optimizers(
+            s, "offload_after_step", s.backend.parallel.offload_optimizer and is_colocated(s)
+        ),
+        note=lambda s: (
+            "" if is_colocated(s) or not s.backend.parallel.offload_optimizer else NEVER_UNUSED
+        ),
+        refuse_if=lambda s: (
+            is_megatron(s) and is_colocated(s) and not s.backend.parallel.offload_optimizer
+        ),
         refuse="SkyRL always moves Megatron's optimizer state to the host while colocated engines generate; set true",
     ),
     Row(
@@ -220,7 +246,11 @@ def _fp8(name: str) -> Row:
     key = f"{ENGINE}.engine_init_kwargs.{name}"
     return Row(
         f"backend.engine.{name}",
-        lambda s: {} if getattr(s.backend.engine, name) is None else {key: getattr(s.backend.engine, name).value},
+        lambda s: (
+            {}
+            if getattr(s.backend.engine, name) is None
+            else {key: getattr(s.backend.engine, name).value}
+        ),
     )
 
 
@@ -246,7 +276,11 @@ OF_ENGINE = (
         refuse_if=lambda s: s.backend.engine.name is not EngineName.VLLM and not has_stub(s),
         refuse="SkyRL supports only vLLM; set vllm, or on hardware=cpu transformers for xp's stub",
     ),
-    Row("backend.engine.placement", lambda s: {"trainer.placement.colocate_all": is_colocated(s)}, refuse=_placement),
+    Row(
+        "backend.engine.placement",
+        lambda s: {"trainer.placement.colocate_all": is_colocated(s)},
+        refuse=_placement,
+    ),
     Row("backend.engine.accelerators", lambda s: {f"{ENGINE}.num_engines": batch_shape(s).engines}),
     Row(
         "backend.engine.tensor_parallel",
@@ -274,7 +308,9 @@ OF_ENGINE = (
         "backend.engine.eager",
         f"{ENGINE}.enforce_eager",
         note=_unused,
-        refuse_if=lambda s: s.model.lora is not None and not is_megatron(s) and s.backend.engine.eager,
+        refuse_if=lambda s: (
+            s.model.lora is not None and not is_megatron(s) and s.backend.engine.eager
+        ),
         refuse="SkyRL silently enables CUDA graphs for adapters; set it to false",
     ),
     Row("backend.engine.prefix_caching", f"{ENGINE}.enable_prefix_caching", note=_unused),
@@ -286,7 +322,9 @@ OF_ENGINE = (
         "backend.engine.expert_parallel",
         f"{ENGINE}.expert_parallel_size",
         refuse=lambda s: indivisible_experts(
-            s, (s.backend.engine.tensor_parallel,), "all accelerators of an engine (backend.engine.tensor_parallel)"
+            s,
+            (s.backend.engine.tensor_parallel,),
+            "all accelerators of an engine (backend.engine.tensor_parallel)",
         ),
     ),
     Row(
@@ -321,13 +359,18 @@ PLACE = (
     Row(
         "hardware.accelerators_per_node",
         lambda s: {
-            **{f"trainer.placement.{role}_num_gpus_per_node": workers(s).per_node for role in roles(s)},
+            **{
+                f"trainer.placement.{role}_num_gpus_per_node": workers(s).per_node
+                for role in roles(s)
+            },
             "trainer.use_expandable_segments": not is_rehearsal(s),
         },
     ),
     Row(
         "hardware.num_nodes",
-        lambda s: {f"trainer.placement.{role}_num_nodes": workers(s).num_nodes for role in roles(s)},
+        lambda s: {
+            f"trainer.placement.{role}_num_nodes": workers(s).num_nodes for role in roles(s)
+        },
         refuse_if=lambda s: is_rehearsal(s) and not has_stub(s) and s.hardware.num_nodes > 1,
         refuse=not_on_cpu("set 1, or engine.name=transformers"),
     ),
@@ -349,7 +392,9 @@ PLACE = (
         implemented_by=lambda s: "xp.backends.skyrl.worker.generator" if s.env.has_rows else "",
         refuse=_depends_on_rows,
     ),
-    Row("backend.convert_model", refuse="SkyRL loads the Hugging Face model itself; set it to false"),
+    Row(
+        "backend.convert_model", refuse="SkyRL loads the Hugging Face model itself; set it to false"
+    ),
     Row("name", "trainer.run_name"),
     Row("project", "trainer.project_name"),
 )

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from xp.backends.skyrl.control.constraints import is_megatron
-from xp.backends.skyrl.control.keys import ENGINE, MEGATRON, Keys, fsdp, has_critic, is_rehearsal, roles
+from xp.backends.skyrl.control.keys import (
+    ENGINE,
+    MEGATRON,
+    Keys,
+    fsdp,
+    has_critic,
+    is_rehearsal,
+    roles,
+)
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.planning.rows import Pin, Row
 from xp.planning.shared_rows import SEED_OF_TURNS, network_fields
@@ -19,11 +27,17 @@ READ_PADDING = ("deepseek_v4", "llama4_text", "recurrent_gemma", "rwkv")
 
 def _dtype(spec: RunSpec) -> Keys:
     is_bf16 = spec.model.dtype is DType.BFLOAT16
-    precision = {"param_dtype": "bf16" if is_bf16 else "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    precision = {
+        "param_dtype": "bf16" if is_bf16 else "fp32",
+        "reduce_dtype": "fp32",
+        "buffer_dtype": "fp32",
+    }
     return {
         "trainer.bf16": is_bf16,
         f"{ENGINE}.model_dtype": spec.model.dtype.value,
-        **fsdp(spec, roles(spec), {f"mixed_precision.{key}": value for key, value in precision.items()}),
+        **fsdp(
+            spec, roles(spec), {f"mixed_precision.{key}": value for key, value in precision.items()}
+        ),
     }
 
 
@@ -66,7 +80,9 @@ def _router_replay(spec: RunSpec) -> Keys:
     is_on, key = spec.model.router_replay, "moe_enable_routing_replay"
     # The reference chooses its own experts, as on Slime. With Ray's executor, the engine can hang (SkyRL's check).
     engine = {f"{ENGINE}.distributed_executor_backend": "mp"} if is_on else {}
-    keys = {f"{MEGATRON[0]}.{key}": is_on, f"{MEGATRON[1]}.{key}": False} if is_megatron(spec) else {}
+    keys = (
+        {f"{MEGATRON[0]}.{key}": is_on, f"{MEGATRON[1]}.{key}": False} if is_megatron(spec) else {}
+    )
     return {f"{ENGINE}.enable_return_routed_experts": is_on, **keys, **engine}
 
 
@@ -80,7 +96,9 @@ def _no_router_replay(spec: RunSpec) -> str | None:
         return "SkyRL's engine returns no experts with adapters; set model.lora=null"
     if spec.backend.engine.tensor_parallel > spec.trainer_accelerators:
         return "an engine must be on one machine then; lower backend.engine.tensor_parallel"
-    if live := [name for name, member in spec.env.members.items() if member.prompt is PromptSource.LIVE]:
+    if live := [
+        name for name, member in spec.env.members.items() if member.prompt is PromptSource.LIVE
+    ]:
         return f"SkyRL needs a turn of the engine in each episode, which prompt=live of env.members.{live[0]} may lack"
     return None
 
@@ -90,7 +108,9 @@ MODEL = (
     Row(
         "model.path",
         implemented_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
-        refuse_if=lambda s: not is_megatron(s) and network_fields(s).get("model_type") in READ_PADDING,
+        refuse_if=lambda s: (
+            not is_megatron(s) and network_fields(s).get("model_type") in READ_PADDING
+        ),
         refuse="SkyRL pads episodes on the left, which changes this family's log-probabilities; use backend=trl",
     ),
     Row(
@@ -115,13 +135,20 @@ MODEL = (
     ),
     Row("model.architecture", implemented_by="the model's own config.json"),
     # Rank 0 disables LoRA.
-    Row("model.lora", lambda s: {f"{LORA}.rank": 0} if s.model.lora is None else {}, note=_rounded, refuse=_no_lora),
+    Row(
+        "model.lora",
+        lambda s: {f"{LORA}.rank": 0} if s.model.lora is None else {},
+        note=_rounded,
+        refuse=_no_lora,
+    ),
     Row("model.lora.rank", f"{LORA}.rank", refuse=_no_rank),
     # SkyRL takes a whole number.
     Row(
         "model.lora.alpha",
         lambda s: {} if s.model.lora is None else {f"{LORA}.alpha": int(s.model.lora.alpha)},
-        refuse_if=lambda s: s.model.lora is not None and s.model.lora.alpha != int(s.model.lora.alpha),
+        refuse_if=lambda s: (
+            s.model.lora is not None and s.model.lora.alpha != int(s.model.lora.alpha)
+        ),
         refuse="SkyRL needs a whole number; round it",
     ),
     Row("model.lora.dropout", f"{LORA}.dropout"),
@@ -129,7 +156,9 @@ MODEL = (
     Row(
         "model.lora.target_modules",
         _target_modules,
-        refuse_if=lambda s: s.model.lora is not None and s.model.lora.target_modules is not None and is_megatron(s),
+        refuse_if=lambda s: (
+            s.model.lora is not None and s.model.lora.target_modules is not None and is_megatron(s)
+        ),
         refuse="SkyRL's Megatron names its layers linear_qkv, linear_proj, linear_fc1 and linear_fc2, not as Hugging"
         " Face; set null, which is all of them, or backend.parallel.strategy=fsdp2",
     ),
@@ -137,31 +166,46 @@ MODEL = (
 
 
 METRICS = "xp writes the metrics and the trajectories"
-TRUNCATION = "the Episode determines truncation; set algorithm.mask_truncated or env.reward.nonterminal"
+TRUNCATION = (
+    "the Episode determines truncation; set algorithm.mask_truncated or env.reward.nonterminal"
+)
 TURNS = "a turn is one message, which ends at the model's own end of turn"
 PINS = {
     "environment.env_class": Pin(ENV_CLASS, "the environments are xp's"),
     "trainer.logger": Pin("console", f"{METRICS}; set tracking"),
     **dict.fromkeys(
         (
-            *("trainer.enable_ray_gpu_monitor", "generator.inference_engine.enable_ray_prometheus_stats"),
+            *(
+                "trainer.enable_ray_gpu_monitor",
+                "generator.inference_engine.enable_ray_prometheus_stats",
+            ),
             *("trainer.dump_data_batch", "trainer.dump_eval_results"),
         ),
         Pin(False, METRICS),
     ),
     **dict.fromkeys(
-        (*("trainer.num_logger_eval_samples", "trainer.num_logger_train_samples"), "trainer.print_example_interval"),
+        (
+            *("trainer.num_logger_eval_samples", "trainer.num_logger_train_samples"),
+            "trainer.print_example_interval",
+        ),
         Pin(-1, METRICS),
     ),
-    "generator.eval_n_samples_per_prompt": Pin(1, "evaluation.samples_per_task repeats the held-out tasks"),
+    "generator.eval_n_samples_per_prompt": Pin(
+        1, "evaluation.samples_per_task repeats the held-out tasks"
+    ),
     "trainer.resume_mode": Pin("latest", "resume=RUN continues a run"),
     "data.dataloader.num_workers": Pin(0, "a view of tasks is read in the trainer's process"),
     "trainer.algorithm.advantage_batch_normalize": Pin(False, "set algorithm.advantage_scale"),
-    "trainer.update_ref_every_epoch": Pin(False, "xp's view of the tasks is one epoch, so that it would never happen"),
-    "trainer.recompute_old_logprobs_per_minibatch": Pin(
-        True, "old log-probabilities come from the micro-batches of the update, so that the first ratio is 1"
+    "trainer.update_ref_every_epoch": Pin(
+        False, "xp's view of the tasks is one epoch, so that it would never happen"
     ),
-    "trainer.placement.colocate_policy_ref": Pin(True, "the planner places both on the same accelerators"),
+    "trainer.recompute_old_logprobs_per_minibatch": Pin(
+        True,
+        "old log-probabilities come from the micro-batches of the update, so that the first ratio is 1",
+    ),
+    "trainer.placement.colocate_policy_ref": Pin(
+        True, "the planner places both on the same accelerators"
+    ),
     "generator.apply_overlong_filtering": Pin(False, TRUNCATION),
     "generator.zero_reward_on_non_stop": Pin(False, TRUNCATION),
     "generator.batched": Pin(False, "xp plays episodes one by one"),
@@ -169,17 +213,25 @@ PINS = {
     # The template's own end of turn is part of the environment's reply, as after a truncated turn.
     "generator.append_eos_token_after_stop_str_in_multi_turn": Pin(False, TURNS),
     # A custom template keeps only the last step's reward.
-    "generator.chat_template.name_or_path": Pin(None, "xp renders the chat template; set model.chat_template"),
+    "generator.chat_template.name_or_path": Pin(
+        None, "xp renders the chat template; set model.chat_template"
+    ),
     **{
         f"generator.{sampling}.{key}": pin
         for sampling in ("sampling_params", "eval_sampling_params")
         for key, pin in {
-            "repetition_penalty": Pin(1.0, "SkyRL does not send it to the engine; set training.repetition_penalty"),
+            "repetition_penalty": Pin(
+                1.0, "SkyRL does not send it to the engine; set training.repetition_penalty"
+            ),
             "logprobs": Pin(1, "xp compares the engine's log-probabilities with the trainer's"),
         }.items()
     },
-    "generator.eval_sampling_params.min_p": Pin(0.0, "held-out episodes are of the model's own distribution"),
-    "generator.eval_sampling_params.additional_kwargs": Pin(None, "tokens are drawn in the same way on every trainer"),
+    "generator.eval_sampling_params.min_p": Pin(
+        0.0, "held-out episodes are of the model's own distribution"
+    ),
+    "generator.eval_sampling_params.additional_kwargs": Pin(
+        None, "tokens are drawn in the same way on every trainer"
+    ),
     # SkyRL's only engine, also in the rehearsal, where xp's stub implements its interface.
     "generator.inference_engine.backend": Pin("vllm", "it is SkyRL's only engine"),
     "generator.inference_engine.run_engines_locally": Pin(True, "the engines run in the job"),
@@ -199,6 +251,11 @@ PINS = {
 
 # Under FSDP2, xp.backends.skyrl.worker.workers turns the model's own dropout off.
 DROPOUTS = {
-    f"{place}.transformer_config_kwargs.{name}_dropout": 0.0 for name in ("attention", "hidden") for place in MEGATRON
+    f"{place}.transformer_config_kwargs.{name}_dropout": 0.0
+    for name in ("attention", "hidden")
+    for place in MEGATRON
 }
-FIXED = Row("", lambda s: {key: pin.value for key, pin in PINS.items()} | (DROPOUTS if is_megatron(s) else {}))
+FIXED = Row(
+    "",
+    lambda s: {key: pin.value for key, pin in PINS.items()} | (DROPOUTS if is_megatron(s) else {}),
+)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from xp.backends.skyrl.control.constraints import is_megatron
 from xp.backends.skyrl.control.keys import ALGORITHM, MICRO_BATCHES, Keys
-from xp.backends.skyrl.control.rows.training import SCHEDULER, SCHEDULES, no_rate, other_schedule, warmup_note
+from xp.backends.skyrl.control.rows.training import (
+    SCHEDULER,
+    SCHEDULES,
+    no_rate,
+    other_schedule,
+    warmup_note,
+)
 from xp.planning.batch import batch_shape
 from xp.planning.rows import Row
 from xp.planning.shared_rows import sft_updates, uneven_sft_batch
@@ -16,7 +22,11 @@ OPTIMIZER = "trainer.policy.optimizer_config"
 def ranks(spec: RunSpec) -> int:
     """Ranks that share a batch. Source: skyrl 0.4.0, sft_trainer.py `_validate_batch_parallelism`."""
     batch = batch_shape(spec)
-    return batch.num_nodes * batch.per_node // (batch.tensor * batch.pipeline if is_megatron(spec) else 1)
+    return (
+        batch.num_nodes
+        * batch.per_node
+        // (batch.tensor * batch.pipeline if is_megatron(spec) else 1)
+    )
 
 
 def _fixed(spec: RunSpec) -> Keys:
@@ -43,7 +53,9 @@ SFT = (
     ),
     Row(
         "sft.micro_batch_size",
-        lambda s: dict.fromkeys(MICRO_BATCHES, 1 if s.sft.max_tokens_per_micro_batch else s.sft.micro_batch_size),
+        lambda s: dict.fromkeys(
+            MICRO_BATCHES, 1 if s.sft.max_tokens_per_micro_batch else s.sft.micro_batch_size
+        ),
     ),
     Row(
         "sft.max_tokens_per_micro_batch",

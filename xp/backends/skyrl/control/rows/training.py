@@ -17,7 +17,14 @@ from xp.backends.skyrl.control.keys import (
 from xp.backends.skyrl.worker.config import AT_THE_END, STEPS_KEY, warm_up_too_long
 from xp.planning.extent import num_steps
 from xp.planning.rows import Row
-from xp.planning.shared_rows import ENDED, OLDER, length_rows, longest_episode, longest_in_engine, not_ahead
+from xp.planning.shared_rows import (
+    ENDED,
+    OLDER,
+    length_rows,
+    longest_episode,
+    longest_in_engine,
+    not_ahead,
+)
 from xp.spec import LrSchedule, RunSpec
 from xp.spec.training import OnNonfinite, Optimizer, Unfinished
 
@@ -45,7 +52,11 @@ def other_schedule(spec: RunSpec, schedule: LrSchedule) -> str | None:
 def warmup_note(spec: RunSpec, warmup: int) -> str:
     """Note on the warm-up. Source: skyrl_train/distributed/megatron/optimizer.py, whose `init_lr` has no key in
     SkyRL."""
-    return "Update k of a warm-up of N has (k-1)/N; elsewhere k/N." if is_megatron(spec) and warmup else ""
+    return (
+        "Update k of a warm-up of N has (k-1)/N; elsewhere k/N."
+        if is_megatron(spec) and warmup
+        else ""
+    )
 
 
 def no_rate(spec: RunSpec, warmup: int, updates: int) -> str | None:
@@ -61,7 +72,8 @@ def _fully_async(spec: RunSpec) -> Keys:
         return keys
     return keys | {
         "trainer.fully_async.max_staleness_steps": ahead,
-        "trainer.fully_async.num_parallel_generation_workers": spec.training.prompts_per_step * (ahead + 1),
+        "trainer.fully_async.num_parallel_generation_workers": spec.training.prompts_per_step
+        * (ahead + 1),
         "trainer.fully_async.sample_full_batch": False,
         "trainer.fully_async.clear_kv_cache_on_weight_sync": False,
     }
@@ -73,7 +85,11 @@ def _not_ahead(spec: RunSpec) -> str | None:
     Source: skyrl 0.4.0, train/fully_async_trainer.py `FullyAsyncRayPPOTrainer.__init__`.
     """
     reason = "SkyRL's fully asynchronous trainer makes one update per step; set training.updates_per_step=1"
-    return not_ahead(spec, reason if spec.training.updates_per_step > 1 else None, is_colocated=is_colocated(spec))
+    return not_ahead(
+        spec,
+        reason if spec.training.updates_per_step > 1 else None,
+        is_colocated=is_colocated(spec),
+    )
 
 
 def _is_packed(spec: RunSpec) -> bool:
@@ -103,14 +119,17 @@ SIZES = (
     Row(
         "training.generation_prompts",
         implemented_by="the loader of xp.backends.skyrl.worker.trainer",
-        refuse_if=lambda s: s.training.generation_prompts is not None and s.training.max_staleness > 0,
+        refuse_if=lambda s: (
+            s.training.generation_prompts is not None and s.training.max_staleness > 0
+        ),
         refuse="beside training.max_staleness groups begin one by one, not in rounds; set null",
     ),
     Row("training.group_size", "generator.n_samples_per_prompt"),
     Row(
         "training.updates_per_step",
         lambda s: {
-            f"trainer.{role}_mini_batch_size": s.training.prompts_per_step // s.training.updates_per_step
+            f"trainer.{role}_mini_batch_size": s.training.prompts_per_step
+            // s.training.updates_per_step
             for role in trained(s)
         },
     ),
@@ -118,13 +137,17 @@ SIZES = (
     Row(
         "training.max_staleness",
         _fully_async,
-        implemented_by=lambda s: "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else "",
+        implemented_by=lambda s: (
+            "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else ""
+        ),
         note=lambda s: REPLAYED if s.training.max_staleness else "",
         refuse=_not_ahead,
     ),
     Row(
         "training.unfinished",
-        implemented_by=lambda s: "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else ENDED,
+        implemented_by=lambda s: (
+            "xp.backends.skyrl.worker.async_rollouts" if s.training.max_staleness else ENDED
+        ),
         note=lambda s: BY_GROUP if s.training.unfinished is Unfinished.CONTINUE else "",
     ),
     # 1 if episodes are packed by tokens, since SkyRL checks the unused number.
@@ -135,8 +158,12 @@ SIZES = (
     ),
     Row(
         "training.max_tokens_per_micro_batch",
-        lambda s: {"trainer.max_tokens_per_microbatch": s.training.max_tokens_per_micro_batch or -1},
-        note=lambda s: "An episode that is longer gets a micro-batch of its own." if _is_packed(s) else "",
+        lambda s: {
+            "trainer.max_tokens_per_microbatch": s.training.max_tokens_per_micro_batch or -1
+        },
+        note=lambda s: (
+            "An episode that is longer gets a micro-batch of its own." if _is_packed(s) else ""
+        ),
         refuse=_no_packing,
     ),
 )
@@ -153,7 +180,10 @@ RATES = (
     Row(
         "training.critic_learning_rate",
         lambda s: (
-            {"trainer.critic.optimizer_config.lr": s.training.critic_learning_rate or s.training.learning_rate}
+            {
+                "trainer.critic.optimizer_config.lr": s.training.critic_learning_rate
+                or s.training.learning_rate
+            }
             if has_critic(s)
             else {}
         ),
@@ -173,25 +203,45 @@ RATES = (
         lambda s: optimizers(s, "num_warmup_steps", s.training.warmup_updates),
         implemented_by=lambda s: "" if is_megatron(s) else f"{SCHEDULES}, which begins at 1/N",
         note=lambda s: warmup_note(s, s.training.warmup_updates),
-        refuse=lambda s: no_rate(s, s.training.warmup_updates, (num_steps(s) or 0) * s.training.all_updates_per_step),
+        refuse=lambda s: no_rate(
+            s, s.training.warmup_updates, (num_steps(s) or 0) * s.training.all_updates_per_step
+        ),
     ),
     Row(
         "training.weight_decay",
         lambda s: optimizers(s, "weight_decay", s.training.weight_decay),
-        note=lambda s: "Biases and norms decay too." if s.training.weight_decay > 0 and not is_megatron(s) else "",
+        note=lambda s: (
+            "Biases and norms decay too."
+            if s.training.weight_decay > 0 and not is_megatron(s)
+            else ""
+        ),
     ),
     # SkyRL has one list for both of Adam's betas.
-    Row("training.adam_beta1", lambda s: optimizers(s, "adam_betas", [s.training.adam_beta1, s.training.adam_beta2])),
-    Row("training.adam_beta2", implemented_by="trainer.policy.optimizer_config.adam_betas, with adam_beta1"),
+    Row(
+        "training.adam_beta1",
+        lambda s: optimizers(s, "adam_betas", [s.training.adam_beta1, s.training.adam_beta2]),
+    ),
+    Row(
+        "training.adam_beta2",
+        implemented_by="trainer.policy.optimizer_config.adam_betas, with adam_beta1",
+    ),
     Row(
         "training.adam_eps",
-        lambda s: {f"{MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps} if is_megatron(s) else {},
-        implemented_by=lambda s: "" if is_megatron(s) else f"torch.optim.AdamW's own {FSDP_ADAM_EPS}",
+        lambda s: (
+            {f"{MEGATRON[0]}.optimizer_config_kwargs.adam_eps": s.training.adam_eps}
+            if is_megatron(s)
+            else {}
+        ),
+        implemented_by=lambda s: (
+            "" if is_megatron(s) else f"torch.optim.AdamW's own {FSDP_ADAM_EPS}"
+        ),
         refuse_if=lambda s: not is_megatron(s) and s.training.adam_eps != FSDP_ADAM_EPS,
         refuse=f"SkyRL's FSDP uses PyTorch's {FSDP_ADAM_EPS} and has no key for it; set it to {FSDP_ADAM_EPS}, or"
         " backend.parallel.strategy=megatron",
     ),
-    Row("training.max_grad_norm", lambda s: optimizers(s, "max_grad_norm", s.training.max_grad_norm)),
+    Row(
+        "training.max_grad_norm", lambda s: optimizers(s, "max_grad_norm", s.training.max_grad_norm)
+    ),
     # Under FSDP, xp.backends.skyrl.worker.workers averages the penalty like the loss.
     Row(
         "training.kl_coef",
@@ -226,19 +276,29 @@ SAMPLING = (
             f"{ALGORITHM}.temperature": s.training.temperature,
         },
     ),
-    Row("training.top_p", "generator.sampling_params.top_p", note=lambda s: CUT if s.training.top_p < 1 else ""),
+    Row(
+        "training.top_p",
+        "generator.sampling_params.top_p",
+        note=lambda s: CUT if s.training.top_p < 1 else "",
+    ),
     Row(
         "training.top_k",
         lambda s: {"generator.sampling_params.top_k": s.training.top_k or -1},
         note=lambda s: CUT if s.training.top_k is not None else "",
     ),
-    Row("training.min_p", "generator.sampling_params.min_p", note=lambda s: CUT if s.training.min_p > 0 else ""),
+    Row(
+        "training.min_p",
+        "generator.sampling_params.min_p",
+        note=lambda s: CUT if s.training.min_p > 0 else "",
+    ),
     # SkyRL does not send sampling_params.repetition_penalty to the engine.
     Row(
         "training.repetition_penalty",
         lambda s: {
             "generator.sampling_params.additional_kwargs": (
-                None if s.training.repetition_penalty == 1 else {"repetition_penalty": s.training.repetition_penalty}
+                None
+                if s.training.repetition_penalty == 1
+                else {"repetition_penalty": s.training.repetition_penalty}
             )
         },
         note=lambda s: CUT if s.training.repetition_penalty != 1 else "",
@@ -263,15 +323,22 @@ SAMPLING = (
 )
 
 PROGRESS = (
-    Row("training.initial_checkpoint", implemented_by="trainer.policy.model.path; null: model.path"),
+    Row(
+        "training.initial_checkpoint", implemented_by="trainer.policy.model.path; null: model.path"
+    ),
     Row("training.checkpoint_every", "trainer.ckpt_interval"),
     Row(
         "training.export_every",
-        lambda s: {"trainer.hf_save_interval": s.training.export_every or s.training.checkpoint_every},
+        lambda s: {
+            "trainer.hf_save_interval": s.training.export_every or s.training.checkpoint_every
+        },
     ),
     Row("training.keep_checkpoints", "trainer.max_ckpts_to_keep"),
     Row("training.gradient_checkpointing", "trainer.gradient_checkpointing"),
-    Row("training.deterministic", refuse="SkyRL has no deterministic mode; set false, or use backend=slime"),
+    Row(
+        "training.deterministic",
+        refuse="SkyRL has no deterministic mode; set false, or use backend=slime",
+    ),
     Row(
         "training.max_logprob_gap",
         implemented_by="xp.backends.skyrl.worker.trainer, over a step's episodes, before an update is made",
@@ -297,7 +364,8 @@ EVALUATION = (
     Row(
         "evaluation.max_tokens_per_turn",
         lambda s: {
-            f"{EVALUATED}.max_generate_length": s.evaluation.max_tokens_per_turn or s.training.max_tokens_per_turn
+            f"{EVALUATED}.max_generate_length": s.evaluation.max_tokens_per_turn
+            or s.training.max_tokens_per_turn
         },
     ),
     Row(
@@ -306,7 +374,9 @@ EVALUATION = (
     ),
     Row(
         "evaluation.every",
-        lambda s: {"trainer.eval_interval": s.evaluation.every or (AT_THE_END if s.env.is_held_out else -1)},
+        lambda s: {
+            "trainer.eval_interval": s.evaluation.every or (AT_THE_END if s.env.is_held_out else -1)
+        },
         note=lambda s: "SkyRL evaluates after the last step too." if s.evaluation.every else "",
     ),
     Row(

@@ -44,7 +44,12 @@ def _cuda(torch: Any) -> None:
     torch.cuda.current_device = lambda: cpu
     torch.cuda.device_count = lambda: 1
     torch.cuda.mem_get_info = lambda *_: (0, 0)
-    for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
+    for name in (
+        "memory_allocated",
+        "memory_reserved",
+        "max_memory_allocated",
+        "max_memory_reserved",
+    ):
         setattr(torch.cuda, name, lambda *_: 0)
     torch.Tensor.cuda = lambda tensor, *_, **__: tensor
     torch.Tensor.pin_memory = lambda tensor, *_, **__: tensor
@@ -95,7 +100,9 @@ def _weight_transfer() -> None:
 
 def _vllm() -> Sequence[ModuleType]:
     """The parts of vLLM that the two modules above need in order to be imported; SkyRL's source calls the function."""
-    base, packed = (ModuleType(f"vllm.distributed.weight_transfer.{name}") for name in ("base", "packed_tensor"))
+    base, packed = (
+        ModuleType(f"vllm.distributed.weight_transfer.{name}") for name in ("base", "packed_tensor")
+    )
     base.WeightSource, base.ParamMeta = object, tuple  # type: ignore[attr-defined]
     base.materialize_full_tensor = lambda tensor: (  # type: ignore[attr-defined]
         tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -74,11 +74,15 @@ class Sampler:
         """Generates one turn for each request; those of one kind are a batch."""
         kinds: dict[Any, list[int]] = {}
         for number, request in enumerate(requests):
-            unlimited = request.sampling.model_copy(update={"max_tokens_per_turn": 0, "max_response_tokens": 0})
+            unlimited = request.sampling.model_copy(
+                update={"max_tokens_per_turn": 0, "max_response_tokens": 0}
+            )
             kinds.setdefault((unlimited, request.end_ids), []).append(number)
         turns: dict[int, SampledTurn] = {}
         for numbers in kinds.values():
-            turns |= dict(zip(numbers, self._write([requests[number] for number in numbers]), strict=True))
+            turns |= dict(
+                zip(numbers, self._write([requests[number] for number in numbers]), strict=True)
+            )
         return [turns[number] for number in range(len(requests))]
 
     def _write(self, requests: Sequence[SampleRequest]) -> Iterator[SampledTurn]:
@@ -87,8 +91,13 @@ class Sampler:
 
         sampling, end_ids = requests[0].sampling, requests[0].end_ids
         longest = max(request.sampling.max_tokens_per_turn for request in requests)
-        sampling = sampling.model_copy(update={"max_tokens_per_turn": longest, "max_response_tokens": longest})
-        prompts, names = [request.ids for request in requests], [request.seed for request in requests]
+        sampling = sampling.model_copy(
+            update={"max_tokens_per_turn": longest, "max_response_tokens": longest}
+        )
+        prompts, names = (
+            [request.ids for request in requests],
+            [request.seed for request in requests],
+        )
         opening = Opening(prompts, names, len(requests), lambda _: None)
         is_stop = self._chat.holds_one_of(sampling.stop)
         engine = TransformersEngine(self._model, opening, end_ids, sampling, "rehearsal", is_stop)
@@ -132,19 +141,24 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
     async def generate(self, input_batch: Any, model: str | None = None) -> Any:
         """Answers one or several requests, in SkyRL's format."""
         parameters = input_batch["sampling_params"]
-        sampling = Sampling.model_construct(  # without validation: an evaluation's temperature may be 0
-            max_prompt_tokens=1,  # it is not applied
-            max_tokens_per_turn=parameters["max_tokens"],
-            max_response_tokens=parameters["max_tokens"],
-            temperature=parameters["temperature"],
-            top_p=parameters["top_p"],
-            top_k=parameters["top_k"] if parameters["top_k"] > 0 else None,
-            stop=tuple(parameters.get("stop") or ()),
-            min_p=parameters.get("min_p", 0.0),
-            repetition_penalty=parameters.get("repetition_penalty", 1.0),
+        sampling = (
+            Sampling.model_construct(  # without validation: an evaluation's temperature may be 0
+                max_prompt_tokens=1,  # it is not applied
+                max_tokens_per_turn=parameters["max_tokens"],
+                max_response_tokens=parameters["max_tokens"],
+                temperature=parameters["temperature"],
+                top_p=parameters["top_p"],
+                top_k=parameters["top_k"] if parameters["top_k"] > 0 else None,
+                stop=tuple(parameters.get("stop") or ()),
+                min_p=parameters.get("min_p", 0.0),
+                repetition_penalty=parameters.get("repetition_penalty", 1.0),
+            )
         )
         end_ids, seed = tuple(parameters["stop_token_ids"]), str(parameters["seed"])
-        requests = [SampleRequest(list(ids), sampling, end_ids, seed) for ids in input_batch["prompt_token_ids"]]
+        requests = [
+            SampleRequest(list(ids), sampling, end_ids, seed)
+            for ids in input_batch["prompt_token_ids"]
+        ]
         written = await asyncio.gather(*map(self._ask, requests))
         has_logprobs = parameters.get("logprobs") is not None
         return {
@@ -186,7 +200,9 @@ class CpuEngine(InferenceEngineInterface):  # type: ignore[misc]
         raise NotImplementedError("a rehearsal's engine has no endpoint")
 
     async def chat_completion(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("a rehearsal's engine takes tokens alone, and its weights by a file")
+        raise NotImplementedError(
+            "a rehearsal's engine takes tokens alone, and its weights by a file"
+        )
 
     completion = render_chat_completion = update_named_weights = load_lora_adapter = chat_completion
 

@@ -7,7 +7,9 @@ from xp.backends.skyrl.worker import process
 # vLLM starts its workers itself, so Ray does not prepare them like all other processes.
 process.prepare_process()
 
-from skyrl.backends.skyrl_train.inference_servers.new_inference_worker_wrap import NewInferenceWorkerWrap  # noqa: E402
+from skyrl.backends.skyrl_train.inference_servers.new_inference_worker_wrap import (  # noqa: E402
+    NewInferenceWorkerWrap,
+)
 
 from xp.worker import gloo_transfer  # noqa: E402
 

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from skyrl.backends.skyrl_train.weight_sync.control_plane import SkyrlWeightSyncClient, nccl_init_payloads
+from skyrl.backends.skyrl_train.weight_sync.control_plane import (
+    SkyrlWeightSyncClient,
+    nccl_init_payloads,
+)
 from skyrl.backends.skyrl_train.weight_sync.weight_senders import SkyrlTrainerCapabilities
 from skyrl.train.utils.utils import str_to_torch_dtype
 
@@ -57,7 +60,9 @@ class GlooEngine(SkyrlTrainerCapabilities):  # type: ignore[misc]
     def send_weights(self) -> None:
         from xp.worker.gloo_transfer import Announcement, send
 
-        names, tensors = zip(*((name, tensor.clone()) for name, tensor in self._source), strict=True)
+        names, tensors = zip(
+            *((name, tensor.clone()) for name, tensor in self._source), strict=True
+        )
         if self._group is None:
             return
         dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
@@ -67,9 +72,13 @@ class GlooEngine(SkyrlTrainerCapabilities):  # type: ignore[misc]
         self._client.finish_weight_update()
 
 
-def file_engine(*, ie_cfg: Any, source_factory: Any, server_urls: list[str], **_: Any) -> FileEngine:
+def file_engine(
+    *, ie_cfg: Any, source_factory: Any, server_urls: list[str], **_: Any
+) -> FileEngine:
     """Takes the arguments of SkyRL's function; the only "server" is the path of the file (engine.py)."""
-    return FileEngine(Path(server_urls[0]), source_factory(str_to_torch_dtype(ie_cfg.model_dtype), "nccl"))
+    return FileEngine(
+        Path(server_urls[0]), source_factory(str_to_torch_dtype(ie_cfg.model_dtype), "nccl")
+    )
 
 
 def gloo_engine(
@@ -82,6 +91,8 @@ def gloo_engine(
     **_: Any,
 ) -> GlooEngine:
     """Takes the arguments of SkyRL's function."""
-    client = SkyrlWeightSyncClient(server_urls, data_parallel_size, init_payload_fn=nccl_init_payloads)
+    client = SkyrlWeightSyncClient(
+        server_urls, data_parallel_size, init_payload_fn=nccl_init_payloads
+    )
     source = source_factory(str_to_torch_dtype(ie_cfg.model_dtype), "nccl")
     return GlooEngine(client, source, inference_world_size + 1)

@@ -41,7 +41,9 @@ PARALLEL = (
         lambda s: {
             "--expert-model-parallel-size": s.backend.parallel.expert,
             # Without expert parallelism, experts are split like other layers.
-            "--expert-tensor-parallel-size": 1 if s.backend.parallel.expert > 1 else s.backend.parallel.tensor,
+            "--expert-tensor-parallel-size": 1
+            if s.backend.parallel.expert > 1
+            else s.backend.parallel.tensor,
         },
     ),
     Row(
@@ -62,7 +64,11 @@ PARALLEL = (
         "backend.parallel.cpu_optimizer",
         # The fraction's default is 1.
         lambda s: dict.fromkeys(
-            ("--optimizer-cpu-offload", "--overlap-cpu-optimizer-d2h-h2d", "--use-precision-aware-optimizer"),
+            (
+                "--optimizer-cpu-offload",
+                "--overlap-cpu-optimizer-d2h-h2d",
+                "--use-precision-aware-optimizer",
+            ),
             s.backend.parallel.cpu_optimizer,
         ),
     ),
@@ -120,7 +126,9 @@ ENGINE = (
         lambda s: {
             "--sglang-max-running-requests": s.backend.engine.max_sequences,
             # Slime's own bound on concurrent episodes, including those that wait for their environments.
-            "--sglang-server-concurrency": math.ceil(s.training.episodes_per_step / batch_shape(s).engines),
+            "--sglang-server-concurrency": math.ceil(
+                s.training.episodes_per_step / batch_shape(s).engines
+            ),
         },
         note="Slime starts all episodes of a step at once; the engine queues the rest.",
     ),
@@ -133,7 +141,9 @@ ENGINE = (
     Row(
         "backend.engine.quantization",
         implemented_by=_quantized_by,
-        refuse_if=lambda s: s.backend.engine.quantization is not None and s.backend.engine.quantized_model is None,
+        refuse_if=lambda s: (
+            s.backend.engine.quantization is not None and s.backend.engine.quantized_model is None
+        ),
         refuse="Slime quantises its updates as an FP8 checkpoint of the model is; make one by its"
         " tools/convert_hf_to_fp8.py and set backend.engine.quantized_model=DIRECTORY, set null, or use"
         " backend=skyrl or trl",
@@ -141,7 +151,9 @@ ENGINE = (
     Row("backend.engine.quantized_model", implemented_by=_quantized_by),
     Row(
         "backend.engine.kv_cache_dtype",
-        lambda s: {"--sglang-kv-cache-dtype": "fp8_e4m3" if s.backend.engine.kv_cache_dtype else None},
+        lambda s: {
+            "--sglang-kv-cache-dtype": "fp8_e4m3" if s.backend.engine.kv_cache_dtype else None
+        },
     ),
     Row(
         "backend.engine.expert_parallel",
@@ -162,7 +174,8 @@ ENGINE = (
 def _depends_on_rows(spec: RunSpec) -> str | None:
     needed = {
         # Without packing, the number of rows would have to be divisible (slime/utils/dp_schedule.py).
-        "training.max_tokens_per_micro_batch to a number": spec.training.max_tokens_per_micro_batch is not None,
+        "training.max_tokens_per_micro_batch to a number": spec.training.max_tokens_per_micro_batch
+        is not None,
         # Slime would set the reward of a list (rollout/sglang_rollout.py, generate_and_rm_group).
         "env.group_reward_fn=null, env.judge.scoring=pointwise": not spec.env.scores_groups,
         "model.router_replay=false": not spec.model.router_replay,

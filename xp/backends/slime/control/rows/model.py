@@ -61,7 +61,9 @@ PINS = {
     "--attention-softmax-in-fp32": Pin(True, "softmax is computed in float32"),
     "--accumulate-allreduce-grads-in-fp32": Pin(True, "gradients are summed in float32"),
     # A resumed run may have more steps than its checkpoint knew of.
-    "--override-opt-param-scheduler": Pin(True, "the schedule is that of the spec, also after a resume"),
+    "--override-opt-param-scheduler": Pin(
+        True, "the schedule is that of the spec, also after a resume"
+    ),
     "--update-weights-interval": Pin(1, "set training.max_staleness"),
     "--input-key": Pin(INPUT_KEY, "the view of tasks is xp's"),
     "--metadata-key": Pin(METADATA_KEY, "the view of tasks is xp's"),

@@ -5,8 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from xp.backends.slime.control.rows.algorithm import ALGORITHM
-from xp.backends.slime.control.rows.training import EVALUATION, micro_batch, packing, sequence_length, warmup_flags
-from xp.backends.slime.worker.config import ENTER_SFT, EPISODES, EXAMPLES, STEPS_FLAG, warm_up_too_long
+from xp.backends.slime.control.rows.training import (
+    EVALUATION,
+    micro_batch,
+    packing,
+    sequence_length,
+    warmup_flags,
+)
+from xp.backends.slime.worker.config import (
+    ENTER_SFT,
+    EPISODES,
+    EXAMPLES,
+    STEPS_FLAG,
+    warm_up_too_long,
+)
 from xp.planning.batch import batch_shape
 from xp.planning.by_xp import BY_XP
 from xp.planning.rows import Row, render
@@ -23,8 +35,19 @@ def ranks(spec: RunSpec) -> int:
 def _fixed(spec: RunSpec) -> dict[str, Any]:
     """Flags of a training without engines on all accelerators, with the token mean of temperature 1."""
     unset = (
-        *("--colocate", "--use-kl-loss", "--use-rollout-routing-replay", "--group-rm", "--custom-rm-path"),
-        *("--custom-generate-function-path", "--custom-reward-post-process-path", "--rollout-stop", STEPS_FLAG),
+        *(
+            "--colocate",
+            "--use-kl-loss",
+            "--use-rollout-routing-replay",
+            "--group-rm",
+            "--custom-rm-path",
+        ),
+        *(
+            "--custom-generate-function-path",
+            "--custom-reward-post-process-path",
+            "--rollout-stop",
+            STEPS_FLAG,
+        ),
         "--over-sampling-batch-size",
         *render((*ALGORITHM, *EVALUATION), spec),
     )
@@ -65,7 +88,11 @@ SFT = (
     Row("sft.max_tokens_per_micro_batch", lambda s: packing(s.sft)),
     Row(
         "sft.max_tokens",
-        lambda s: {} if s.sft.max_tokens is None else {"--seq-length": sequence_length(s, s.sft.max_tokens)},
+        lambda s: (
+            {}
+            if s.sft.max_tokens is None
+            else {"--seq-length": sequence_length(s, s.sft.max_tokens)}
+        ),
         implemented_by=BY_XP["sft.max_tokens"],
     ),
     Row("sft.learning_rate", "--lr"),

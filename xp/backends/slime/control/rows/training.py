@@ -21,9 +21,15 @@ from xp.planning.shared_rows import OLDER, length_rows, longest_episode, not_ahe
 from xp.spec import LossAggregation, RunSpec, Sft, Training
 from xp.spec.training import Optimizer
 
-REPORTED_LATER = "Slime reports the gap of an update after it; the first update of a step is checked."
+REPORTED_LATER = (
+    "Slime reports the gap of an update after it; the first update of a step is checked."
+)
 REPLAYED = "A resumed run repeats the step that was sampled in advance."
-RECOMPUTE = {"--recompute-granularity": "full", "--recompute-method": "uniform", "--recompute-num-layers": 1}
+RECOMPUTE = {
+    "--recompute-granularity": "full",
+    "--recompute-method": "uniform",
+    "--recompute-num-layers": 1,
+}
 ROLLOUT = "xp.backends.slime.worker.rollout"
 START = "--load until the run has a checkpoint of its own, and --hf-checkpoint; null: --ref-load is the start"
 
@@ -39,7 +45,11 @@ CUT = "Tokens are drawn from these; log-probabilities, SGLang's and the trainer'
 
 def micro_batch(section: Training | Sft) -> dict[str, Any]:
     """Flag of the micro-batch; Megatron also uses it if micro-batches are packed, and 1 divides every number."""
-    return {"--micro-batch-size": section.micro_batch_size if section.max_tokens_per_micro_batch is None else 1}
+    return {
+        "--micro-batch-size": section.micro_batch_size
+        if section.max_tokens_per_micro_batch is None
+        else 1
+    }
 
 
 def packing(section: Training | Sft) -> dict[str, Any]:
@@ -85,7 +95,10 @@ def _not_ahead(spec: RunSpec) -> str | None:
 SIZES = (
     *length_rows(STEPS_FLAG),
     Row("training.prompts_per_step", "--rollout-batch-size"),
-    Row("training.generation_prompts", lambda s: {"--over-sampling-batch-size": s.training.prompts_per_round}),
+    Row(
+        "training.generation_prompts",
+        lambda s: {"--over-sampling-batch-size": s.training.prompts_per_round},
+    ),
     Row(
         "training.group_size",
         lambda s: {
@@ -140,7 +153,10 @@ RATES = (
     Row("training.warmup_updates", lambda s: warmup_flags(s.training), refuse=_warmup),
     Row(
         "training.weight_decay",
-        lambda s: {"--weight-decay": s.training.weight_decay, "--weight-decay-incr-style": "constant"},
+        lambda s: {
+            "--weight-decay": s.training.weight_decay,
+            "--weight-decay-incr-style": "constant",
+        },
         note="Biases and norms are excluded.",
     ),
     Row("training.adam_beta1", "--adam-beta1"),
@@ -150,7 +166,8 @@ RATES = (
     Row(
         "training.deterministic",
         lambda s: dict.fromkeys(
-            ("--deterministic-mode", "--sglang-enable-deterministic-inference"), s.training.deterministic
+            ("--deterministic-mode", "--sglang-enable-deterministic-inference"),
+            s.training.deterministic,
         ),
     ),
     # With the check, Megatron raises its own error; without it, Slime skips the update, and
@@ -173,7 +190,10 @@ RATES = (
     Row(
         "training.entropy_coef",
         "--entropy-coef",
-        note_if=lambda s: s.training.entropy_coef > 0 and s.algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN,
+        note_if=lambda s: (
+            s.training.entropy_coef > 0
+            and s.algorithm.loss_aggregation is LossAggregation.SEQUENCE_MEAN
+        ),
         note="The bonus is a mean over episodes of their token means.",
     ),
 )
@@ -193,7 +213,9 @@ SAMPLING = (
     ),
     Row(
         "training.min_p",
-        implemented_by=lambda s: f"min_p of each turn, by {ROLLOUT}" if s.training.min_p > 0 else "",
+        implemented_by=lambda s: (
+            f"min_p of each turn, by {ROLLOUT}" if s.training.min_p > 0 else ""
+        ),
         note=lambda s: CUT if s.training.min_p > 0 else "",
     ),
     Row(
@@ -202,7 +224,9 @@ SAMPLING = (
         " or trl",
     ),
     # The string stays in the turn: Slime sets SGLang's no_stop_trim.
-    Row("training.stop", lambda s: {"--rollout-stop": s.training.stop or None}, refuse=_read_as_flag),
+    Row(
+        "training.stop", lambda s: {"--rollout-stop": s.training.stop or None}, refuse=_read_as_flag
+    ),
     Row(
         "training.max_tokens_per_turn",
         "--rollout-max-response-len",
@@ -221,7 +245,8 @@ PROGRESS = (
         "training.initial_checkpoint",
         implemented_by=START,
         refuse_if=lambda s: (
-            s.algorithm.critic is not None and (s.training.initial_checkpoint is not None or s.sft.data is not None)
+            s.algorithm.critic is not None
+            and (s.training.initial_checkpoint is not None or s.sft.data is not None)
         ),
         refuse="Slime's critic starts from a Megatron checkpoint, not from a Hugging Face directory (a checkpoint, or"
         " the fine-tuned model of sft.data); make the checkpoint the model (model.path), or use backend=skyrl or"
@@ -302,7 +327,11 @@ EVALUATION = (
     ),
     Row(
         "evaluation.before_training",
-        lambda s: {"--skip-eval-before-train": not s.evaluation.before_training if s.env.is_held_out else None},
+        lambda s: {
+            "--skip-eval-before-train": not s.evaluation.before_training
+            if s.env.is_held_out
+            else None
+        },
         note_if=lambda s: s.evaluation.before_training and s.training.max_staleness,
         note="train_async.py does not evaluate first: the evaluate stage does.",
     ),

@@ -27,7 +27,11 @@ from xp.spec import (
     RunSpec,
 )
 
-SCALE = {AdvantageScale.GROUP_STD: "group", AdvantageScale.BATCH_STD: "batch", AdvantageScale.NONE: "none"}
+SCALE = {
+    AdvantageScale.GROUP_STD: "group",
+    AdvantageScale.BATCH_STD: "batch",
+    AdvantageScale.NONE: "none",
+}
 LOSS_TYPE = {
     LossAggregation.TOKEN_MEAN: "dapo",
     LossAggregation.SEQUENCE_MEAN: "grpo",
@@ -44,7 +48,10 @@ GUARD, MEANS = "xp.backends.trl.worker.guard", "xp.backends.trl.worker.means"
 NO_CRITIC = "nothing: GRPOTrainer has no critic"
 
 
-MEAN_OF_LOSS = {PolicyLoss.CISPO: LossAggregation.TOKEN_MEAN, PolicyLoss.SAPO: LossAggregation.SEQUENCE_MEAN}
+MEAN_OF_LOSS = {
+    PolicyLoss.CISPO: LossAggregation.TOKEN_MEAN,
+    PolicyLoss.SAPO: LossAggregation.SEQUENCE_MEAN,
+}
 """Losses that TRL averages in one way only."""
 
 
@@ -64,8 +71,15 @@ def _importance_mode(spec: RunSpec) -> dict[str, Any]:
     if not spec.algorithm.is_corrected:
         return {"vllm_importance_sampling_correction": False}
     # A mask alone needs TRL's log-probabilities, and replaces its weights.
-    mode = spec.algorithm.importance_correction if is_weighed(spec) else ImportanceCorrection.TOKEN_TRUNCATE
-    return {"vllm_importance_sampling_correction": True, "vllm_importance_sampling_mode": mode.value}
+    mode = (
+        spec.algorithm.importance_correction
+        if is_weighed(spec)
+        else ImportanceCorrection.TOKEN_TRUNCATE
+    )
+    return {
+        "vllm_importance_sampling_correction": True,
+        "vllm_importance_sampling_mode": mode.value,
+    }
 
 
 def _bound(name: str, key: str) -> Row:
@@ -103,21 +117,30 @@ ALGORITHM = (
     Row(
         "algorithm.policy_loss",
         lambda s: {"loss_type": s.algorithm.policy_loss.value} if _has_mean(s) else {},
-        implemented_by=lambda s: "" if _has_mean(s) else "loss_type, with algorithm.loss_aggregation",
+        implemented_by=lambda s: (
+            "" if _has_mean(s) else "loss_type, with algorithm.loss_aggregation"
+        ),
     ),
     *sapo_rows("sapo_temperature_"),
-    Row("algorithm.ratio_level", lambda s: {"importance_sampling_level": s.algorithm.ratio_level.value}),
+    Row(
+        "algorithm.ratio_level",
+        lambda s: {"importance_sampling_level": s.algorithm.ratio_level.value},
+    ),
     Row(
         "algorithm.clip_low",
         "epsilon",
         implemented_by=no_clip,
-        refuse_if=lambda s: s.algorithm.policy_loss is PolicyLoss.CISPO and s.algorithm.clip_low != 1,
+        refuse_if=lambda s: (
+            s.algorithm.policy_loss is PolicyLoss.CISPO and s.algorithm.clip_low != 1
+        ),
         refuse="TRL's cispo has no lower bound; set 1, or use backend=skyrl or slime",
     ),
     # For cispo the largest weight itself, for others its distance from 1.
     Row(
         "algorithm.clip_high",
-        lambda s: {"epsilon_high": s.algorithm.clip_high + (s.algorithm.policy_loss is PolicyLoss.CISPO)},
+        lambda s: {
+            "epsilon_high": s.algorithm.clip_high + (s.algorithm.policy_loss is PolicyLoss.CISPO)
+        },
         implemented_by=no_clip,
     ),
     # TRL bounds the ratio of all tokens before it clips; for positive advantages clip_high is the smaller bound.
@@ -125,12 +148,16 @@ ALGORITHM = (
     Row(
         "algorithm.loss_aggregation",
         lambda s: {} if _has_mean(s) else {"loss_type": LOSS_TYPE[s.algorithm.loss_aggregation]},
-        implemented_by=lambda s: f"loss_type={s.algorithm.policy_loss}; {MEANS}" if _has_mean(s) else MEANS,
+        implemented_by=lambda s: (
+            f"loss_type={s.algorithm.policy_loss}; {MEANS}" if _has_mean(s) else MEANS
+        ),
         refuse=_other_aggregation,
     ),
     Row(
         "algorithm.loss_length",
-        implemented_by=lambda s: MEANS if s.algorithm.loss_length is not None else "max_completion_length",
+        implemented_by=lambda s: (
+            MEANS if s.algorithm.loss_length is not None else "max_completion_length"
+        ),
     ),
     Row(
         "algorithm.use_kl_in_reward",
@@ -141,7 +168,9 @@ ALGORITHM = (
     Row(
         "algorithm.kl_estimator",
         {"use_bias_correction_kl": False},
-        refuse_if=lambda s: s.training.kl_coef > 0 and s.algorithm.kl_estimator is not KlEstimator.K3,
+        refuse_if=lambda s: (
+            s.training.kl_coef > 0 and s.algorithm.kl_estimator is not KlEstimator.K3
+        ),
         refuse="TRL has the k3 estimator only; set k3, or training.kl_coef=0",
     ),
     Row(
@@ -155,7 +184,11 @@ ALGORITHM = (
     Row(
         "algorithm.importance_mask",
         implemented_by=lambda s: GUARD if is_masked(s) else NO_MASK,
-        note=lambda s: "xp's weights, which are 0 for what the mask leaves out, replace TRL's." if is_masked(s) else "",
+        note=lambda s: (
+            "xp's weights, which are 0 for what the mask leaves out, replace TRL's."
+            if is_masked(s)
+            else ""
+        ),
         refuse_if=lambda s: _is_own_policy(s) and is_masked(s),
         refuse=f"{OWN_POLICY}none",
     ),
@@ -163,12 +196,17 @@ ALGORITHM = (
     Row(
         "algorithm.ratio_from",
         implemented_by=lambda s: GUARD if is_to_engine(s) else "GRPOTrainer's own",
-        note=lambda s: "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else "",
+        note=lambda s: (
+            "xp replaces the old log-probabilities by the engine's." if is_to_engine(s) else ""
+        ),
         refuse_if=lambda s: _is_own_policy(s) and is_to_engine(s),
         refuse=f"{OWN_POLICY}trainer",
     ),
     Row("algorithm.mask_truncated", implemented_by="env_mask from xp.backends.trl.worker.rollout"),
-    Row("algorithm.zero_variance_filter", implemented_by="env_mask from xp.backends.trl.worker.rollout"),
+    Row(
+        "algorithm.zero_variance_filter",
+        implemented_by="env_mask from xp.backends.trl.worker.rollout",
+    ),
     Row(
         "algorithm.dynamic_sampling",
         refuse="TRL's GRPOTrainer does not resample groups; set false, or use backend=skyrl or slime",

@@ -6,10 +6,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, is_sharded, node_size, world_size
+from xp.backends.trl.control.constraints import (
+    episodes_per_process,
+    is_colocated,
+    is_sharded,
+    node_size,
+    world_size,
+)
 from xp.planning.memory.estimate import engine_stays_awake
 from xp.planning.rows import Row
-from xp.planning.shared_rows import QUANTIZED_BY_VLLM, depends_on_rows, indivisible_experts, weighs_rows
+from xp.planning.shared_rows import (
+    QUANTIZED_BY_VLLM,
+    depends_on_rows,
+    indivisible_experts,
+    weighs_rows,
+)
 from xp.spec import Attention, EngineName, Placement, RunSpec, SpeculativeMethod, Strategy
 
 VLLM_MODE = {Placement.COLOCATED: "colocate", Placement.SEPARATE: "server"}
@@ -44,7 +55,9 @@ def _offload(name: str, note: str) -> Row:
         f"backend.parallel.{name}",
         implemented_by="fsdp_offload_params",
         note=note,
-        refuse_if=lambda s: getattr(s.backend.parallel, name) and not s.backend.parallel.offload_parameters,
+        refuse_if=lambda s: (
+            getattr(s.backend.parallel, name) and not s.backend.parallel.offload_parameters
+        ),
         refuse="FSDP2 offloads all state or nothing; set backend.parallel.offload_parameters=true too, or this false",
     )
 
@@ -71,7 +84,9 @@ PARALLEL = (
         refuse_if=lambda s: s.backend.parallel.offload_parameters and not is_sharded(s),
         refuse="only strategy=fsdp2 on two or more training processes offloads; set false",
     ),
-    _offload("offload_optimizer", "FSDP2 offloads parameters, gradients and optimizer state together."),
+    _offload(
+        "offload_optimizer", "FSDP2 offloads parameters, gradients and optimizer state together."
+    ),
     Row(
         "backend.parallel.cpu_optimizer",
         refuse="TRL's FSDP2 moves parameters, gradients and Adam together; set it to false, and"
@@ -95,7 +110,11 @@ def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
 
 def _refused_name(spec: RunSpec) -> str | None:
     shape = spec.model.architecture
-    if spec.backend.engine.name is EngineName.VLLM and shape is not None and shape.model_type.startswith("qwen3_5"):
+    if (
+        spec.backend.engine.name is EngineName.VLLM
+        and shape is not None
+        and shape.model_type.startswith("qwen3_5")
+    ):
         return (
             f"vLLM loads the multimodal network of model={spec.model.name}, and TRL would send it the weights of the"
             " text model, which have other names; use backend=skyrl with backend.attention=sdpa"
@@ -103,7 +122,11 @@ def _refused_name(spec: RunSpec) -> str | None:
     name, is_cpu = spec.backend.engine.name, spec.hardware.accelerator == "cpu"
     if is_cpu and name is EngineName.SGLANG:
         return "TRL does not support sglang; set transformers or vllm on hardware=cpu"
-    return f"{name} is not supported by TRL on a GPU; set vllm" if not is_cpu and name is not EngineName.VLLM else None
+    return (
+        f"{name} is not supported by TRL on a GPU; set vllm"
+        if not is_cpu and name is not EngineName.VLLM
+        else None
+    )
 
 
 def _placement(spec: RunSpec) -> dict[str, Any]:
@@ -111,7 +134,9 @@ def _placement(spec: RunSpec) -> dict[str, Any]:
     both fit."""
     if spec.backend.engine.name is not EngineName.VLLM:
         return {}
-    sleeps = is_colocated(spec) and spec.hardware.accelerator != "cpu" and not engine_stays_awake(spec)
+    sleeps = (
+        is_colocated(spec) and spec.hardware.accelerator != "cpu" and not engine_stays_awake(spec)
+    )
     return {"vllm_mode": VLLM_MODE[spec.backend.engine.placement], "vllm_enable_sleep_mode": sleeps}
 
 
@@ -120,7 +145,11 @@ def _indivisible(spec: RunSpec) -> str | None:
     generating = world_size(spec) if engine.accelerators is None else engine.accelerators
     if engine.name is not EngineName.VLLM:
         return None
-    if spec.hardware.num_nodes > 1 and is_colocated(spec) and node_size(spec) % engine.tensor_parallel:
+    if (
+        spec.hardware.num_nodes > 1
+        and is_colocated(spec)
+        and node_size(spec) % engine.tensor_parallel
+    ):
         return f"{engine.tensor_parallel} does not divide the {node_size(spec)} training processes of a node"
     if generating % engine.tensor_parallel == 0:
         return None
@@ -146,11 +175,15 @@ def _batched_elsewhere(spec: RunSpec) -> str | None:
     if engine.max_batched_tokens is None or engine.placement is Placement.SEPARATE:
         return None
     if engine.name is EngineName.VLLM:
-        return f"TRL sets {BATCHED_TOKENS} for its colocated engine; set null, or placement=separate"
+        return (
+            f"TRL sets {BATCHED_TOKENS} for its colocated engine; set null, or placement=separate"
+        )
     return "the policy itself generates; set null"
 
 
-def _of_server(name: str, flag: str, fixed: Any, refuse: Callable[[RunSpec], str | None] = lambda _: None) -> Row:
+def _of_server(
+    name: str, flag: str, fixed: Any, refuse: Callable[[RunSpec], str | None] = lambda _: None
+) -> Row:
     """Row of a flag of vLLM that only a server has; colocated engines have the value `fixed`."""
 
     def refused(spec: RunSpec) -> str | None:
@@ -161,7 +194,9 @@ def _of_server(name: str, flag: str, fixed: Any, refuse: Callable[[RunSpec], str
 
     def implemented(spec: RunSpec) -> str:
         is_off = fixed is not True and getattr(spec.backend.engine, name) == fixed
-        return "nothing: off" if is_off else _served(flag, colocated=f"nothing: {NO_ARGUMENT}")(spec)
+        return (
+            "nothing: off" if is_off else _served(flag, colocated=f"nothing: {NO_ARGUMENT}")(spec)
+        )
 
     return Row(f"backend.engine.{name}", implemented_by=implemented, refuse=refused)
 
@@ -170,27 +205,35 @@ def _own_heads(spec: RunSpec) -> str | None:
     speculative = spec.backend.engine.speculative
     if speculative is None or speculative.method is SpeculativeMethod.DRAFT:
         return None
-    return (
-        "TRL trains and saves the model without its heads; set method=draft with a smaller model, or use backend=skyrl"
-    )
+    return "TRL trains and saves the model without its heads; set method=draft with a smaller model, or use backend=skyrl"
 
 
 ENGINE = (
-    Row("backend.engine.name", lambda s: {"use_vllm": s.backend.engine.name is EngineName.VLLM}, refuse=_refused_name),
+    Row(
+        "backend.engine.name",
+        lambda s: {"use_vllm": s.backend.engine.name is EngineName.VLLM},
+        refuse=_refused_name,
+    ),
     Row(
         "backend.engine.placement",
         _placement,
-        implemented_by=lambda s: _served("")(s) if s.backend.engine.name is EngineName.TRANSFORMERS else "",
+        implemented_by=lambda s: (
+            _served("")(s) if s.backend.engine.name is EngineName.TRANSFORMERS else ""
+        ),
         refuse_if=lambda s: (
-            s.backend.engine.name is EngineName.TRANSFORMERS and s.backend.engine.placement is Placement.SEPARATE
+            s.backend.engine.name is EngineName.TRANSFORMERS
+            and s.backend.engine.placement is Placement.SEPARATE
         ),
         refuse="the policy itself generates; set colocated, or engine.name=vllm",
     ),
     Row(
         "backend.engine.accelerators",
-        implemented_by=_served("on these, --data-parallel-size engines of them", colocated="none of their own"),
+        implemented_by=_served(
+            "on these, --data-parallel-size engines of them", colocated="none of their own"
+        ),
         refuse_if=lambda s: (
-            s.hardware.accelerator != "cpu" and (s.backend.engine.accelerators or 0) >= max(1, s.trainer_accelerators)
+            s.hardware.accelerator != "cpu"
+            and (s.backend.engine.accelerators or 0) >= max(1, s.trainer_accelerators)
         ),
         refuse=lambda s: (
             f"{s.backend.engine.accelerators} of {s.trainer_accelerators} accelerators leave none to"
@@ -199,13 +242,21 @@ ENGINE = (
     ),
     Row(
         "backend.engine.tensor_parallel",
-        lambda s: {"vllm_tensor_parallel_size": s.backend.engine.tensor_parallel} if is_colocated(s) else {},
+        lambda s: (
+            {"vllm_tensor_parallel_size": s.backend.engine.tensor_parallel}
+            if is_colocated(s)
+            else {}
+        ),
         implemented_by=_served("--tensor-parallel-size"),
         refuse=_indivisible,
     ),
     Row(
         "backend.engine.memory_fraction",
-        lambda s: {"vllm_gpu_memory_utilization": s.backend.engine.memory_fraction} if is_colocated(s) else {},
+        lambda s: (
+            {"vllm_gpu_memory_utilization": s.backend.engine.memory_fraction}
+            if is_colocated(s)
+            else {}
+        ),
         implemented_by=_served("--gpu-memory-utilization"),
     ),
     Row(
@@ -218,7 +269,8 @@ ENGINE = (
     Row(
         "backend.engine.max_batched_tokens",
         implemented_by=_served(
-            "--max-num-batched-tokens", colocated=f"max_num_batched_tokens={BATCHED_TOKENS}, set by TRL"
+            "--max-num-batched-tokens",
+            colocated=f"max_num_batched_tokens={BATCHED_TOKENS}, set by TRL",
         ),
         refuse=_batched_elsewhere,
     ),
@@ -232,7 +284,9 @@ ENGINE = (
         "--enable-expert-parallel, over all accelerators of a server",
         fixed=1,
         refuse=lambda s: indivisible_experts(
-            s, (s.backend.engine.accelerators or 1,), "all accelerators of the server (backend.engine.accelerators)"
+            s,
+            (s.backend.engine.accelerators or 1,),
+            "all accelerators of the server (backend.engine.accelerators)",
         ),
     ),
     _of_server("speculative", "--speculative-config", fixed=None, refuse=_own_heads),
@@ -260,11 +314,15 @@ PLACE = (
     Row(
         "hardware.num_nodes",
         implemented_by="num_machines",
-        refuse_if=lambda s: s.hardware.num_nodes > 1 and s.backend.engine.placement is Placement.SEPARATE,
+        refuse_if=lambda s: (
+            s.hardware.num_nodes > 1 and s.backend.engine.placement is Placement.SEPARATE
+        ),
         refuse="a vLLM server of TRL's is on one machine, and other machines cannot reach it; set"
         " placement=colocated and backend.engine.accelerators=null, or a hardware option of one node",
     ),
-    Row("backend.convert_model", refuse="TRL trains the Hugging Face model itself; set it to false"),
+    Row(
+        "backend.convert_model", refuse="TRL trains the Hugging Face model itself; set it to false"
+    ),
     Row("env.limits", lambda s: {"ddp_timeout": _patience_s(s)}),
     Row("env.options", implemented_by="xp.backends.trl.worker.rollout", refuse=_depends_on_rows),
 )

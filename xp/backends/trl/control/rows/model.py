@@ -7,11 +7,16 @@ from xp.planning.shared_rows import SEED_OF_TURNS, network_fields
 from xp.spec import DType
 
 HEAD = "lm_head"
-OTHER_HEADS = ("inkling_text", "llama4_text", "mllama_text_model", "modernbert-decoder", "recurrent_gemma", "xlstm")
-"""Families whose head TRL 1.16 computes wrongly, or not at all (trl/trainer/utils.py `add_fused_lm_head`)."""
-NOISE = (
-    "Where a step is one update without an importance correction, the policy before the update is the one with dropout."
+OTHER_HEADS = (
+    "inkling_text",
+    "llama4_text",
+    "mllama_text_model",
+    "modernbert-decoder",
+    "recurrent_gemma",
+    "xlstm",
 )
+"""Families whose head TRL 1.16 computes wrongly, or not at all (trl/trainer/utils.py `add_fused_lm_head`)."""
+NOISE = "Where a step is one update without an importance correction, the policy before the update is the one with dropout."
 
 
 ADAPTERS = (
@@ -41,7 +46,9 @@ MODEL = (
     Row(
         "model.lora",
         implemented_by="peft_config=None",
-        note=lambda s: ADAPTERS if s.model.lora is not None and s.model.dtype is not DType.FLOAT32 else "",
+        note=lambda s: (
+            ADAPTERS if s.model.lora is not None and s.model.dtype is not DType.FLOAT32 else ""
+        ),
     ),
     Row("model.lora.rank", implemented_by="LoraConfig.r"),
     Row("model.lora.alpha", implemented_by="LoraConfig.lora_alpha"),
@@ -53,7 +60,9 @@ MODEL = (
     Row(
         "model.lora.target_modules",
         implemented_by="LoraConfig.target_modules, null being all-linear",
-        refuse_if=lambda s: s.model.lora is not None and HEAD in (s.model.lora.target_modules or ()),
+        refuse_if=lambda s: (
+            s.model.lora is not None and HEAD in (s.model.lora.target_modules or ())
+        ),
         refuse=f"TRL never trains an adapter on the head ({HEAD}); remove it, or set null for every other linear layer",
     ),
 )
@@ -67,7 +76,9 @@ PINS = {
     "logging_nan_inf_filter": Pin(False, LOGS),
     "disable_tqdm": Pin(True, LOGS),
     "eval_strategy": Pin("no", "xp plays the evaluations; set evaluation.every"),
-    "mask_truncated_completions": Pin(False, "the Episode determines truncation; set algorithm.mask_truncated"),
+    "mask_truncated_completions": Pin(
+        False, "the Episode determines truncation; set algorithm.mask_truncated"
+    ),
     "shuffle_dataset": Pin(False, "the order of tasks is xp's; set training.shuffle"),
     "remove_unused_columns": Pin(False, "a prompt names its task"),
     "dataloader_num_workers": Pin(0, "prompts are read in the trainer's process"),

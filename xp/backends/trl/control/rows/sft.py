@@ -11,13 +11,19 @@ SFT = (
     Row("sft.num_updates", lambda s: {"max_steps": s.sft.num_updates or -1}),
     Row(
         "sft.batch_size",
-        lambda s: {"gradient_accumulation_steps": s.sft.batch_size // (s.sft.micro_batch_size * world_size(s))},
+        lambda s: {
+            "gradient_accumulation_steps": s.sft.batch_size
+            // (s.sft.micro_batch_size * world_size(s))
+        },
         refuse=lambda s: uneven_sft_batch(world_size(s), s),
     ),
     Row(
         "sft.micro_batch_size",
         # The loss of a batch is a mean, so that the held-out loss needs each episode's own.
-        lambda s: {"per_device_train_batch_size": s.sft.micro_batch_size, "per_device_eval_batch_size": 1},
+        lambda s: {
+            "per_device_train_batch_size": s.sft.micro_batch_size,
+            "per_device_eval_batch_size": 1,
+        },
     ),
     Row(
         "sft.max_tokens_per_micro_batch",

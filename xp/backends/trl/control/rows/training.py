@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from xp.backends.trl.control.constraints import episodes_per_process, is_colocated, is_sharded, world_size
+from xp.backends.trl.control.constraints import (
+    episodes_per_process,
+    is_colocated,
+    is_sharded,
+    world_size,
+)
 from xp.backends.trl.control.rows.algorithm import NO_CRITIC
 from xp.planning.rows import Row
 from xp.planning.shared_rows import OLDER, length_rows, longest_in_engine, not_ahead, whole_episodes
@@ -36,7 +41,11 @@ def _wrong_reference(spec: RunSpec) -> str | None:
 def _synced(spec: RunSpec) -> dict[str, Any]:
     """The policy itself is the new reference: TRL's default is a mixture of both."""
     every = spec.training.reference_every
-    steps = {} if every is None else {"ref_model_sync_steps": every * spec.training.all_updates_per_step}
+    steps = (
+        {}
+        if every is None
+        else {"ref_model_sync_steps": every * spec.training.all_updates_per_step}
+    )
     return {"sync_ref_model": every is not None, "ref_model_mixup_alpha": 1.0, **steps}
 
 
@@ -82,12 +91,19 @@ def _optimizer_note(spec: RunSpec) -> str:
     if spec.training.optimizer is Optimizer.SGD:
         return "It has no moments: adam_beta1, adam_beta2 and adam_eps have no effect."
     # transformers 5.23, trainer_optimizer.py `_get_bitsandbytes_optimizer`.
-    return "Moments of embeddings stay in 32 bits." if spec.training.optimizer is Optimizer.ADAMW_8BIT else ""
+    return (
+        "Moments of embeddings stay in 32 bits."
+        if spec.training.optimizer is Optimizer.ADAMW_8BIT
+        else ""
+    )
 
 
 TRAINING = (
     *length_rows("max_steps", per_step=lambda s: s.training.all_updates_per_step),
-    Row("training.prompts_per_step", lambda s: {"generation_batch_size": s.training.episodes_per_step}),
+    Row(
+        "training.prompts_per_step",
+        lambda s: {"generation_batch_size": s.training.episodes_per_step},
+    ),
     Row(
         "training.generation_prompts",
         refuse="TRL's GRPOTrainer does not resample groups; set null, or use backend=skyrl or slime",
@@ -98,7 +114,9 @@ TRAINING = (
     Row(
         "training.max_staleness",
         implemented_by=lambda s: (
-            "xp.backends.trl.worker.async_rollouts" if s.training.max_staleness else "rollouts by turns"
+            "xp.backends.trl.worker.async_rollouts"
+            if s.training.max_staleness
+            else "rollouts by turns"
         ),
         refuse=lambda s: not_ahead(s, None, is_colocated=is_colocated(s)),
     ),
@@ -120,7 +138,9 @@ TRAINING = (
     Row("training.lr_schedule", lambda s: {"lr_scheduler_type": _schedule(s)}),
     Row("training.min_learning_rate", implemented_by="xp's schedule in TRL's trainer"),
     Row(
-        "training.warmup_updates", "warmup_steps", implemented_by="xp's schedule in TRL's trainer, which begins at 1/N"
+        "training.warmup_updates",
+        "warmup_steps",
+        implemented_by="xp's schedule in TRL's trainer, which begins at 1/N",
     ),
     Row("training.weight_decay", "weight_decay", note="Biases and norms are excluded."),
     Row("training.adam_beta1", "adam_beta1"),
@@ -146,7 +166,11 @@ TRAINING = (
     ),
     Row(
         "training.max_prompt_tokens",
-        lambda s: {"vllm_max_model_length": longest_in_engine(s)} if s.backend.engine.name is EngineName.VLLM else {},
+        lambda s: (
+            {"vllm_max_model_length": longest_in_engine(s)}
+            if s.backend.engine.name is EngineName.VLLM
+            else {}
+        ),
         implemented_by="xp.tasks.load, which leaves longer prompts out",
     ),
     Row("training.max_response_tokens", "max_completion_length"),
@@ -157,18 +181,24 @@ TRAINING = (
             "save_steps": s.training.checkpoint_every * s.training.all_updates_per_step,
         },
     ),
-    Row("training.export_every", implemented_by="nothing: a checkpoint of TRL is a Hugging Face model"),
+    Row(
+        "training.export_every",
+        implemented_by="nothing: a checkpoint of TRL is a Hugging Face model",
+    ),
     Row("training.keep_checkpoints", "save_total_limit"),
     Row(
         "training.gradient_checkpointing",
         lambda s: dict.fromkeys(
-            ("gradient_checkpointing", "activation_checkpointing"), s.training.gradient_checkpointing
+            ("gradient_checkpointing", "activation_checkpointing"),
+            s.training.gradient_checkpointing,
         ),
     ),
     Row(
         "training.deterministic",
         "full_determinism",
-        refuse_if=lambda s: s.training.deterministic and s.backend.engine.name is not EngineName.TRANSFORMERS,
+        refuse_if=lambda s: (
+            s.training.deterministic and s.backend.engine.name is not EngineName.TRANSFORMERS
+        ),
         refuse="vLLM forms its batches by the times of the requests, so that its samples differ; set false, or on"
         " hardware=cpu backend.engine.name=transformers",
     ),
@@ -184,6 +214,8 @@ EVALUATION = (
     Row(
         "evaluation.keep_best",
         implemented_by="xp.worker.best",
-        note=lambda s: "The model of the last step is not among them." if s.evaluation.keep_best else "",
+        note=lambda s: (
+            "The model of the last step is not among them." if s.evaluation.keep_best else ""
+        ),
     ),
 )

@@ -26,7 +26,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_POST(self) -> None:
-        if self.headers["Authorization"] != f"Bearer {os.environ['XP_ENGINE_KEY']}":  # by xp's middleware
+        if (
+            self.headers["Authorization"] != f"Bearer {os.environ['XP_ENGINE_KEY']}"
+        ):  # by xp's middleware
             self.send_response(401)
             self.end_headers()
             return
@@ -56,7 +58,10 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main(model: str, port: int) -> None:
-    print(json.dumps({"argv": sys.argv[1:], "devices": os.environ["CUDA_VISIBLE_DEVICES"]}), flush=True)
+    print(
+        json.dumps({"argv": sys.argv[1:], "devices": os.environ["CUDA_VISIBLE_DEVICES"]}),
+        flush=True,
+    )
     if Path(model).name == "dies":
         sys.exit("no kernel for this GPU")
     if Path(model).name == "silent":
