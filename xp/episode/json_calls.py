@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -118,10 +119,12 @@ def _item(value: Any) -> ParsedCall:
 _mistral_call: Final = _named(r"\s*([^\s\[{]+)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\]|(?=\{))")
 _GEMMA_PART: Final = re.compile(
     r'<\|"\|>(?P<text>.*?)<\|"\|>'
-    r'|(?<=[{,])\s*(?P<key>[^\s:,{}\[\]<"][^:,{}\[\]<"]*?)\s*:'
+    r"""|(?<=[{\[,:\s])(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')(?=\s*[,:}\]])"""
+    r'|(?<=[{,])\s*(?P<key>[^\s:,{}\[\]<"\'][^:,{}\[\]<"]*?)\s*:'
     r'|(?P<bare>[^\s:,{}\[\]<"][^,{}\[\]<"]*)',
     re.DOTALL,
 )
+"""A text or a key in Gemma's quotes, in those of JSON or Python (models write both), and without quotes."""
 
 
 _PYTHON: Final = {"None": "null", "True": "true", "False": "false"}
@@ -136,10 +139,23 @@ def _gemma_json(text: str) -> str:
             return json.dumps(match["key"]) + ":"
         if match["text"] is not None:
             return json.dumps(match["text"])
+        if match["quoted"] is not None:
+            return json.dumps(_unquoted(match["quoted"]))
         bare = _PYTHON.get(word := match["bare"].strip(), word)
         return json.dumps(bare) if isinstance(read_json(bare), MalformedCall) else bare
 
     return _GEMMA_PART.sub(part, text).strip()
+
+
+def _unquoted(literal: str) -> str:
+    """The text of a string in JSON or Python; one that neither reads is taken as it is."""
+    text = read_json(literal)
+    if isinstance(text, str):
+        return text
+    try:
+        return str(ast.literal_eval(literal))
+    except (ValueError, SyntaxError):
+        return literal[1:-1]
 
 
 def _gemma_value(value: Any) -> str:
