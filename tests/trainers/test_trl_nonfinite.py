@@ -38,15 +38,18 @@ def make(
     rewards: tuple[float, ...] = (1.0, 0.0, 0.5, 0.25),
     schedule: str = "constant",
     overrides: Sequence[str] = (),
+    reference: Path | None = None,
     **native: Any,
 ) -> Any:
-    """A trainer whose activations are nan in the updates of the given numbers, from 0."""
+    """A trainer whose activations are nan in the updates of the given numbers, from 0; `reference`: a directory."""
     from datasets import Dataset
     from trl import GRPOConfig
 
     from xp.backends.trl.worker.guard import GuardedTrainer
 
     tokenizer, model = deepcopy(tokenizer_and_model())
+    if reference is not None:
+        model.config._name_or_path = str(reference)
     overrides = [
         *OVERRIDES,
         *overrides,

@@ -22,7 +22,9 @@ VALUE = st.recursive(
 
 
 def calls(arguments: str) -> Any:
-    return SYNTAX[Dialect.GEMMA].read(f"<|tool_call>call:run{arguments}<tool_call|>", lambda: (TOOL,))
+    return SYNTAX[Dialect.GEMMA].read(
+        f"<|tool_call>call:run{arguments}<tool_call|>", lambda: (TOOL,)
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.unit.test_own_model import no_hub as no_hub
 from xp.backends.slime.worker.config import SlimeTrainConfig as SlimeConfig
 from xp.builtin.tiny_model import SHIPPED
 from xp.composition import compose
+from xp.errors import ExitCode, XpError
 from xp.planning.plan import Plan, build_plan
 
 BACKENDS = {
@@ -80,6 +81,28 @@ def test_slime_loads_it_while_the_run_has_no_checkpoint(tmp_path: Path) -> None:
     first = config.from_the_start()
     assert value(first, "--load") == value(first, "--hf-checkpoint") == str(tmp_path / "sft")
     assert value(first, "--ref-load") == str(tmp_path / "base")
+
+
+def test_slime_resumes_with_the_reference_of_its_last_copy(tmp_path: Path) -> None:
+    words = ("training.reference_every=2", "training.kl_coef=0.1")
+    plan = build_plan(compose([*overrides(tmp_path, "slime"), *words]), "r")
+    config = SlimeConfig.from_json(json.dumps(config_of(plan, "train")))
+
+    def reference(latest: int, checkpoints: list[int]) -> tuple[str, str | None]:
+        command = config.resumed(latest, checkpoints).command
+        flags = command.flags
+        assert ("--ref-load" in command.model_flags) is ("--ref-ckpt-step" not in flags)
+        step = flags[flags.index("--ref-ckpt-step") + 1] if "--ref-ckpt-step" in flags else None
+        return flags[flags.index("--ref-load") + 1], step
+
+    assert reference(0, [0]) == (str(tmp_path / "base"), None)
+    assert reference(1, [0, 1]) == ("runs/r/checkpoints", "1")
+    assert reference(4, [3, 4]) == ("runs/r/checkpoints", "3")
+    with pytest.raises(
+        XpError, match=r"policy of step 4, and .* has no complete checkpoint"
+    ) as caught:
+        config.resumed(4, [4])
+    assert caught.value.code is ExitCode.PLAN
 
 
 def test_what_is_no_whole_model_is_refused(tmp_path: Path) -> None:

@@ -184,6 +184,7 @@ def notice_lines(plan: Plan) -> list[str]:
     from xp.hardware import gpu_rows
     from xp.planning.backend import backend_of
     from xp.planning.refusals import sandbox_lines
+    from xp.planning.values import value_warnings
 
     unused = gpu_rows("name", "index") if plan.spec.hardware.accelerator == "cpu" else []
     hint = (
@@ -195,8 +196,15 @@ def notice_lines(plan: Plan) -> list[str]:
     stubs = [f"not the real one: {', '.join(replaced)}"] if replaced else []
     backend = backend_of(plan.spec)
     overridden = backend.override_lines(plan.spec) if hasattr(backend, "override_lines") else []
-    notices = [*stubs, *sandbox_lines(plan.spec), *overridden, *hint, *_strange_tools(plan.spec)]
-    return [*notices, *other_length_lines(plan)]
+    return [
+        *stubs,
+        *sandbox_lines(plan.spec),
+        *value_warnings(plan.spec),
+        *overridden,
+        *hint,
+        *_strange_tools(plan.spec),
+        *other_length_lines(plan),
+    ]
 
 
 def _strange_tools(spec: RunSpec) -> list[str]:

@@ -8,7 +8,7 @@ from xp.models.network import WITH_HEADS, has_own_decoding
 from xp.planning.backend import backend_of
 from xp.planning.rows import Refusal
 from xp.planning.shared_rows import OF_EPISODES, has_correction, network_fields
-from xp.spec import DType, EngineName, Estimator, RunSpec, SpeculativeMethod
+from xp.spec import DType, EngineName, Estimator, KlEstimator, RunSpec, SpeculativeMethod
 from xp.spec.sft import SOLVE
 from xp.spec.training import Unfinished
 from xp.worker.adapters import NOT_TIED, TIED
@@ -97,6 +97,22 @@ def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
                 " sft.data=solve:module:function",
             )
     yield from _engine_refusals(spec)
+
+
+def value_warnings(spec: RunSpec) -> list[str]:
+    """Sentences on values that run on every backend but do not do what their name says."""
+    is_k1_in_loss = (
+        spec.training.kl_coef > 0
+        and spec.algorithm.kl_estimator is KlEstimator.K1
+        and not spec.algorithm.use_kl_in_reward
+    )
+    if not is_k1_in_loss:
+        return []
+    # arXiv:2510.01555: the gradient of k1 is that of the policy's own log-probability, whose mean is 0.
+    return [
+        "algorithm.kl_estimator=k1 in the loss has an expected gradient of 0 on the policy's own tokens: it adds noise"
+        " and does not hold the policy near the reference; set k2 or k3, or algorithm.use_kl_in_reward=true"
+    ]
 
 
 def _needs_groups(spec: RunSpec) -> str | None:

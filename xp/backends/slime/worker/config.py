@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from xp.errors import ExitCode, XpError
 from xp.lib.codec import JsonFile
 from xp.lib.reading import config_of
 from xp.worker.sft import SftConfig
@@ -110,6 +111,36 @@ class SlimeTrainConfig(SlimeStageConfig, TrainConfig):
             if has_start
             else self
         )
+
+    def resumed(self, latest: int, checkpoints: Sequence[int]) -> SlimeTrainConfig:
+        """Returns a copy whose KL reference is that of a checkpoint.
+
+        Slime keeps the copies of `training.reference_every` in memory alone, so a restart loads the copied step's
+        own checkpoint as the reference.
+
+        Args:
+            latest: rollout id of the checkpoint that the run resumes from.
+            checkpoints: rollout ids of the complete checkpoints.
+
+        Raises:
+            XpError(PLAN): the step of the last copy has no complete checkpoint.
+        """
+        every = self.spec.training.reference_every
+        if every is None or latest + 1 < every:
+            return self
+        copied = (latest + 1) // every * every - 1
+        if copied not in checkpoints:
+            raise XpError(
+                f"training.reference_every={every}: the KL reference is the policy of step {copied + 1}, and"
+                f" {self.checkpoints} has no complete checkpoint of that step to load it from; start a new run in which"
+                " training.checkpoint_every divides training.reference_every and training.keep_checkpoints keeps it",
+                ExitCode.PLAN,
+            )
+        command = self.command.with_value("--ref-load", self.checkpoints)
+        command = command.with_value("--ref-ckpt-step", str(copied))
+        # It is Megatron's checkpoint, not a Hugging Face model.
+        models = tuple(flag for flag in command.model_flags if flag != "--ref-load")
+        return replace(self, command=replace(command, model_flags=models))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xp.backends.slime.worker.checkpoints import choose_latest, prune, seal_exports
+from xp.backends.slime.worker.checkpoints import choose_latest, prune, seal_exports, whole
 from xp.backends.slime.worker.config import (
     HELD_OUT_VIEW,
     INPUT_KEY,
@@ -78,6 +78,7 @@ def main(argv: Sequence[str]) -> None:
     if latest is None:
         config = config.from_the_start()
     else:
+        config = config.resumed(latest, whole(root / config.checkpoints, critic))
         print(f"going on from rollout step {latest + 1} of {config.num_steps}", flush=True)
     last = train(config, root, latest)
     seal_exports(root / config.checkpoints, root / config.exports, end_ids, critic)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
@@ -29,6 +31,7 @@ from xp.backends.trl.worker.steps import TRLStepLog
 from xp.backends.trl.worker.teacher import Teacher
 from xp.engines.kv_cache import without_padding_mask
 from xp.episode.advantages import AdvantageFn, of_valid
+from xp.errors import XpError
 from xp.lib.replaced import replaced
 from xp.spec import ImportanceMask, RatioFrom
 from xp.worker.distill import DISTILL_KL, distilled
@@ -39,6 +42,15 @@ IDS_AND_MASK = ("ids", "mask")
 """Ends of TRL's keys of prompts and completions."""
 POLICY_LOGPS = "xp_policy_logps"
 """Key of the policy's log-probabilities before the update."""
+
+
+def _shards(model: Any) -> dict[str, torch.Tensor]:
+    """Parameter's name -> this rank's part of it: under FSDP2 a shard, otherwise the whole."""
+    shards = {}
+    for name, parameter in model.named_parameters():
+        tensor = parameter.detach()
+        shards[name] = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return shards
 
 
 class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
@@ -106,10 +118,36 @@ class GuardedTrainer(GRPOTrainer):  # type: ignore[misc]
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Trainer's method without its removal of old checkpoints, which takes directories of similar names.
 
-        xp.backends.trl.worker.checkpoints.Seal removes them, once the new one is sealed.
+        xp.backends.trl.worker.checkpoints.Seal removes them, once the new one is sealed. A reference that is a copy of
+        an earlier policy is a part of the state; each rank writes its own shards of it.
         """
         with replaced(self.args, save_total_limit=None):
             super()._save_checkpoint(model, trial)
+        if self.args.sync_ref_model:
+            directory = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            torch.save(_shards(self.ref_model), self._reference_file(directory))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Trainer's method, and the reference of the checkpoint.
+
+        Raises:
+            XpError: the checkpoint has no shards of this rank.
+        """
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        if not self.args.sync_ref_model:
+            return
+        file = self._reference_file(Path(resume_from_checkpoint))
+        if not file.is_file():
+            raise XpError(
+                f"{file} is missing: training.reference_every needs the reference of the checkpoint; resume with the"
+                " number of processes that wrote it, or start a new run"
+            )
+        saved = torch.load(file, map_location="cpu", weights_only=True)
+        for name, shard in _shards(self.ref_model).items():
+            shard.copy_(saved[name])
+
+    def _reference_file(self, checkpoint: Path) -> Path:
+        return checkpoint / f"reference.rank_{self.args.process_index}.pt"
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         """Trainer's method without its warning of tied weights, which a checkpoint has under one name only."""
