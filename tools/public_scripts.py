@@ -19,7 +19,7 @@ import yaml
 
 from xp.cli.native import KeyResult, NativeRow, PlanKeys
 from xp.composition import compose
-from xp.composition.scripts import script_keys
+from xp.composition.scripts import Script, read_script
 from xp.lib.text import shortened
 from xp.planning.plan import build_plan, build_sft
 
@@ -87,7 +87,7 @@ class PublicScript:
         """What became of each key; raises XpError if xp refuses the words."""
         spec = compose([word for word in self.words if word != "--sft"])
         plan = build_sft(spec, "r") if "--sft" in self.words else build_plan(spec, "r")
-        return PlanKeys(plan).diff(self.keys)
+        return PlanKeys(plan).diff(Script(self.keys))
 
     def reason(self, row: NativeRow) -> str:
         """xp's field or sentence, with the reason of the facts; empty for a difference that nobody explains."""
@@ -181,7 +181,9 @@ def main(name: str, source: str, file: str) -> None:
         if place.exists()
         else {"shows": "", "words": []}
     )
-    keys = {key: _short(value) for key, value in script_keys(Path(file), lambda _: True).items()}
+    keys = {
+        key: _short(value) for key, value in read_script(Path(file), lambda _: True).keys.items()
+    }
     text = yaml.safe_dump(
         {
             "source": source,

@@ -11,7 +11,7 @@ import pytest
 from tests.support.tables import rows
 from xp.__main__ import main
 from xp.cli.native import is_same
-from xp.composition.scripts import script_keys
+from xp.composition.scripts import read_script
 from xp.errors import ExitCode
 
 NESTED = """
@@ -74,7 +74,7 @@ def place(tmp_path: Path) -> Path:
 
 def read(place: Path, name: str, text: str, known: tuple[str, ...] = ()) -> dict[str, Any]:
     (place / name).write_text(text)
-    return script_keys(place / name, known.__contains__)
+    return dict(read_script(place / name, known.__contains__).keys)
 
 
 def test_a_script_of_words_is_read_as_bash_reads_it(place: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_script_of_flags_has_the_arrays_of_its_files(place: Path) -> None:
         "--colocate": [],
         "${OTHER_ARGS[@]}": [],
     }
-    assert script_keys(place / "models/small.sh") == {"--hidden-size": ["5"], "--swiglu": []}
+    assert read_script(place / "models/small.sh").keys == {"--hidden-size": ["5"], "--swiglu": []}
 
 
 def test_python_yaml_and_lists_of_arguments(place: Path) -> None:
@@ -112,6 +112,7 @@ def test_python_yaml_and_lists_of_arguments(place: Path) -> None:
         "max_steps": "steps",
         "model": "org/m",
         "reward_funcs": "[length]",
+        "train_dataset": "data",
     }
     text = "learning_rate: 2.0e-5\nreport_to: [wandb]\ntrainer: {algorithm: {kl: 1}}\nkwargs: {a: {b: 1}}\n"
     assert read(place, "a.yaml", text, ("kwargs",)) == {
@@ -125,6 +126,91 @@ def test_python_yaml_and_lists_of_arguments(place: Path) -> None:
         "--name": ["x"],
         "--fp8": [],
     }
+
+
+REDIRECTED = """
+N="${N:-${M:-8}}"
+python3 train.py --actor-num-nodes "${N}" --colocate 2>&1 | tee log
+"""
+ARGPARSE = """
+parser.add_argument("--lr", type=float, default=1e-5)
+parser.add_argument("--num-steps", "-n", default=7)
+parser.add_argument("--fp16", action="store_true")
+parser.add_argument("--beta")
+lr = 1e-5
+cfg = dict(num_generations=4)
+more = {"beta": 0.5}
+name = "Qwen/Qwen3-0.6B"
+args = GRPOConfig(learning_rate=lr, max_steps=args.num_steps, fp16=args.fp16, seed=args.seed, **cfg, **more, **other)
+lora = LoraConfig(r=8, lora_alpha=16, init_lora_weights="pissa")
+GRPOTrainer(model=name, args=args, peft_config=lora, reward_funcs="x",
+            quantization_config=BitsAndBytesConfig(load_in_4bit=True))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--b 1 2>&1", {"--b": ["1"]}),
+        ("--b 1 2>log --c 2 >>out 2>/dev/null <in", {"--b": ["1"], "--c": ["2"]}),
+        ("--b 1 2 &>log", {"--b": ["1", "2"]}),
+        ("--b 2 >log", {"--b": ["2"]}),
+        ('--b "1"\\\n --c "a b"\\\n  --d', {"--b": ["1"], "--c": ["a b"], "--d": []}),
+        ("--b ${A:-${B-${C:=3}}}", {"--b": ["3"]}),
+    ],
+)
+def test_words_of_bash_that_are_no_values(
+    place: Path, words: str, expected: dict[str, list[str]]
+) -> None:
+    assert read(place, "run.sh", f"python3 a.py {words}") == expected
+
+
+def test_classes_variables_and_defaults_of_a_python_file(place: Path) -> None:
+    assert read(place, "run.sh", REDIRECTED) == {"--actor-num-nodes": ["8"], "--colocate": []}
+    (place / "a.py").write_text(ARGPARSE)
+    script = read_script(place / "a.py")
+    assert script.keys == {
+        "learning_rate": "1e-05",
+        "max_steps": "7",
+        "fp16": "False",
+        "seed": "args.seed",
+        "num_generations": "4",
+        "beta": "0.5",
+        "lora_r": "8",
+        "lora_alpha": "16",
+        "peft_config.init_lora_weights": "pissa",
+        "model": "Qwen/Qwen3-0.6B",
+        "reward_funcs": "x",
+        "load_in_4bit": "True",
+    }
+    assert script.unread == (
+        "seed=args.seed is computed when the script runs",
+        "GRPOConfig(**other) has keys of its own",
+    )
+
+
+def test_toml_notebooks_and_files_of_several_commands(place: Path) -> None:
+    text = "max_steps = 20\n[trainer.optim]\nlr = 3e-6\n[[env]]\nid = 'a'\n"
+    assert read(place, "a.toml", text) == {
+        "max_steps": 20,
+        "trainer.optim.lr": 3e-6,
+        "env": [{"id": "a"}],
+    }
+    cells = [
+        {"cell_type": "code", "source": ["%pip install x\n", "!trl grpo --beta 0.1 --lora_r 8\n"]},
+        {"cell_type": "markdown", "source": ["GRPOConfig(seed=1)"]},
+        {"cell_type": "code", "source": "GRPOConfig(max_steps=3)"},
+    ]
+    assert read(place, "a.ipynb", json.dumps({"cells": cells})) == {
+        "max_steps": "3",
+        "--beta": ["0.1"],
+        "--lora_r": ["8"],
+    }
+    (place / "a.sh").write_text("python3 prepare.py --a 1\npython3 train.py --b 1 --c 2\n")
+    script = read_script(place / "a.sh")
+    assert script.keys == {"--b": ["1"], "--c": ["2"]}
+    (sentence,) = script.unread
+    assert "train.py is compared, and not prepare.py (1 key)" in sentence
 
 
 def test_a_script_that_calls_itself_or_has_an_open_quote_is_read(place: Path) -> None:
@@ -211,5 +297,9 @@ def test_the_table_ends_with_the_counts(place: Path, capsys: pytest.CaptureFixtu
     (place / "a.sh").write_text("--lr 1e-6 --weight-decay 7")
     assert main(["plan", *SLIME_RUN, "--native-diff", str(place / "a.sh")]) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == "--lr\t1e-6\t1e-06\tequal\ttraining.learning_rate=1e-06"
+    (lr,) = (line for line in lines if line.startswith("--lr"))
+    assert lr == "--lr\t1e-6\t1e-06\tequal\ttraining.learning_rate=1e-06"
+    # What the script keeps without a word stands on top, with the override that restores it.
+    assert lines.index(lr) > 2
+    decay = "--adam-beta2\t0.999\t0.98"
     assert lines[-1].startswith("1 equal, 1 different, 0 taken by xp, 0 left over, ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +21,7 @@ from xp.cli.explain import fields_of
 from xp.cli.table import Column, show_table
 from xp.composition.known_names import PLAIN, RENAMED, SENTENCES, foreign_hint
 from xp.composition.native_names import catalogs
-from xp.composition.scripts import keys_of, script_keys
+from xp.composition.scripts import Script, keys_of, read_script
 from xp.errors import XpError
 from xp.lib.text import as_yaml
 from xp.lib.yaml_loader import LOADER
@@ -29,6 +30,9 @@ from xp.planning.plan import Plan
 from xp.spec import BackendName
 
 COLUMNS: Final = tuple(Column(name, 0) for name in ("key", "script", "plan", "result", "in_xp"))
+
+MODEL: Final = "model.path"
+MODEL_WORDS: Final = SENTENCES["--model"]
 
 
 class KeyResult(StrEnum):
@@ -60,10 +64,11 @@ def show_native(args: Namespace, plan: Plan) -> None:
     """Prints the native keys of the training, or of the fine-tuning if that is all; or the table of a script's keys."""
     native = PlanKeys(plan)
     if args.native_diff is not None:
-        rows = native.diff(
-            script_keys(args.native_diff, lambda key: native.keys.answer(key) is not None)
-        )
+        script = read_script(args.native_diff, lambda key: native.keys.answer(key) is not None)
+        rows = native.diff(script)
         show_table(COLUMNS, [asdict(row) for row in rows], as_json=args.json)
+        for sentence in script.unread:
+            print(f"not read: {sentence}", file=sys.stderr)
         if not args.json:
             print(counts(rows))
     elif args.json:
@@ -128,27 +133,42 @@ class PlanKeys:
     def _fields(self) -> Mapping[str, Any]:
         return {path: field.value for path, field in fields_of(self.spec).items()}
 
-    def diff(self, script: Mapping[str, Any]) -> list[NativeRow]:
-        """One row for each key of a script, then one for each field that replaces a default of the trainer's."""
-        rows = [self._row(key, value) for key, value in script.items()]
-        set_keys = {self._known(key) for key in script}
+    def diff(self, script: Script) -> list[NativeRow]:
+        """One row for each field that replaces a default of the trainer's, then one for each key of a script."""
+        set_keys = {self._known(key) for key in script.keys}
+        num_native = sum(self.keys.answer(key) is not None for key in set_keys)
+        is_trl = script.calls_trl and self.backend == BackendName.TRL
         # Another framework's script leaves defaults of its own.
-        is_native = 2 * sum(self.keys.answer(key) is not None for key in set_keys) >= len(set_keys)
-        known = catalogs()[self.backend] if self._stage == "train" and is_native else {}
-        for key, ours in self.rendered.items():
-            default = known.get(key, {}).get("default")
-            is_left = (
-                key not in set_keys
-                and bool(self.keys.owners.get(key))
-                and default not in (None, "None")
-            )
-            if is_left and ours is not None and not is_same(default, ours):
-                rows.append(
-                    NativeRow(
-                        key, as_text(default), as_text(ours), KeyResult.UNSET, self._home(key, "")
-                    )
-                )
-        return rows
+        is_native = is_trl or 2 * num_native >= len(set_keys)
+        defaults = catalogs()[self.backend] if self._stage == "train" and is_native else {}
+        unset = [
+            self._unset_row(key, defaults[key].get("default"), ours)
+            for key, ours in self.rendered.items()
+            if key in defaults and key not in set_keys and self._is_replaced(key, defaults[key])
+        ]
+        return [*unset, *(self._row(key, value) for key, value in script.keys.items())]
+
+    def _is_replaced(self, key: str, known: Mapping[str, Any]) -> bool:
+        """Returns whether a field's value stands where the trainer has another default."""
+        default = known.get("default")
+        ours = self.rendered[key]
+        field = self.keys.owners.get(key)
+        # The network is the checkpoint's, not a choice.
+        if not field or field.startswith("model.architecture"):
+            return False
+        if default in (None, "None") or ours is None:
+            return False
+        return not is_same(default, ours)
+
+    def _unset_row(self, key: str, default: Any, ours: Any) -> NativeRow:
+        """Row of a default that the script keeps without a word; with the override that restores it."""
+        field = self.keys.owners[key]
+        sentence = self._home(key, "")
+        # A catalog writes an enumeration as CLASS.member, which is no value of a field.
+        is_value = not re.fullmatch(r"[A-Z]\w+\.\w+", as_text(default))
+        if is_value and field in self._fields and is_same(self._fields[field], ours):
+            sentence += f"; the script's: {field}={as_yaml(default)}"
+        return NativeRow(key, as_text(default), as_text(ours), KeyResult.UNSET, sentence)
 
     def _row(self, typed: str, value: Any) -> NativeRow:
         key = self._known(typed)
@@ -187,6 +207,8 @@ class PlanKeys:
                 return replace(
                     self._of_field(typed, theirs, field, is_same_value=is_exact), script=text
                 )
+            if words == MODEL_WORDS and self._is_another_model(value):
+                return NativeRow(typed, text, None, KeyResult.DIFFERENT, self._with_value(MODEL))
             return NativeRow(typed, text, None, KeyResult.TAKEN, words)
         if kind in (AnswerKind.HARMLESS, AnswerKind.WARNED, AnswerKind.OPEN):
             sentence = f"{self.keys.place}.{key.removeprefix('--')} passes it on: {sentence}"
@@ -220,6 +242,15 @@ class PlanKeys:
             return f"the same for every run: {self.keys.pins[key].reason}"
         return sentence if field is None else "the machine and the model"
 
+    def _is_another_model(self, value: Any) -> bool:
+        """Returns whether a script's model has another name; what only the machine knows has none."""
+        # Slime converts a model into a folder of its name with this end.
+        name = as_text(value).strip("'\"").rstrip("/").removesuffix("_torch_dist")
+        ours = str(self._fields[MODEL]).rstrip("/")
+        if "$" in name or not name:
+            return False
+        return name.rpartition("/")[2].lower() != ours.rpartition("/")[2].lower()
+
     def _with_value(self, field: str) -> str:
         return f"{field}={as_yaml(self._fields[field])}" if field in self._fields else field
 
@@ -235,7 +266,8 @@ class PlanKeys:
         if field not in self._fields:
             return NativeRow(key, as_text(value), None, KeyResult.TAKEN, field)
         ours = self._fields[field]
-        result = KeyResult.DIFFERENT if is_same_value else KeyResult.TAKEN
+        is_other = is_same_value or (field == MODEL and self._is_another_model(value))
+        result = KeyResult.DIFFERENT if is_other else KeyResult.TAKEN
         result = KeyResult.EQUAL if is_same(value, ours) else result
         return NativeRow(key, as_text(value), None, result, self._with_value(field))
 

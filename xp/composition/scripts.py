@@ -1,4 +1,4 @@
-"""Keys that a training script gives its trainer: words of a shell script, YAML, or arguments in Python.
+"""Keys that a training script gives its trainer: words of a shell script, YAML, TOML, or arguments in Python.
 
 Nothing is executed. Variables, arrays, sums, simple conditions and sourced files are read as bash reads them; what only
 the machine knows stays as it is written, such as `$HOME`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,22 +17,25 @@ from typing import Any, Final
 
 import yaml
 
+from xp.composition.python_script import PythonScript, notebook_source
 from xp.errors import XpError
 from xp.lib.nested import flat
+from xp.lib.text import counted
 from xp.lib.yaml_loader import LOADER
 
 # Loops keep what they took (`*+`), so that text with a quote that is never closed is read in linear time.
 _COMMAND: Final = r"\$\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)"
-_BRACED: Final = r"\$\{(?:[^{}]|\{[^{}]*+\})*+\}"
+_INNER: Final = r"\$\{(?:[^{}]|\{[^{}]*+\})*+\}"
+_BRACED: Final = rf"\$\{{(?:{_INNER}|[^{{}}]|\{{[^{{}}]*+\}})*+\}}"
 _DOUBLE: Final = rf'"(?:\\.|{_COMMAND}|{_BRACED}|[^"\\])*+"'
-_PART: Final = rf"\\.|{_COMMAND}|{_BRACED}|'[^']*+'|{_DOUBLE}|\$\w+|[^\s'\"\\;&|()<>#]|(?<=\S)#"
+_PART: Final = rf"\\[^\n]|{_COMMAND}|{_BRACED}|'[^']*+'|{_DOUBLE}|\$\w+|[^\s'\"\\;&|()<>#]|(?<=\S)#"
 _TOKEN: Final = re.compile(
     rf"(?:[ \t]|\\\n|(?<!\S)#[^\n]*+)++|(?P<word>(?:{_PART})++)|(?P<other>.|\n)", re.S
 )
 _PARTS: Final = re.compile(_PART, re.S)
 _VARIABLE: Final = re.compile(
     rf"\$\(\((?P<sum>(?:[^()]|\([^()]*+\))++)\)\)|{_COMMAND}|\$(?P<plain>\w+)"
-    rf"|\$\{{(?P<name>\w+)(?::?(?P<sign>[-=])(?P<default>(?:[^{{}}]|{_BRACED})*+))?\}}",
+    rf"|\$\{{(?P<name>\w+)(?::?(?P<sign>[-=])(?P<default>(?:{_BRACED}|[^{{}}])*+))?\}}",
     re.S,
 )
 _ARRAY: Final = re.compile(r"\"?\$(?:\{(\w+)\[[@*]\]\}|@)\"?")
@@ -47,13 +51,23 @@ _SIGNS: Final[Mapping[type, Callable[[int, int], int]]] = {
 _ORDERS: Final = {"-le": operator.le, "-lt": operator.lt, "-ge": operator.ge, "-gt": operator.gt}
 
 
-def script_keys(path: Path, is_known: Callable[[str], bool] = lambda _: False) -> dict[str, Any]:
-    """Key -> value of a script's command with the most keys, or of a file with arguments.
+@dataclass(frozen=True)
+class Script:
+    """What a script gives its trainer."""
 
-    A flag has the list of its words, none for a switch; other keys of a shell script have their text.
+    keys: Mapping[str, Any]
+    """A flag has the list of its words, none for a switch; other keys of a shell script have their text."""
+    unread: tuple[str, ...] = ()
+    """One sentence for each part of the file that is in no key."""
+    calls_trl: bool = False
+    """Whether it configures TRL's own classes."""
+
+
+def read_script(path: Path, is_known: Callable[[str], bool] = lambda _: False) -> Script:
+    """The keys of a script's command with the most keys, or of a file with arguments.
 
     Args:
-        path: a shell script or a list of arguments; YAML (.yaml, .yml, .json); or a Python file (.py).
+        path: a shell script or a list of arguments; YAML (.yaml, .yml, .json) or TOML; a Python file or a notebook.
         is_known: returns whether the trainer has a key of YAML's; its mapping is not divided into its own keys.
 
     Raises:
@@ -61,35 +75,43 @@ def script_keys(path: Path, is_known: Callable[[str], bool] = lambda _: False) -
     """
     try:
         text = path.read_text(encoding="utf-8")
-        if path.suffix == ".py":
-            return _of_python(path, ast.parse(text))
-        if path.suffix not in (".yaml", ".yml", ".json"):
-            return _Shell(path, {}).keys(text)
-        nested = yaml.load(text, LOADER)
+        match path.suffix:
+            case ".py":
+                return _of_python(path, text)
+            case ".ipynb":
+                python, commands = notebook_source(text)
+                return _of_python(path, python, commands)
+            case ".toml":
+                return Script(_divided(tomllib.loads(text), is_known))
+            case ".yaml" | ".yml" | ".json":
+                nested = yaml.load(text, LOADER)
+            case _:
+                return _Shell(path, {}).script(text)
     except (OSError, ValueError, SyntaxError, yaml.YAMLError) as error:
         raise XpError(f"{path}: {error}") from error
     if not isinstance(nested, Mapping):
         raise XpError(f"{path}: expected keys with values")
-    return {
-        name: content
-        for key, value in nested.items()
-        for name, content in ({key: value} if is_known(key) else flat({key: value})).items()
-    }
+    return Script(_divided(nested, is_known))
 
 
-def _of_python(path: Path, tree: ast.Module) -> dict[str, Any]:
-    """Arguments of GRPOConfig(...) and its like, literal ones of GRPOTrainer(...), and the command in the docstring."""
-    found = {}
-    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-        kind = re.search(r"(?:GRPO|RLOO|SFT)(Config|Trainer)$", ast.unparse(call.func))
-        for word in call.keywords if kind else ():
-            is_literal = isinstance(word.value, ast.Constant | ast.List | ast.Dict)
-            if word.arg is not None and (is_literal or (kind and kind[1] == "Config")):
-                is_text = isinstance(word.value, ast.Constant) and isinstance(word.value.value, str)
-                found[word.arg] = (
-                    ast.literal_eval(word.value) if is_text else ast.unparse(word.value)
-                )
-    return found | _Shell(path, {}).keys(ast.get_docstring(tree) or "", path.name)
+def _divided(nested: Mapping[str, Any], is_known: Callable[[str], bool]) -> dict[str, Any]:
+    keys: dict[str, Any] = {}
+    for key, value in nested.items():
+        keys |= {key: value} if is_known(key) else flat({key: value})
+    return keys
+
+
+def _of_python(path: Path, text: str, commands: str | None = None) -> Script:
+    """Arguments of the configuration classes, and the command in the docstring or in a notebook's cells."""
+    tree = ast.parse(text)
+    python = PythonScript(tree)
+    if commands is None:
+        shell = _Shell(path, {}).script(ast.get_docstring(tree) or "", path.name, is_list=False)
+    else:
+        shell = _Shell(path, {}).script(commands, is_list=False)
+    return Script(
+        {**python.keys, **shell.keys}, (*python.unread, *shell.unread), calls_trl=bool(python.keys)
+    )
 
 
 @dataclass(frozen=True)
@@ -102,21 +124,26 @@ class _Shell:
     callers: tuple[Path, ...] = ()
     """Scripts that call this one; a script that calls itself again is read once."""
 
-    def keys(self, text: str, program: str = "") -> dict[str, Any]:
-        """Keys of the command with the most of them; of all words and arrays if no program is called.
+    def script(self, text: str, program: str = "", *, is_list: bool = True) -> Script:
+        """Keys of the command with the most of them.
 
         Args:
             text: the script.
             program: file name of the only program whose arguments are read. Empty: any.
+            is_list: whether a text that calls no program is a list of arguments.
         """
         commands = [*self._commands(text)]
-        found = [
-            keys_of(words[first:])
-            for words in commands
-            if (first := _first_argument(words, program))
-        ]
+        calls: list[tuple[str, dict[str, Any]]] = []
+        for words in commands:
+            first = _first_argument(words, program)
+            if first:
+                calls.append((words[first - 1], keys_of(words[first:])))
+        if calls:
+            return _with_most_keys(calls)
+        if not is_list:
+            return Script({})
         all_words = [word for words in (*commands, *self.variables.values()) for word in words]
-        return max(found, key=len, default={}) if found or program else keys_of(all_words)
+        return Script(keys_of(all_words))
 
     def _commands(self, text: str) -> Iterator[Sequence[str]]:
         """Commands with expanded words, without those that only set variables or are not reached."""
@@ -227,6 +254,18 @@ class _Shell:
         return " ".join(self.variables[name]) if name in self.variables else None
 
 
+def _with_most_keys(calls: Sequence[tuple[str, dict[str, Any]]]) -> Script:
+    """The program with the most keys; the others are named, unless they have none."""
+    program, keys = max(calls, key=lambda call: len(call[1]))
+    others = [f"{name} ({counted(len(of), 'key')})" for name, of in calls if of and of is not keys]
+    if not others:
+        return Script(keys)
+    return Script(
+        keys,
+        (f"the file has several commands: {program} is compared, and not {', '.join(others)}",),
+    )
+
+
 def _is_true(test: Sequence[str]) -> bool:
     match test:
         case ["-z", text]:
@@ -245,13 +284,27 @@ def _is_true(test: Sequence[str]) -> bool:
 
 
 def _statements(text: str) -> Iterator[list[str]]:
-    """Words of each command as they are written; an array has its brackets as words."""
+    """Words of each command as they are written, without redirections; an array has its brackets as words."""
     words: list[str] = []
     is_array = False
+    is_redirected = False
+    end_of_word = -1
     for token in _TOKEN.finditer(text):
         word, other = token["word"], token["other"]
         if word is not None:
-            words.append(word)
+            if not is_redirected:
+                words.append(word)
+                end_of_word = token.end()
+            is_redirected = False
+        elif is_redirected and other in ("&", "<", ">", "|"):
+            pass
+        elif other in ("<", ">") and not is_array:
+            # `2>&1` and `2>log`: the number is the stream.
+            if words and words[-1].isdigit() and end_of_word == token.start():
+                words.pop()
+            is_redirected = True
+        elif other == "&" and text[token.end() : token.end() + 1] == ">":
+            is_redirected = True
         elif other == "(" and words and words[-1].endswith("="):
             words.append(other)
             is_array = True
@@ -260,7 +313,8 @@ def _statements(text: str) -> Iterator[list[str]]:
             is_array = False
         elif other == "|" and words and words[0] in ("if", "elif"):
             words += ["or"] if words[-1] != "or" else []
-        elif other is not None and other in "\n;&|<>" and not is_array:
+        elif other is not None and other in "\n;&|" and not is_array:
+            is_redirected = False
             yield words
             words = []
     yield words
