@@ -297,9 +297,7 @@ def test_the_table_ends_with_the_counts(place: Path, capsys: pytest.CaptureFixtu
     (place / "a.sh").write_text("--lr 1e-6 --weight-decay 7")
     assert main(["plan", *SLIME_RUN, "--native-diff", str(place / "a.sh")]) == ExitCode.OK
     lines = capsys.readouterr().out.splitlines()
-    (lr,) = (line for line in lines if line.startswith("--lr"))
-    assert lr == "--lr\t1e-6\t1e-06\tequal\ttraining.learning_rate=1e-06"
-    # What the script keeps without a word stands on top, with the override that restores it.
-    assert lines.index(lr) > 2
-    decay = "--adam-beta2\t0.999\t0.98"
+    schedule = "training.lr_schedule=constant; the script's: training.lr_schedule=linear"
+    assert f"--lr-decay-style\tlinear\tconstant\tnot in the script\t{schedule}" in lines[:-3]
+    assert lines[-3] == "--lr\t1e-6\t1e-06\tequal\ttraining.learning_rate=1e-06"
     assert lines[-1].startswith("1 equal, 1 different, 0 taken by xp, 0 left over, ")
