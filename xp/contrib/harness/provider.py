@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
@@ -25,7 +26,7 @@ from xp.contrib.harness.agents import AGENTS, Agent
 from xp.contrib.harness.server import ProgramServer
 from xp.contrib.harness.session import HarnessSession, put_place
 from xp.contrib.harness.tool_server import ToolServer
-from xp.envs.base import EnvUnavailable, Provider, Session, Task
+from xp.envs.base import EnvUnavailable, Message, Provider, Session, Task, ToolSpec
 from xp.envs.config import EnvConfig
 from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.envs.indexed import IndexedProvider
@@ -35,7 +36,7 @@ from xp.envs.rows import load_rows, messages_of
 from xp.errors import XpError
 from xp.lib.data_files import files_in
 from xp.lib.digest import digest_of, file_digest, text_digest
-from xp.spec.env import SandboxKind
+from xp.spec.env import PromptSource, SandboxKind
 
 START_S: Final = 60.0
 LOOPBACK: Final = "127.0.0.1"
@@ -153,6 +154,9 @@ class HarnessProvider(IndexedProvider):
         )
         self._lock, self._servers = threading.Lock(), dict[int, ProgramServer]()
         self._sessions = WeakSet[HarnessSession]()
+        self._describing = threading.Lock()
+        self._described: tuple[list[Message], tuple[ToolSpec, ...]] | None = None
+        """System messages and tools of the program's first request, in the first session."""
 
     def version(self) -> str:
         if self._inner is not None:
@@ -177,6 +181,30 @@ class HarnessProvider(IndexedProvider):
         self._sessions.add(session)
         session.begin(self._config.limits.create_timeout_s)
         return session
+
+    def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+        """See xp.envs.base.Describer.
+
+        A live prompt is the program's own, so that one start shows its system message and its tools for all tasks.
+        """
+        if self._config.prompt is PromptSource.PREPARED:
+            with closing(self.open(task)) as session:
+                return session.prompt(), session.tools()
+        with self._describing:
+            if self._described is None:
+                with closing(self.open(task)) as session:
+                    opening = session.prompt()
+                    system = [message for message in opening if message["role"] == "system"]
+                    self._described = system, session.tools()
+        system, tools = self._described
+        return [*system, Message(role="user", content=self._instruction(task))], tools
+
+    def _instruction(self, task: Task) -> str:
+        """The text that the program gets; raises EnvFault."""
+        if self._inner is None:
+            return self._tasks[task.split][task.index].instruction
+        with closing(self._inner.open(task)) as session:
+            return self._task_of({"prompt": session.prompt()}).instruction
 
     def close(self) -> None:
         self._is_closed = True
