@@ -263,10 +263,20 @@ class HarnessProvider(IndexedProvider):
             )
         if alone := [one.name for one in tasks if not one.has_network]:
             raise XpError(
-                f"{where}: task {alone[0]} has no network, so that its program cannot reach the policy; allow it in"
-                " task.toml, or use env.sandbox=none"
+                f"{where}: task {alone[0]} has no network, so that its program cannot reach the policy; set"
+                " allow_internet=true in its task.toml"
             )
-        check_daemon()
+        check_daemon(self._other_sandbox())
+
+    def _other_sandbox(self) -> str:
+        """Advice for a machine without Docker, with the options that must change too."""
+        try:
+            check_local(self._config, self._tasks if is_folder(self._config) else {})
+        except XpError:
+            return "use another machine"
+        options = ("setup", "image")
+        unset = [f" env.options.{name}=null" for name in options if self._config.options[name]]
+        return f"set env.sandbox=none{''.join(unset)}, which runs commands here without isolation"
 
     def _start(self, task: HarborTask) -> CommandSandbox:
         limits = self._config.limits

@@ -11,7 +11,6 @@ from typing import Any, Final
 from xp.contrib.harness.chat_wire import error as error
 from xp.contrib.harness.request import (
     ProgramRequest,
-    RefusedRequest,
     objects,
     refuse,
     request_of,
@@ -113,7 +112,7 @@ def _tools(body: Mapping[str, Any]) -> dict[str, tuple[str | None, dict[str, Any
     """Functions and custom tools: name that the policy reads -> namespace (None: it has none) and tool.
 
     Raises:
-        RefusedRequest: a tool of a kind that is not known, or two tools with one name.
+        RefusedRequest: a tool of a kind that is not known.
     """
     tools = dict[str, tuple[str | None, dict[str, Any]]]()
     for tool in objects(body, "tools"):
@@ -125,10 +124,7 @@ def _tools(body: Mapping[str, Any]) -> dict[str, tuple[str | None, dict[str, Any
                 continue
             if kind not in ("function", "custom"):
                 raise unknown_kind("tools", member, "functions, custom tools or namespaces of them")
-            name = _whole_name(namespace, member.get("name"))
-            if name in tools and tools[name][0] != namespace:
-                raise RefusedRequest(f"tools: two tools are called {name!r}; rename one of them")
-            tools[name] = namespace, member
+            tools[_whole_name(namespace, member.get("name"))] = namespace, member
     return tools
 
 

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from xp.contrib.harness import anthropic_wire, chat_wire, responses_wire
 from xp.contrib.harness.request import ProgramRequest, RefusedRequest
-from xp.contrib.harness.tool_server import ToolServer, unreadable
+from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import EnvUnavailable, Message, ModelMessage
 from xp.envs.conversation import ModelRequest
 from xp.errors import XpError
@@ -37,8 +37,6 @@ POLICY: Final = {
     "object": "model",
     "type": "model",
     "display_name": MODEL,
-    "created": 0,
-    "created_at": "1970-01-01T00:00:00Z",
     "owned_by": "xp",
 }
 """The policy in a list of models, as OpenAI and Anthropic have it."""
@@ -325,7 +323,7 @@ async def _use_tools(request: web.Request, channel: ProgramChannel) -> web.Respo
     try:
         message = json.loads(await request.read())
     except (ValueError, RecursionError) as error:
-        return web.json_response(unreadable(f"no JSON: {error}"), status=400)
+        return _failed(400, f"no JSON: {error}")
     answer = await channel.tools.answer(message)
     return web.Response(status=202) if answer is None else web.json_response(answer)
 

@@ -14,7 +14,6 @@ NOT_FOUND: Final = -32601
 INVALID: Final = -32600
 INVALID_PARAMS: Final = -32602
 INTERNAL: Final = -32603
-PARSE: Final = -32700
 
 
 class ToolServer:
@@ -36,14 +35,8 @@ class ToolServer:
     def is_over(self) -> bool:
         return bool(self.results) and self.results[-1].finished
 
-    async def answer(self, message: Any) -> Any:
-        """The answer to a message of JSON-RPC, or to a batch of them; None: there is nothing to answer."""
-        if isinstance(message, list) and message:
-            answers = [await self._answer(member) for member in message]
-            return [answer for answer in answers if answer is not None] or None
-        return await self._answer(message)
-
-    async def _answer(self, message: Any) -> dict[str, Any] | None:
+    async def answer(self, message: Any) -> dict[str, Any] | None:
+        """The answer to a message of JSON-RPC; None: there is nothing to answer."""
         if isinstance(message, dict) and "method" not in message and "id" in message:
             return None  # A client's answer to a request that was never made.
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
@@ -112,11 +105,6 @@ async def _ping(_: Mapping[str, Any]) -> dict[str, Any]:
 
 def _result(text: str, *, is_error: bool) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": is_error}
-
-
-def unreadable(text: str) -> dict[str, Any]:
-    """The answer to a body that is no JSON."""
-    return _error(None, PARSE, text)
 
 
 def _error(number: Any, code: int, text: str) -> dict[str, Any]:
