@@ -22,7 +22,8 @@ from xp.contrib.harness.provider import HarnessOptions, HarnessProvider
 from xp.envs.base import ModelMessage, Task
 from xp.envs.load import load_provider
 from xp.episode.outcome import EpisodeStatus
-from xp.spec.env import PromptSource
+from xp.errors import XpError
+from xp.spec.env import PromptSource, SandboxKind
 
 FINISHED, TRUNCATED = EpisodeStatus.FINISHED, EpisodeStatus.TRUNCATED
 SDK = Path(os.environ.get("NODE_PATH", "/none"), "@modelcontextprotocol/sdk")
@@ -249,3 +250,26 @@ def test_the_programs_wish_for_one_call_is_kept_by_its_message() -> None:
     whole = ModelMessage(Message(role="assistant", content="x", tool_calls=calls), reasoning="r")
     assert _with_one_call(whole).message["tool_calls"] == calls[:1]
     assert _with_one_call(whole).reasoning == "r"
+
+
+def test_advice_without_docker_is_accepted_by_the_same_environment(
+    tmp_path: Path, tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"prompt": "Say it."}) + "\n")
+    config = harness(None, rows=str(rows), options={"grade": "true", "image": "python:3.12"})
+    docker = config.model_copy(update={"sandbox": SandboxKind.DOCKER})
+    monkeypatch.setenv("DOCKER_HOST", "unix:///none")
+    with pytest.raises(XpError) as fault:
+        load_provider(docker, os.environ)
+    if "not on this machine" not in str(fault.value):
+        assert "env.sandbox=none env.options.image=null" in str(fault.value)
+
+    needs_root = tmp_path / "tasks"
+    shutil.copytree(tasks, needs_root)
+    next(needs_root.rglob("test.sh")).write_text("echo 1 > /logs/verifier/reward.txt\n")
+
+    docker = harness(needs_root).model_copy(update={"sandbox": SandboxKind.DOCKER})
+    with pytest.raises(XpError) as fault:
+        load_provider(docker, os.environ)
+    assert "sandbox=none" not in str(fault.value)
