@@ -135,12 +135,13 @@ test-environments: setup .venv-environments/.done .venv-inspect/.done  ## Enviro
 	$(PYTHON) -m venv .venv-programs
 	.venv-programs/bin/pip install --quiet "mini-swe-agent==2.4.6"
 	npm install --prefix .venv-programs --global --no-audit --no-fund --silent @openai/codex@0.171.0 \
-		@anthropic-ai/claude-code@2.1.197 opencode-ai@1.18.33
+		@anthropic-ai/claude-code@2.1.197 opencode-ai@1.18.33 @modelcontextprotocol/sdk@1.32.2
 	touch $@
 
 test-programs: setup .venv-programs/.done  ## Published programs play tasks (env=harness), and mini-swe-agent trains two steps on TRL; needs npm
-	PATH="$$PATH:$(CURDIR)/.venv-programs/bin" $(BIN)/python -m pytest -m "slow or not slow" -k published \
-		tests/integration/test_harness.py tests/integration/test_harness_training.py
+	PATH="$$PATH:$(CURDIR)/.venv-programs/bin" NODE_PATH="$(CURDIR)/.venv-programs/lib/node_modules" \
+		$(BIN)/python -m pytest -m "slow or not slow" -k published tests/integration/test_harness.py \
+		tests/integration/test_harness_clients.py tests/integration/test_harness_training.py
 
 # Without their dependencies, most of which are those of a client.
 .venv-renderers/.done: | setup

@@ -40,13 +40,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests/programs"
 SHELL = "python {program}/shell_agent.py {prompt_file}"
 OPTIONS: dict[str, Any] = {
-    **dict.fromkeys(("agent", "setup", "image", "grade")),
+    **dict.fromkeys(("agent", "setup", "image", "grade", "grader")),
     "command": SHELL,
     "program": str(PROGRAMS),
     "env": {},
     "timeout_s": 300.0,
     "reward": "reward",
     "max_rows": 1,
+    "train_auxiliary": True,
 }
 HELLO = call("bash", command="echo hello > hello.txt")
 FINISHED, TRUNCATED = EpisodeStatus.FINISHED, EpisodeStatus.TRUNCATED
@@ -127,14 +128,14 @@ def test_a_program_that_solves_its_task_has_the_verifiers_reward(tasks: Path) ->
     assert (outcome.status, outcome.reward) == (FINISHED, 1.0)
     assert next(one["content"] for one in episode.opening) == "You use bash."
     answers = [[(one["role"], one["content"]) for one in turn.messages] for turn in episode.turns]
-    assert answers == [[("tool", "")], [("tool", "hello\n"), ("tool", "2\n")], []]
+    assert answers == [[("tool", "")], [("tool", "hello\n")], []]  # One call of two.
     assert outcome.grader["program_requests"] == 3.0
     assert {name: outcome.grader[f"client_{name}"] for name in settings} == settings
     assert (outcome.num_tool_calls, outcome.num_malformed) == (3, 0)
 
 
 KILL = "; kill -KILL $PPID"
-EMBED = 'curl -s -H "x-api-key: $OPENAI_API_KEY" $OPENAI_BASE_URL/embeddings'
+EMBED = 'curl -s -d "{}" -H "x-api-key: $OPENAI_API_KEY" $OPENAI_BASE_URL/embeddings'
 ENDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...], EpisodeStatus, dict[str, float]]] = {
     "fails after requests": (
         "",

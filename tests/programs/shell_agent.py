@@ -1,7 +1,7 @@
 """An agent of forty lines on the standard library: a loop of requests with one tool, `bash`.
 
 Flags, for the tests: `rewrite` shortens its history, `parallel` has a second conversation, `retry` sends each request
-again, `late` never ends, `NAME=JSON` is a further field of each request.
+again, `title` asks for a title first, `late` never ends, `NAME=JSON` is a further field of each request.
 """
 
 import json
@@ -50,6 +50,8 @@ def main(prompt_file, *flags):
             {"role": "system", "content": "You use bash."},
             {"role": "user", "content": file.read()},
         ]
+    if "title" in flags:
+        ask([{"role": "user", "content": "A title?"}], tools=[])
     while True:
         message = ask(messages, flags)
         if "retry" in flags:

@@ -222,3 +222,114 @@ def test_a_request_that_does_not_extend_the_conversation_is_told(
 ) -> None:
     found = difference(FIRST, TURN, ProgramRequest([*FIRST.messages, *now], []))
     assert found is None if reason is None else reason in str(found)
+
+
+NAMESPACE = {
+    "type": "namespace",
+    "name": "mcp__game",
+    "tools": [{"type": "function", "name": "echo"}, {"type": "custom", "name": "say"}],
+}
+
+
+def test_tools_of_a_namespace_are_read_and_go_back_with_it() -> None:
+    body = {
+        "input": [USER],
+        "tools": [{"type": "function", "name": "echo"}, NAMESPACE, {"type": "web_search"}],
+    }
+    names = [tool["function"]["name"] for tool in responses_wire.read(body).tools]
+    assert names == ["echo", "mcp__game__echo", "mcp__game__say"]
+    calls = [
+        {"id": "c1", "function": {"name": "mcp__game__echo", "arguments": {"text": "a"}}},
+        {"id": "c2", "function": {"name": "mcp__game__say", "arguments": {"input": "b"}}},
+        {"id": "c3", "function": {"name": "echo", "arguments": {}}},
+    ]
+    turn = Message(role="assistant", content="", tool_calls=calls)
+    output = responses_wire.answer(ModelMessage(turn), body)["output"]
+    sent = [(item["type"], item.get("namespace"), item["name"]) for item in output]
+    assert sent == [
+        ("function_call", "mcp__game", "echo"),
+        ("custom_tool_call", "mcp__game", "say"),
+        ("function_call", None, "echo"),
+    ]
+    done = [
+        event["item"]
+        for event in responses_wire.events(ModelMessage(turn), body)
+        if event["type"] == "response.output_item.done"
+    ]
+    assert [item.get("namespace") for item in done] == ["mcp__game", "mcp__game", None]
+    result = {"type": "function_call_output", "call_id": "c3", "output": "x"}
+    now = responses_wire.read({**body, "input": [USER, *output, result]})
+    assert difference(responses_wire.read(body), turn, now) is None
+
+
+@pytest.mark.parametrize(
+    ("wire", "body", "words"),
+    [
+        (responses_wire, {"tools": [{"type": "local_shell"}]}, ("tools", "'local_shell'")),
+        (
+            responses_wire,
+            {"tools": [{**NAMESPACE, "tools": [{"type": "grid", "name": "g"}]}]},
+            ("tools", "'grid'", "'g'"),
+        ),
+        (responses_wire, {"input": [{"type": "local_shell_call"}]}, ("'local_shell_call'",)),
+        (
+            chat_wire,
+            {"tools": [{"type": "custom", "custom": {"name": "say"}}]},
+            ("tools", "'custom'", "'say'"),
+        ),
+        (
+            chat_wire,
+            {
+                "messages": [
+                    {
+                        "role": "assistant",
+                        "tool_calls": [{"type": "custom", "custom": {"name": "say"}}],
+                    }
+                ]
+            },
+            ("tool_calls", "'custom'", "'say'"),
+        ),
+        (
+            chat_wire,
+            {"messages": [{"role": "user", "content": [{"type": "odour"}]}]},
+            ("content", "'odour'"),
+        ),
+        (
+            anthropic_wire,
+            {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+            ("tools", "'bash_20250124'", "'bash'"),
+        ),
+        (
+            anthropic_wire,
+            {"messages": [{"role": "assistant", "content": [{"type": "server_tool_use"}]}]},
+            ("'server_tool_use'",),
+        ),
+    ],
+)
+def test_an_item_or_tool_of_an_unknown_kind_is_refused_with_its_name(
+    wire: ModuleType, body: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    field = "input" if wire is responses_wire else "messages"
+    with pytest.raises(RefusedRequest) as refused:
+        wire.read({field: [USER], **body})
+    assert all(word in str(refused.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("wire", "body"),
+    [
+        (chat_wire, {"messages": [USER], "parallel_tool_calls": False}),
+        (responses_wire, {"input": [USER], "parallel_tool_calls": False}),
+        (
+            anthropic_wire,
+            {
+                "messages": [USER],
+                "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+            },
+        ),
+    ],
+)
+def test_a_wish_for_one_call_is_read(wire: ModuleType, body: dict[str, Any]) -> None:
+    assert wire.read(body).takes_one_call
+    plain = {key: value for key, value in body.items() if key in ("messages", "input")}
+    assert not wire.read(plain).takes_one_call

@@ -196,6 +196,14 @@ class GroupScorer(Protocol):
 
 
 @runtime_checkable
+class Describer(Protocol):
+    """A provider that describes tasks with fewer sessions than one for each."""
+
+    def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+        """Prompt and tools of a task, for its preparation. Raises EnvFault."""
+
+
+@runtime_checkable
 class AnswerChecker(Protocol):
     """A provider that may know right answers, and a reader of them."""
 

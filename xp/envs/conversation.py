@@ -32,6 +32,8 @@ class ModelRequest:
     """`{"function": {...}}` of chat completions."""
     reply: asyncio.Future[Any]
     """Future of the model's message, in the form that the session's subclass gives it."""
+    takes_one_call: bool = False
+    """Whether the package takes at most one call of a message."""
 
 
 class ConversationSession(ABC):

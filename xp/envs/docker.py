@@ -68,9 +68,9 @@ def run_docker(
     return done.stdout.strip()
 
 
-def check_daemon() -> None:
+def check_daemon(fix: str = SANDBOX_NEEDS[1]) -> None:
     """Raises XpError(RUNTIME) if no Docker daemon answers, which `env.sandbox=docker` needs."""
-    run_docker(*SANDBOX_NEEDS, "version", limit_s=60.0)
+    run_docker(SANDBOX_NEEDS[0], fix, "version", limit_s=60.0)
 
 
 class DockerContainer:

@@ -367,6 +367,8 @@ class Episode:
                 self._turns[-1] = replace(
                     self._turns[-1], results=(*self._turns[-1].results, result)
                 )
+                if result.finished and isinstance(result, TakenResult) and not result.is_truncated:
+                    self._status = EpisodeStatus.FINISHED  # It had ended before the limit.
         except EnvFault as fault:
             self._void(fault)
 

@@ -371,6 +371,18 @@ class EnvMember(Section):
             yield f"target {self.target!r}: write the whole path, {whole}; stages run in another directory"
         if self.provider in ("harbor", "harness") and self.sandbox is None:
             yield f"provider={self.provider} needs sandbox: docker, or none (this machine, without isolation)"
+        if self.provider == "harness" and self.rows is not None and not self.options.get("grade"):
+            yield "rows of provider=harness need options.grade: set it to a command that scores what the program left"
+        has_server = self.serve is not None or not str(self.target or "/").startswith(("/", "~"))
+        if (
+            self.provider == "harness"
+            and has_server
+            and self.options.get("agent") == "mini-swe-agent"
+        ):
+            yield (
+                "options.agent=mini-swe-agent has no client of MCP for the tools of a server; set claude-code, codex,"
+                " opencode or options.command"
+            )
         if self.provider == "harness" and self.on_no_tool_call is OnNoToolCall.NUDGE:
             yield "on_no_tool_call=nudge: the program itself answers a message without a call (provider=harness)"
         if self.provider == "harness" and self.on_malformed_call is OnMalformedCall.STOP:

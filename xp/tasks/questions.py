@@ -8,7 +8,16 @@ from contextlib import closing
 from functools import partial
 from typing import Final, TypeVar
 
-from xp.envs.base import EnvFault, EnvUnavailable, Lister, Message, Provider, Task, ToolSpec
+from xp.envs.base import (
+    Describer,
+    EnvFault,
+    EnvUnavailable,
+    Lister,
+    Message,
+    Provider,
+    Task,
+    ToolSpec,
+)
 from xp.envs.messages import chat_messages
 from xp.envs.retry import BASE_S, CAP_S
 from xp.envs.rows import messages_of
@@ -120,7 +129,9 @@ def hash_task(task: Task) -> str:
 
 
 def described(provider: Provider, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
-    """Prompt and tools of a task, from a short session."""
+    """Prompt and tools of a task, from a short session if the provider needs one."""
+    if isinstance(provider, Describer):
+        return provider.describe(task)
     with closing(provider.open(task)) as session:
         return session.prompt(), session.tools()
 

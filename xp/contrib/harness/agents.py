@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -14,11 +14,15 @@ class Agent:
     """One program."""
 
     command: str
-    """With `{prompt_file}`, `{program}`, `{url}` and `{model}`."""
+    """With `{prompt_file}`, `{program}`, `{url}`, `{model}` and `{tools}`."""
     environ: Mapping[str, str]
     """Its variables, with `{url}`, `{key}` and `{model}`."""
     setup: str | None
     """Command that installs it in an image; those here need Python, or Node.js for one of npm's."""
+    tools_option: str | None = None
+    """Further words of its command for a session's tools, in place of `{tools}`; None: it has no client of MCP."""
+    tools_environ: Mapping[str, str] = field(default_factory=dict)
+    """Variables in place of those in `environ` for a session's tools."""
 
 
 OPENCODE: Final = {
@@ -27,6 +31,26 @@ OPENCODE: Final = {
     "models": {"{model}": {}},
 }
 """Entry of a provider in opencode's configuration."""
+CODEX_TOOLS: Final = """ -c 'mcp_servers.env={url="{url}/mcp",bearer_token_env_var="OPENAI_API_KEY",tool_timeout_sec=3600}'"""
+"""A session's tools in Codex' configuration."""
+CLAUDE_TOOLS: Final = {
+    "env": {
+        "type": "http",
+        "url": "{url}/mcp",
+        "headers": {"Authorization": "Bearer ${ANTHROPIC_API_KEY}"},
+    }
+}
+"""A session's tools in Claude Code's configuration, which fills in the variable."""
+OPENCODE_TOOLS: Final = {
+    "env": {
+        "type": "remote",
+        "url": "{url}/mcp",
+        "headers": {"Authorization": "Bearer {key}"},
+        "oauth": False,
+        "timeout": 3_600_000,
+    }
+}
+"""A session's tools in opencode's configuration; the limit is in milliseconds."""
 AGENTS: Final[Mapping[str, Agent]] = MappingProxyType(
     {
         "mini-swe-agent": Agent(
@@ -42,27 +66,35 @@ AGENTS: Final[Mapping[str, Agent]] = MappingProxyType(
         # It may be root in a container, its prompt has no number that changes with each request, and it asks for no
         # title, which would be a second conversation.
         "claude-code": Agent(
-            command='claude -p --dangerously-skip-permissions --model {model} "$(cat {prompt_file})" </dev/null',
+            command='claude -p --dangerously-skip-permissions{tools} --model {model} "$(cat {prompt_file})" </dev/null',
             environ={
                 "IS_SANDBOX": "1",
                 "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             },
             setup="npm install --global @anthropic-ai/claude-code@2.1.197",
+            tools_option=f" --strict-mcp-config --mcp-config='{json.dumps({'mcpServers': CLAUDE_TOOLS})}'",
         ),
         "codex": Agent(
             command="codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -m {model}"
             " -c model_provider=xp"
-            """ -c 'model_providers.xp={name="xp",base_url="{url}/v1",env_key="OPENAI_API_KEY",wire_api="responses"}'"""
+            """ -c 'model_providers.xp={name="xp",base_url="{url}/v1",env_key="OPENAI_API_KEY",wire_api="responses"}'{tools}"""
             ' "$(cat {prompt_file})" </dev/null',
             environ={},
             setup="npm install --global @openai/codex@0.171.0",
+            tools_option=CODEX_TOOLS,
         ),
         # Without a title it asks for one, which would be a second conversation.
         "opencode": Agent(
             command='opencode run --title task -m xp/{model} "$(cat {prompt_file})" </dev/null',
             environ={"OPENCODE_CONFIG_CONTENT": json.dumps({"provider": {"xp": OPENCODE}})},
             setup="npm install --global opencode-ai@1.18.33",
+            tools_option="",
+            tools_environ={
+                "OPENCODE_CONFIG_CONTENT": json.dumps(
+                    {"provider": {"xp": OPENCODE}, "mcp": OPENCODE_TOOLS}
+                )
+            },
         ),
     }
 )

@@ -7,7 +7,15 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from xp.contrib.harness.request import ProgramRequest, objects, refuse, request_of, text_of, tool_of
+from xp.contrib.harness.request import (
+    ProgramRequest,
+    objects,
+    refuse,
+    request_of,
+    text_of,
+    tool_of,
+    unknown_kind,
+)
 from xp.envs.base import ModelMessage
 
 PATH: Final = "/v1/messages"
@@ -21,6 +29,8 @@ ALLOWED: Final[Mapping[str, Sequence[Any]]] = {
 }
 SILENT: Final = ("thinking", "redacted_thinking")
 """Blocks with the policy's thinking, which its tokens hold."""
+SERVER_TOOLS: Final = ("web_search_", "web_fetch_", "code_execution_")
+"""Kinds of tools that the vendor's servers run; they are left out."""
 USAGE: Final = {
     "input_tokens": 0,
     "output_tokens": 0,
@@ -39,11 +49,15 @@ def read(body: Mapping[str, Any]) -> ProgramRequest:
     )
     for message in objects(body, "messages"):
         messages += _plain(message)
-    # A vendor's own tools (web search) have no schema, and are left out.
-    tools = [
-        tool_of(one, "input_schema") for one in objects(body, "tools") if "input_schema" in one
-    ]
-    return request_of(messages, tools, body)
+    tools = []
+    for tool in objects(body, "tools"):
+        if "input_schema" in tool:
+            tools.append(tool_of(tool, "input_schema"))
+        elif not str(tool.get("type")).startswith(SERVER_TOOLS):
+            raise unknown_kind("tools", tool, "tools with an input_schema")
+    choice = body.get("tool_choice") or {}
+    takes_one_call = choice.get("disable_parallel_tool_use") is True
+    return request_of(messages, tools, body, takes_one_call=takes_one_call)
 
 
 def answer(turn: ModelMessage, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,15 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from xp.contrib.harness.request import ProgramRequest, objects, refuse, request_of, text_of, tool_of
+from xp.contrib.harness.request import (
+    ProgramRequest,
+    objects,
+    refuse,
+    request_of,
+    text_of,
+    tool_of,
+    unknown_kind,
+)
 from xp.envs.base import ModelMessage
 from xp.envs.messages import with_text_arguments
 
@@ -36,11 +44,24 @@ USAGE: Final = {
 def read(body: Mapping[str, Any]) -> ProgramRequest:
     """The request in a body; raises RefusedRequest."""
     refuse(body, ALLOWED)
-    tools = [tool_of(one.get("function") or {}) for one in objects(body, "tools")]
-    messages = [
-        {**one, "content": text_of(one.get("content"))} for one in objects(body, "messages")
-    ]
-    return request_of(messages, tools, body)
+    tools, messages = [], []
+    for tool in objects(body, "tools"):
+        _check_function("tools", tool)
+        tools.append(tool_of(tool.get("function") or {}))
+    for message in objects(body, "messages"):
+        for call in objects(message, "tool_calls"):
+            _check_function("tool_calls", call)
+        messages.append({**message, "content": text_of(message.get("content"))})
+    takes_one_call = body.get("parallel_tool_calls") is False
+    return request_of(messages, tools, body, takes_one_call=takes_one_call)
+
+
+def _check_function(field: str, value: Mapping[str, Any]) -> None:
+    """Raises RefusedRequest for a tool or a call of another kind, whose name is below its kind."""
+    kind = value.get("type") or "function"
+    if kind != "function":
+        named = {**value, "name": (value.get(kind) or {}).get("name")}
+        raise unknown_kind(field, named, "type 'function'")
 
 
 def answer(turn: ModelMessage, body: Mapping[str, Any]) -> dict[str, Any]:

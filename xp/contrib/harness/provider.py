@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path, PurePosixPath
@@ -24,9 +24,9 @@ from xp.contrib.harbor.sandbox import CommandSandbox
 from xp.contrib.harbor.task_folder import HarborTask
 from xp.contrib.harness.agents import AGENTS, Agent
 from xp.contrib.harness.server import ProgramServer
-from xp.contrib.harness.session import HarnessSession
+from xp.contrib.harness.session import HarnessSession, put_place
 from xp.contrib.harness.tool_server import ToolServer
-from xp.envs.base import EnvUnavailable, Provider, Session, Task
+from xp.envs.base import EnvUnavailable, Message, Provider, Session, Task, ToolSpec
 from xp.envs.config import EnvConfig
 from xp.envs.docker import NO_SANDBOX, check_daemon
 from xp.envs.indexed import IndexedProvider
@@ -36,7 +36,7 @@ from xp.envs.rows import load_rows, messages_of
 from xp.errors import XpError
 from xp.lib.data_files import files_in
 from xp.lib.digest import digest_of, file_digest, text_digest
-from xp.spec.env import SandboxKind
+from xp.spec.env import PromptSource, SandboxKind
 
 START_S: Final = 60.0
 LOOPBACK: Final = "127.0.0.1"
@@ -62,26 +62,37 @@ class HarnessOptions(BaseModel):
     timeout_s: Annotated[float, Field(gt=0)]
     """Seconds that the program may take for its own work; then what it left is scored."""
     grade: str | None
-    """Command that scores a row: `{row_file}`, `{output_file}`, `{answer_file}` and `{program}` are filled in."""
+    """Command that scores a row.
+
+    `{row_file}`, `{output_file}`, `{answer_file}`, `{program}` and `{grader}` are filled in.
+    """
+    grader: str | None
+    """File or folder of your grading script, copied to `{grader}` after the program's end; None: a file of the current
+    directory that `grade` names."""
     reward: Annotated[str, Field(min_length=1)]
     """Name of the reward, if reward.json has several."""
     max_rows: Annotated[int, Field(ge=1)]
     """Rows of tokens of an episode, each a history of the program; 1: the program only appends to its history."""
+    train_auxiliary: bool
+    """Whether messages beside the program's own loop (titles, summaries, sub-agents) are trained, see `auxiliary_of`."""
 
     @model_validator(mode="after")
     def _whole(self) -> HarnessOptions:
         if (self.agent is None) == (self.command is None):
             raise ValueError(f"give exactly one of agent ({', '.join(AGENTS)}) and command")
+        if self.max_rows == 1 and not self.train_auxiliary:
+            raise ValueError(
+                "train_auxiliary=false needs max_rows above 1; set env.options.max_rows"
+            )
+        # A file of the current directory is the program or the grading script; a sandbox has other directories.
         if self.command is not None and self.program is None:
-            # A file of the current directory is the program; a sandbox has other directories.
-            words = self.command.split()
-            for name in [one for one in words if not one.startswith("/") and Path(one).is_file()][
-                :1
-            ]:
-                self.program = name
-                self.command = self.command.replace(name, f"{{program}}/{Path(name).name}", 1)
+            self.command, self.program = _with_place(self.command, "program")
+        if self.grade is not None and self.grader is None:
+            self.grade, self.grader = _with_place(self.grade, "grader")
         if self.program is not None:
             self.program = str(Path(self.program).expanduser().absolute())
+        if self.grader is not None:
+            self.grader = str(Path(self.grader).expanduser().absolute())
         return self
 
 
@@ -98,18 +109,29 @@ class HarnessProvider(IndexedProvider):
     @staticmethod
     def source_digest(config: EnvConfig) -> str:
         """Digest of the program's files and of the task folders; raises XpError if they cannot be read."""
-        place = _place(config)
-        files = {} if place is None else {str(one): file_digest(one) for one in files_in(place)}
+        places = [_place(config, name) for name in ("program", "grader")]
+        files = {
+            str(file): file_digest(file)
+            for place in places
+            if place is not None
+            for file in files_in(place)
+        }
         folders = read_folder(config) if is_folder(config) else {}
         tasks = {split: [task.digest() for task in members] for split, members in folders.items()}
         return digest_of([tasks, files])
 
     def __init__(self, config: EnvConfig, environ: Mapping[str, str]) -> None:
-        self._config, self._environ, self._place = config, environ, _place(config)
+        self._config, self._environ = config, environ
+        self._place, self._grader = _place(config, "program"), _place(config, "grader")
         options = config.options
         agent = AGENTS.get(options["agent"] or "", Agent(options["command"], {}, None))
-        variables = resolved({**agent.environ, **options["env"]}, config, environ)
-        self._agent = Agent(agent.command, variables, options["setup"] or agent.setup)
+        command, preset = agent.command, agent.environ
+        if options["agent"] is not None:
+            has_tools = not is_folder(config) and config.rows is None
+            command = command.replace("{tools}", (has_tools and agent.tools_option) or "")
+            preset = {**preset, **(agent.tools_environ if has_tools else {})}
+        variables = resolved({**preset, **options["env"]}, config, environ)
+        self._agent = Agent(command, variables, options["setup"] or agent.setup)
         self._is_docker = config.sandbox is not SandboxKind.NONE
         self._inner: Provider | None = None
         self._rows: Mapping[str, Sequence[Mapping[str, Any]]] = {}
@@ -132,6 +154,9 @@ class HarnessProvider(IndexedProvider):
         )
         self._lock, self._servers = threading.Lock(), dict[int, ProgramServer]()
         self._sessions = WeakSet[HarnessSession]()
+        self._describing = threading.Lock()
+        self._described: tuple[list[Message], tuple[ToolSpec, ...]] | None = None
+        """System messages and tools of the program's first request, in the first session."""
 
     def version(self) -> str:
         if self._inner is not None:
@@ -157,6 +182,30 @@ class HarnessProvider(IndexedProvider):
         session.begin(self._config.limits.create_timeout_s)
         return session
 
+    def describe(self, task: Task) -> tuple[list[Message], tuple[ToolSpec, ...]]:
+        """See xp.envs.base.Describer.
+
+        A live prompt is the program's own, so that one start shows its system message and its tools for all tasks.
+        """
+        if self._config.prompt is PromptSource.PREPARED:
+            with closing(self.open(task)) as session:
+                return session.prompt(), session.tools()
+        with self._describing:
+            if self._described is None:
+                with closing(self.open(task)) as session:
+                    opening = session.prompt()
+                    system = [message for message in opening if message["role"] == "system"]
+                    self._described = system, session.tools()
+        system, tools = self._described
+        return [*system, Message(role="user", content=self._instruction(task))], tools
+
+    def _instruction(self, task: Task) -> str:
+        """The text that the program gets; raises EnvFault."""
+        if self._inner is None:
+            return self._tasks[task.split][task.index].instruction
+        with closing(self._inner.open(task)) as session:
+            return self._task_of({"prompt": session.prompt()}).instruction
+
     def close(self) -> None:
         self._is_closed = True
         for session in list(self._sessions):  # of a play that a failing engine has ended
@@ -176,7 +225,9 @@ class HarnessProvider(IndexedProvider):
             one = self._tasks[task.split][task.index]
             row = dict(self._rows[task.split][task.index]) if self._rows else {}
         environ, start = variables_of(one, self._config, self._environ), partial(self._start, one)
-        return HarnessSession(self._agent, one, row, start, tools, environ, server, self._config)
+        return HarnessSession(
+            self._agent, one, row, start, tools, environ, server, self._config, self._grader
+        )
 
     def _task_of(self, row: Mapping[str, Any]) -> HarborTask:
         """A row as a task; raises XpError for files that would be written elsewhere than in the working directory."""
@@ -199,10 +250,6 @@ class HarnessProvider(IndexedProvider):
             variables_of(
                 one, self._config, self._environ
             )  # Reports a missing secret before the first session.
-        if self._rows and options["grade"] is None:
-            raise XpError(
-                f"{where}: rows need env.options.grade, a command that scores what the program left"
-            )
         if not self._is_docker:
             if options["setup"] is not None or options["image"] is not None:
                 raise XpError(f"{where}: options.setup and options.image need env.sandbox=docker")
@@ -216,10 +263,20 @@ class HarnessProvider(IndexedProvider):
             )
         if alone := [one.name for one in tasks if not one.has_network]:
             raise XpError(
-                f"{where}: task {alone[0]} has no network, so that its program cannot reach the policy; allow it in"
-                " task.toml, or use env.sandbox=none"
+                f"{where}: task {alone[0]} has no network, so that its program cannot reach the policy; set"
+                " allow_internet=true in its task.toml"
             )
-        check_daemon()
+        check_daemon(self._other_sandbox())
+
+    def _other_sandbox(self) -> str:
+        """Advice for a machine without Docker, with the options that must change too."""
+        try:
+            check_local(self._config, self._tasks if is_folder(self._config) else {})
+        except XpError:
+            return "use another machine"
+        options = ("setup", "image")
+        unset = [f" env.options.{name}=null" for name in options if self._config.options[name]]
+        return f"set env.sandbox=none{''.join(unset)}, which runs commands here without isolation"
 
     def _start(self, task: HarborTask) -> CommandSandbox:
         limits = self._config.limits
@@ -234,13 +291,7 @@ class HarnessProvider(IndexedProvider):
             files = task.files if is_folder(self._config) else None
             machine = LocalSandbox(files, self._config.limits.memory_gb, self._environ)
         if self._place is not None:
-            with tempfile.TemporaryDirectory(prefix="xp-program-") as folder:
-                only = (
-                    self._place
-                    if self._place.is_dir()
-                    else Path(shutil.copy(self._place, folder)).parent
-                )
-                machine.put(only, "program")
+            put_place(machine, self._place, "program")
         return machine
 
     def _server(self) -> ProgramServer:
@@ -274,14 +325,22 @@ def is_folder(config: EnvConfig) -> bool:
     return config.target is not None and config.target.startswith(("/", "~"))
 
 
-def _place(config: EnvConfig) -> Path | None:
-    """The program's file or folder; raises XpError if it does not exist."""
-    place = config.options["program"]
+def _place(config: EnvConfig, name: str) -> Path | None:
+    """File or folder in an option; raises XpError if it does not exist."""
+    place = config.options[name]
     if place is not None and not Path(place).exists():
         raise XpError(
-            f"environment {config.name}: options.program={place}: there is no such file or folder"
+            f"environment {config.name}: options.{name}={place}: there is no such file or folder"
         )
     return None if place is None else Path(place)
+
+
+def _with_place(command: str, name: str) -> tuple[str, str | None]:
+    """A command with `{name}` in place of the file of the current directory that it names, and that file."""
+    for word in command.split():
+        if not word.startswith("/") and Path(word).is_file():
+            return command.replace(word, f"{{{name}}}/{Path(word).name}", 1), word
+    return command, None
 
 
 def _bridge() -> str:

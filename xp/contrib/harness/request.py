@@ -18,6 +18,11 @@ SETTINGS: Final = (
 """Settings of a client that have no effect: the run decides how the policy is sampled. Numbers of them are recorded."""
 TEXTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 """Type of a part that is a text -> its key with the text."""
+NOTED: Final = (
+    *("image", "image_url", "input_image", "audio", "input_audio", "video", "video_url"),
+    *("file", "input_file", "document", "search_result", "resource", "resource_link"),
+)
+"""Types of parts of which the policy reads a note."""
 
 
 class RefusedRequest(ValueError):
@@ -34,10 +39,16 @@ class ProgramRequest:
     """`{"function": {...}}` of chat completions."""
     settings: Mapping[str, float] = field(default_factory=dict)
     """The client's settings that have no effect."""
+    takes_one_call: bool = False
+    """Whether the program takes at most one call of a message."""
 
 
 def request_of(
-    messages: Any, tools: Sequence[Mapping[str, Any]], body: Mapping[str, Any]
+    messages: Any,
+    tools: Sequence[Mapping[str, Any]],
+    body: Mapping[str, Any],
+    *,
+    takes_one_call: bool,
 ) -> ProgramRequest:
     """The request with these messages and tools; raises RefusedRequest for messages that cannot be answered.
 
@@ -63,7 +74,7 @@ def request_of(
     settings = {
         name: float(body[name]) for name in SETTINGS if isinstance(body.get(name), int | float)
     }
-    return ProgramRequest(joined, tools, settings)
+    return ProgramRequest(joined, tools, settings, takes_one_call)
 
 
 def objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -85,8 +96,20 @@ def tool_of(tool: Mapping[str, Any], schema: str = "parameters") -> dict[str, An
     }
 
 
+def unknown_kind(field: str, value: Mapping[str, Any], supported: str) -> RefusedRequest:
+    """The refusal of an item or a tool of a kind that is not known."""
+    name = f" (name {value['name']!r:.80})" if value.get("name") else ""
+    return RefusedRequest(
+        f"{field}: type {value.get('type')!r:.80}{name} is not supported; send {supported}"
+    )
+
+
 def text_of(content: Any) -> Any:
-    """Content as a text, with a note in place of each part that is no text, which a policy may cause."""
+    """Content as a text, with a note in place of a picture or a file, which a policy may cause.
+
+    Raises:
+        RefusedRequest: a part of a kind that is not known.
+    """
     return "\n".join(map(_part, content)) if isinstance(content, list) else content or ""
 
 
@@ -127,6 +150,27 @@ def difference(
     return None if len(now.messages) > len(expected) else "there is no new message"
 
 
+def auxiliary_of(requests: Sequence[ModelRequest]) -> set[int]:
+    """Numbers of the requests beside the program's own loop, as for a title or a summary.
+
+    They have no tools, or other system messages than the first request with tools, as in TRL's example of opencode.
+    """
+    main = next((request for request in requests if request.tools), None)
+    if main is None:
+        return set()
+    system = _system_text(main)
+    return {
+        number
+        for number, request in enumerate(requests)
+        if not request.tools or _system_text(request) != system
+    }
+
+
+def _system_text(request: ModelRequest) -> str:
+    messages = (message for message in request.messages if message["role"] == "system")
+    return "\n\n".join(message["content"] for message in messages)
+
+
 def _canonical(message: Message) -> Any:
     """What two messages have in common that a program may have copied: white space, ids and spacing of JSON differ."""
     calls = [call["function"] for call in message.get("tool_calls", ())]
@@ -138,7 +182,11 @@ def _canonical(message: Message) -> Any:
 
 
 def _part(part: Any) -> str:
-    kind = str(part.get("type")) if isinstance(part, Mapping) else "part"
+    if not isinstance(part, Mapping):
+        raise RefusedRequest(f"content: expected parts with a type, got {json.dumps(part)[:80]}")
+    kind = part.get("type")
+    if kind in NOTED:
+        return f"[{kind}: not shown, the policy reads text]"
     if kind not in TEXTS:
-        return f"[{kind[:40]}: not shown, the policy reads text]"
+        raise unknown_kind("content", part, "text, pictures or files")
     return str(part.get(TEXTS[kind]) or "")

@@ -11,12 +11,12 @@ from typing import Any, Final
 from xp.contrib.harness.chat_wire import error as error
 from xp.contrib.harness.request import (
     ProgramRequest,
-    RefusedRequest,
     objects,
     refuse,
     request_of,
     text_of,
     tool_of,
+    unknown_kind,
 )
 from xp.envs.base import ModelMessage
 
@@ -30,6 +30,8 @@ ALLOWED: Final = {
     "prompt": (),
     "text.format": ("text",),
 }
+SERVER_TOOLS: Final = ("web_search", "file_search", "code_interpreter", "image_generation")
+"""Kinds of tools that the vendor's servers run; they are left out."""
 CUSTOM: Final = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
@@ -58,7 +60,12 @@ def read(body: Mapping[str, Any]) -> ProgramRequest:
         [{"role": "user", "content": given}] if isinstance(given, str) else objects(body, "input")
     ):
         _add(messages, item)
-    return request_of(messages, _tools(body), body)
+    tools = []
+    for name, (_, tool) in _tools(body).items():
+        schema = {"parameters": CUSTOM} if tool["type"] == "custom" else {}
+        tools.append(tool_of({**tool, **schema, "name": name}))
+    takes_one_call = body.get("parallel_tool_calls") is False
+    return request_of(messages, tools, body, takes_one_call=takes_one_call)
 
 
 def answer(turn: ModelMessage, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,7 +94,8 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
             if kind == "function_call"
             else json.dumps({"input": item.get("input")})
         )
-        function = {"name": item.get("name"), "arguments": arguments}
+        name = _whole_name(item.get("namespace"), item.get("name"))
+        function = {"name": name, "arguments": arguments}
         if not messages or messages[-1]["role"] != "assistant":
             messages.append({"role": "assistant", "content": ""})
         messages[-1].setdefault("tool_calls", []).append(
@@ -97,22 +105,36 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
         content = text_of(item.get("output"))
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
     elif kind != "reasoning":  # an echo of the policy's thinking, which its tokens hold
-        raise RefusedRequest(f"input: items of type {kind!r} are not supported")
+        raise unknown_kind("input", item, "messages, function calls and their outputs")
 
 
-def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Functions, and custom tools as functions of one text; a vendor's own tools (web search) are left out."""
-    tools = []
+def _tools(body: Mapping[str, Any]) -> dict[str, tuple[str | None, dict[str, Any]]]:
+    """Functions and custom tools: name that the policy reads -> namespace (None: it has none) and tool.
+
+    Raises:
+        RefusedRequest: a tool of a kind that is not known.
+    """
+    tools = dict[str, tuple[str | None, dict[str, Any]]]()
     for tool in objects(body, "tools"):
-        if tool.get("type") in ("function", "custom"):
-            tools.append(
-                tool_of({**tool, "parameters": CUSTOM} if tool["type"] == "custom" else tool)
-            )
+        is_namespace = tool.get("type") == "namespace"
+        namespace = str(tool.get("name")) if is_namespace else None
+        for member in objects(tool, "tools") if is_namespace else [tool]:
+            kind = str(member.get("type"))
+            if kind.startswith(SERVER_TOOLS):
+                continue
+            if kind not in ("function", "custom"):
+                raise unknown_kind("tools", member, "functions, custom tools or namespaces of them")
+            tools[_whole_name(namespace, member.get("name"))] = namespace, member
     return tools
 
 
+def _whole_name(namespace: Any, name: Any) -> str:
+    """A tool's name with its namespace, so that tools of two namespaces differ."""
+    return f"{namespace}__{name}" if namespace else str(name or "")
+
+
 def _items(turn: ModelMessage, body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    custom = {tool["name"] for tool in body.get("tools") or [] if tool.get("type") == "custom"}
+    tools = _tools(body)
     calls = [(call["id"], call["function"]) for call in turn.message.get("tool_calls", ())]
     items: list[dict[str, Any]] = []
     if turn.reasoning:
@@ -128,7 +150,10 @@ def _items(turn: ModelMessage, body: Mapping[str, Any]) -> list[dict[str, Any]]:
         items.append({"type": "message", "id": _id("msg"), "role": "assistant", "content": [part]})
     for call_id, function in calls:
         about, arguments = {"call_id": call_id, "name": function["name"]}, function["arguments"]
-        if function["name"] in custom:
+        namespace, tool = tools.get(function["name"], (None, {}))
+        if namespace is not None:
+            about |= {"name": tool["name"], "namespace": namespace}
+        if tool.get("type") == "custom":
             text = str(arguments.get("input", ""))
             items.append({"type": "custom_tool_call", "id": _id("ctc"), **about, "input": text})
         else:
@@ -181,7 +206,7 @@ def _response(body: Mapping[str, Any], status: str, output: list[dict[str, Any]]
         "metadata": body.get("metadata") or {},
         "model": str(body.get("model") or "policy"),
         "output": output,
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": body.get("parallel_tool_calls") is not False,
         "temperature": None,
         "tool_choice": "auto",
         "tools": body.get("tools") or [],

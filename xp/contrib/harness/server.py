@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -22,10 +23,23 @@ from xp.errors import XpError
 from xp.lib.digest import digest_of
 
 WIRES: Final = {wire.PATH: wire for wire in (chat_wire, responses_wire, anthropic_wire)}
+MODEL_REQUEST: Final = re.compile(
+    r"/(chat|completions|responses|compact|messages|embeddings|generate|rerank)$"
+    r"|:(stream)?generateContent$"
+)
+"""Path of a request for a model's output, in any vendor's API; what else a client sends changes no episode."""
 MODEL: Final = "policy"
 PING_S: Final = 5.0
 """Seconds between two comments of a stream without an answer, so that clients and proxies keep it open."""
 MOST_BYTES: Final = 64 << 20
+POLICY: Final = {
+    "id": MODEL,
+    "object": "model",
+    "type": "model",
+    "display_name": MODEL,
+    "owned_by": "xp",
+}
+"""The policy in a list of models, as OpenAI and Anthropic have it."""
 LIMIT: Final = ModelMessage(
     Message(role="assistant", content="The limit of this episode is reached. Stop now.")
 )
@@ -107,7 +121,9 @@ class ProgramChannel:
             [dict(one) for one in request.messages],
             [dict(one) for one in request.tools],
         )
-        self._questions.put_nowait(ModelRequest("", messages, tools, self.answers[number]))
+        self._questions.put_nowait(
+            ModelRequest("", messages, tools, self.answers[number], request.takes_one_call)
+        )
         return number
 
     async def answer(self, number: int | None) -> ModelMessage:
@@ -156,7 +172,11 @@ class ProgramServer:
             app.router.add_post(path, self._with_channel(partial(_ask, wire)))
         app.router.add_post(anthropic_wire.COUNT_PATH, self._with_channel(_count))
         app.router.add_get("/v1/models", self._with_channel(_models))
+        app.router.add_get(f"/v1/models/{MODEL}", self._with_channel(_model))
+        app.router.add_get("/", self._with_channel(_probe))
         app.router.add_post("/mcp", self._with_channel(_use_tools))
+        for path in (*WIRES, anthropic_wire.COUNT_PATH, "/v1/models", "/", "/mcp"):
+            app.router.add_route("*", path, self._with_channel(_wrong_method))
         app.router.add_route("*", "/{path:.*}", self._with_channel(_unknown))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
@@ -283,9 +303,16 @@ async def _count(request: web.Request, channel: ProgramChannel) -> web.Response:
 
 
 async def _models(_request: web.Request, _channel: ProgramChannel) -> web.Response:
-    return web.json_response(
-        {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "xp"}]}
-    )
+    return web.json_response({"object": "list", "data": [POLICY], "has_more": False})
+
+
+async def _model(_request: web.Request, _channel: ProgramChannel) -> web.Response:
+    return web.json_response(POLICY)
+
+
+async def _probe(_request: web.Request, _channel: ProgramChannel) -> web.Response:
+    """Answers a client that asks whether the endpoint is there."""
+    return web.Response()
 
 
 async def _use_tools(request: web.Request, channel: ProgramChannel) -> web.Response:
@@ -301,8 +328,16 @@ async def _use_tools(request: web.Request, channel: ProgramChannel) -> web.Respo
     return web.Response(status=202) if answer is None else web.json_response(answer)
 
 
+async def _wrong_method(request: web.Request, _channel: ProgramChannel) -> web.Response:
+    """Refuses the method, as MCP's protocol wants it of a server without streams and sessions."""
+    allowed = "GET, HEAD" if request.path in ("/", "/v1/models") else "POST"
+    response = _failed(405, f"{request.method} {request.path}: only {allowed} is served")
+    response.headers["Allow"] = allowed
+    return response
+
+
 async def _unknown(request: web.Request, channel: ProgramChannel) -> web.Response:
-    channel.refused = (
-        f"{request.method} {request.path}: not served; there are POST {', '.join(WIRES)}"
-    )
-    return _failed(404, channel.refused)
+    problem = f"{request.method} {request.path}: not served; there are POST {', '.join(WIRES)}"
+    if request.method == "POST" and MODEL_REQUEST.search(request.path):
+        channel.refused = problem
+    return _failed(404, problem)

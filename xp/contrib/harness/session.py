@@ -6,12 +6,14 @@ import asyncio
 import concurrent.futures
 import json
 import math
+import shutil
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +23,7 @@ from xp.contrib.harbor.sandbox import VERIFIER_LOGS, CommandSandbox, Ran
 from xp.contrib.harbor.session import verify
 from xp.contrib.harbor.task_folder import HarborTask
 from xp.contrib.harness.agents import Agent
-from xp.contrib.harness.request import ProgramRequest, difference
+from xp.contrib.harness.request import ProgramRequest, auxiliary_of, difference
 from xp.contrib.harness.server import MODEL, ProgramChannel, ProgramServer
 from xp.contrib.harness.tool_server import ToolServer
 from xp.envs.base import (
@@ -53,6 +55,7 @@ OUTPUT_BYTES: Final = 65_536
 TAIL: Final = 400
 PROGRAM: Final = '"${XP_ROOT}"/program'
 """Directory of the program's own files in a sandbox."""
+GRADER: Final = '"${XP_ROOT}"/grader'
 GROUP: Final = 'read -r _ _ _ _ group _ </proc/$$/stat; echo $group >"${XP_ROOT}/tmp/xp-group"; '
 """Shell script that notes the process group of the program, to end it before the sandbox."""
 KILL: Final = (
@@ -75,6 +78,7 @@ class HarnessSession(ConversationSession):
         environ: variables of the task, for the program, and further ones for its tests.
         server: the endpoint.
         config: rules of the environment.
+        grader: file or folder of the grading script; None: the command finds it.
     """
 
     package = "the program"
@@ -89,7 +93,9 @@ class HarnessSession(ConversationSession):
         environ: tuple[Mapping[str, str], Mapping[str, str]],
         server: ProgramServer,
         config: EnvConfig,
+        grader: Path | None = None,
     ) -> None:
+        self._grader = grader
         self._options = config.options
         super().__init__(min(self._options["timeout_s"], task.agent_timeout_s or math.inf))
         self._agent, self._task, self._row, self._start_sandbox = agent, task, row, start
@@ -115,6 +121,8 @@ class HarnessSession(ConversationSession):
         """See MessageTaker; the program's time runs from the policy's message to its next request."""
         self._check_open()
         began = time.monotonic()
+        if self._request is not None and self._request.takes_one_call:
+            message = _with_one_call(message)
         self._last_text = message.message["content"]
         try:
             before, episode = self._exchange(message)
@@ -142,7 +150,10 @@ class HarnessSession(ConversationSession):
                 " env.options.max_rows"
             )
             return self._truncated("rewritten")
-        if self._num_rows(range(len(self._follows))) > self._max_rows:
+        turns = set(range(len(self._follows)))
+        if not self._options["train_auxiliary"]:
+            turns -= auxiliary_of([*(request for request, _ in self._turns), now])
+        if self._num_rows(turns) > self._max_rows:
             return self._truncated("limit")
         self._num_splices += follows not in (last, NEW_PROMPT)
         self._tools = tuple(map(tool_of, now.tools))  # A sub-agent may have other ones.
@@ -151,7 +162,7 @@ class HarnessSession(ConversationSession):
         )
         return TakenResult("", messages=new, follows=None if follows == last else follows)
 
-    def _num_rows(self, turns: Sequence[int]) -> int:
+    def _num_rows(self, turns: Collection[int]) -> int:
         """Number of these turns that no other one of them follows: each ends a row of tokens."""
         return len(set(turns) - {self._follows[turn] for turn in turns})
 
@@ -256,7 +267,11 @@ class HarnessSession(ConversationSession):
         """Scores what the program left; `why` is the limit that ended it, if there was one."""
         run(self._sealed(), SLACK_S)
         channel, undelivered = self._channel, self._channel.undelivered
-        rows = self._num_rows([one for one in range(len(self._turns)) if one not in undelivered])
+        auxiliary = auxiliary_of([request for request, _ in self._turns])
+        left_out = undelivered
+        if not self._options["train_auxiliary"]:
+            left_out = tuple(sorted({*undelivered, *auxiliary}))
+        rows = self._num_rows([turn for turn in range(len(self._turns)) if turn not in left_out])
         metrics = {
             "program_requests": float(len(channel.answers)),
             "program_retries": float(channel.num_retries),
@@ -264,13 +279,20 @@ class HarnessSession(ConversationSession):
             "program_rows": float(rows),
             "program_splices": float(self._num_splices),
             "program_undelivered": float(len(undelivered)),
+            "program_auxiliary": float(len(auxiliary)),
             "program_failed": float(ran.code != 0),
             **{f"program_{limit}": float(limit == why) for limit in LIMITS},
             **{f"client_{name}": value for name, value in channel.settings.items()},
         }
-        reward = self._grade(ran)
+        # What a program does after the end of the task's own session changes nothing.
+        has_ended = self._tool_server is not None and self._tool_server.is_over
         return TakenResult(
-            "", reward, True, metrics=metrics, is_truncated=bool(why), undelivered=undelivered
+            "",
+            self._grade(ran),
+            True,
+            metrics=metrics,
+            is_truncated=bool(why) and not has_ended,
+            undelivered=left_out,
         )
 
     async def _sealed(self) -> None:
@@ -297,7 +319,9 @@ class HarnessSession(ConversationSession):
         places = {
             f"{name}_file": f'"${{XP_ROOT}}/grading/{name}"' for name in ("row", "output", "answer")
         }
-        places["program"] = PROGRAM
+        if self._grader is not None:
+            put_place(machine, self._grader, "grader")
+        places |= {"program": PROGRAM, "grader": GRADER}
         logs = f'"${{XP_ROOT}}{VERIFIER_LOGS}"'
         command = f"rm -rf {logs}; mkdir -p {logs}; {_filled(self._options['grade'], places)}"
         graded = machine.run(command, environ, self._config.limits.call_timeout_s, OUTPUT_BYTES)
@@ -354,6 +378,20 @@ def _put(machine: CommandSandbox, name: str, files: Mapping[str, str]) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text, encoding="utf-8", errors="replace")
         machine.put(Path(folder), name)
+
+
+def put_place(machine: CommandSandbox, place: Path, name: str) -> None:
+    """Makes a new directory of the sandbox with a file of this machine, or the content of a folder."""
+    with tempfile.TemporaryDirectory(prefix="xp-place-") as folder:
+        machine.put(place if place.is_dir() else Path(shutil.copy(place, folder)).parent, name)
+
+
+def _with_one_call(message: ModelMessage) -> ModelMessage:
+    """A message with the first of its calls."""
+    if "tool_calls" not in message.message:
+        return message
+    calls = message.message["tool_calls"][:1]
+    return replace(message, message={**message.message, "tool_calls": calls})
 
 
 @cache

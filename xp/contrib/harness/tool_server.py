@@ -12,6 +12,8 @@ from xp.envs.base import EnvFault, Session, ToolResult
 VERSION: Final = "2025-06-18"
 NOT_FOUND: Final = -32601
 INVALID: Final = -32600
+INVALID_PARAMS: Final = -32602
+INTERNAL: Final = -32603
 
 
 class ToolServer:
@@ -34,16 +36,14 @@ class ToolServer:
         return bool(self.results) and self.results[-1].finished
 
     async def answer(self, message: Any) -> dict[str, Any] | None:
-        """The answer to a message of JSON-RPC; None: a notification."""
+        """The answer to a message of JSON-RPC; None: there is nothing to answer."""
+        if isinstance(message, dict) and "method" not in message and "id" in message:
+            return None  # A client's answer to a request that was never made.
         if not isinstance(message, dict) or not isinstance(message.get("method"), str):
-            return {
-                "jsonrpc": "2.0",
-                "id": None,
-                "error": {"code": INVALID, "message": "expected one request"},
-            }
+            return _error(None, INVALID, "expected a request")
         if "id" not in message:
             return None
-        method, params = message["method"], message.get("params") or {}
+        number, method = message["id"], message["method"]
         known = {
             "initialize": self._initialize,
             "ping": _ping,
@@ -51,12 +51,15 @@ class ToolServer:
             "tools/call": self._call,
         }
         if method not in known:
-            return {
-                "jsonrpc": "2.0",
-                "id": message["id"],
-                "error": {"code": NOT_FOUND, "message": f"no {method}"},
-            }
-        return {"jsonrpc": "2.0", "id": message["id"], "result": await known[method](params)}
+            return _error(number, NOT_FOUND, f"no {method}")
+        params = message.get("params") or {}
+        if not isinstance(params, dict) or not isinstance(params.get("arguments") or {}, dict):
+            return _error(number, INVALID_PARAMS, "params: expected an object")
+        try:
+            return {"jsonrpc": "2.0", "id": number, "result": await known[method](params)}
+        except EnvFault as fault:
+            self.fault = fault
+            return _error(number, INTERNAL, str(fault))
 
     async def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
         version = params.get("protocolVersion") or VERSION
@@ -89,7 +92,7 @@ class ToolServer:
             )
             try:
                 result = await work
-            except EnvFault as fault:
+            except EnvFault as fault:  # a tool's failure, which a client shows to its model
                 self.fault = fault
                 return _result(f"Error: {fault}", is_error=True)
             self.results.append(result)
@@ -102,3 +105,7 @@ async def _ping(_: Mapping[str, Any]) -> dict[str, Any]:
 
 def _result(text: str, *, is_error: bool) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": is_error}
+
+
+def _error(number: Any, code: int, text: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": code, "message": text}}

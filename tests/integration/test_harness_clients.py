@@ -1,0 +1,275 @@
+"""What real clients send beside the model's requests, their tools by MCP, and what is left out of a training."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.integration.test_harness import OPTIONS, PROGRAMS, SHELL, harness, play
+from tests.support.fake_session import call
+from tests.support.harbor_tasks import write_task
+from xp.contrib.harness.provider import HarnessOptions, HarnessProvider
+from xp.envs.base import ModelMessage, Task
+from xp.envs.load import load_provider
+from xp.episode.outcome import EpisodeStatus
+from xp.errors import XpError
+from xp.spec.env import PromptSource, SandboxKind
+
+FINISHED, TRUNCATED = EpisodeStatus.FINISHED, EpisodeStatus.TRUNCATED
+SDK = Path(os.environ.get("NODE_PATH", "/none"), "@modelcontextprotocol/sdk")
+HELLO = call("bash", command="echo hello > hello.txt")
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tasks")
+    write_task(folder / "a")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Any]:
+    """A session whose program plays an ORS server's task and waits for the policy."""
+    options = {"command": "python {program}/tools_agent.py {prompt_file}"}
+    provider = load_provider(
+        harness(None, serve="xp.builtin.echo:Echo", options=options), os.environ
+    )
+    with closing(provider.open(Task("x", "train", 0))) as opened:
+        yield opened
+    provider.close()
+
+
+def answered(
+    session: Any, method: str, path: str, body: Any = None
+) -> tuple[int, Mapping[str, str], Any]:
+    """Status, headers and JSON of the endpoint's answer."""
+    connection = http.client.HTTPConnection(urlsplit(session._server.url).netloc)
+    data = None if body is None else json.dumps(body)
+    with closing(connection):
+        connection.request(method, path, data, {"x-api-key": session._key})
+        answer = connection.getresponse()
+        text = answer.read()
+        value = json.loads(text) if text else None
+        return answer.status, dict(answer.headers), value
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        *[("HEAD", "/", 200), ("GET", "/", 200), ("GET", "/v1/models", 200)],
+        *[("HEAD", "/v1/models", 200), ("GET", "/v1/models/policy", 200)],
+        *[("GET", "/mcp", 405), ("DELETE", "/mcp", 405), ("GET", "/v1/responses", 405)],
+        *[("POST", "/api/event_logging/batch", 404), ("POST", "/v1/traces", 404)],
+        *[("GET", "/v1/embeddings", 404), ("GET", "/.well-known/oauth-protected-resource", 404)],
+    ],
+)
+def test_a_probe_or_telemetry_is_answered_and_is_no_refused_request(
+    session: Any, method: str, path: str, status: int
+) -> None:
+    session._channel.refused = None
+    code, headers, _ = answered(session, method, path, {} if method == "POST" else None)
+    assert code == status
+    assert ("Allow" in headers) is (status == 405)
+    assert session._channel.refused is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *["/v1/completions", "/v1/embeddings", "/v1/responses/compact", "/api/chat"],
+        "/v1beta/models/policy:generateContent",
+    ],
+)
+def test_a_request_to_another_models_api_is_refused(session: Any, path: str) -> None:
+    assert answered(session, "POST", path, {})[0] == 404
+    assert path in session._channel.refused
+    session._channel.refused = None
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        *[({"id": 1, "method": f"{name}/list"}, -32601) for name in ("resources", "prompts")],
+        ({"id": 1, "method": "logging/setLevel", "params": {"level": "info"}}, -32601),
+        ({"id": 1, "method": "tools/call", "params": [1]}, -32602),
+        ({"id": 1, "method": "tools/call", "params": {"name": "echo", "arguments": [1]}}, -32602),
+        ("no request", -32600),
+    ],
+)
+def test_an_optional_or_wrong_method_of_mcp_has_the_protocols_error(
+    session: Any, message: Any, code: int
+) -> None:
+    status, _, value = answered(session, "POST", "/mcp", message)
+    assert (status, value["error"]["code"]) == (200, code)
+    assert session._tool_server.fault is None
+
+
+def test_a_clients_answer_to_no_request_is_accepted(session: Any) -> None:
+    assert answered(session, "POST", "/mcp", {"id": 7, "result": {}})[0] == 202
+
+
+PROBES = "; ".join(
+    f'curl -s -o /dev/null {words} -H "x-api-key: $OPENAI_API_KEY" ${{OPENAI_BASE_URL%/v1}}{path}'
+    for words, path in (
+        *[("-I", "/"), ("-d {}", "/v1/traces"), ("", "/mcp"), ("-X DELETE", "/mcp")],
+        ("-d {}", "/api/event_logging/batch"),
+    )
+)
+
+
+def test_an_episode_that_ends_with_probes_is_finished(tasks: Path) -> None:
+    config = harness(tasks, options={"command": f"{SHELL}; {PROBES}"})
+    outcome, _ = play(config, HELLO, "Done.")
+    assert (outcome.status, outcome.reward) == (FINISHED, 1.0)
+    assert outcome.grader["program_refused"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("turns", "status", "reward"),
+    [
+        ([call("echo", text="hello")], FINISHED, 1.0),
+        ([call("echo", text="no")], TRUNCATED, 0.0),
+    ],
+)
+def test_a_session_that_ended_is_finished_though_a_limit_ends_the_program(
+    turns: list[str], status: EpisodeStatus, reward: float
+) -> None:
+    options = {"command": "python {program}/tools_agent.py {prompt_file}"}
+    outcome, _ = play(harness(None, serve="xp.builtin.echo:Echo", options=options), *turns)
+    assert (outcome.status, outcome.reward) == (status, reward)
+
+
+def test_the_published_mcp_client_wins_a_finished_episode() -> None:
+    if not SDK.exists():
+        pytest.skip("needs @modelcontextprotocol/sdk in NODE_PATH: make test-programs")
+    options = {
+        "command": "node {program}/mcp_agent.cjs {prompt_file}",
+        "env": {"NODE_PATH": str(SDK.parents[1])},
+        "program": str(PROGRAMS),
+    }
+    config = harness(None, serve="xp.builtin.echo:Echo", options=options, retries_per_episode=0)
+    for more in ([], ["Done."]):
+        outcome, _ = play(config, call("echo", text="hello"), *more)
+        assert (outcome.status, outcome.reward) == (FINISHED, 1.0)
+    outcome, _ = play(config, call("echo", text="no"), "I give up.")
+    assert (outcome.status, outcome.reward) == (FINISHED, 0.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("agent", "name", "tool"),
+    [
+        ("codex", "codex", "mcp__env__echo"),
+        ("claude-code", "claude", "mcp__env__echo"),
+        ("opencode", "opencode", "env_echo"),
+    ],
+)
+def test_a_published_program_gets_a_sessions_tools(agent: str, name: str, tool: str) -> None:
+    if shutil.which(name) is None:
+        pytest.skip(f"needs {agent} on the PATH: make test-programs")
+    options = {"agent": agent, "command": None, "program": None}
+    config = harness(None, serve="xp.builtin.echo:Echo", options=options, retries_per_episode=0)
+    outcome, episode = play(config, call(tool, text="hello"), "Done.")
+    assert (outcome.status, outcome.reward, outcome.num_turns) == (FINISHED, 1.0, 2)
+    assert "match" in episode.turns[0].messages[0]["content"]
+
+
+def test_a_grading_script_is_found_and_copied_where_the_program_does_not_see_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text(json.dumps({"prompt": "Six?", "answer": "6"}) + "\n")
+    Path("my_grade.py").write_text(
+        "import json, sys\nrow, answer = map(open, sys.argv[1:])\n"
+        "sys.exit(json.load(row)['answer'] != answer.read())\n"
+    )
+    grade = "python my_grade.py {row_file} {answer_file}"
+    read = HarnessOptions(**{**OPTIONS, "grade": grade})
+    assert read.grader == str(tmp_path / "my_grade.py")
+    config = harness(None, rows=str(tmp_path / "rows.jsonl"), options=read.model_dump())
+    before = HarnessProvider.source_digest(config)
+    seen, episode = play(config, call("bash", command="ls -R $XP_ROOT"), "6")
+    assert (seen.status, seen.reward) == (FINISHED, 1.0)
+    assert "my_grade" not in episode.turns[0].messages[0]["content"]
+    assert play(config, "7")[0].reward == 0.0
+    Path("my_grade.py").write_text("")
+    assert HarnessProvider.source_digest(config) != before
+
+
+@pytest.mark.parametrize(("prompt", "starts"), [(PromptSource.LIVE, 1), (PromptSource.PREPARED, 3)])
+def test_a_preparation_starts_the_program_for_prompts_that_it_writes(
+    tmp_path: Path, prompt: PromptSource, starts: int
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": f"Say {n}."}) + "\n" for n in range(3)))
+    log = tmp_path / "starts"
+    options = {"command": f"echo x >> {log}; {SHELL}", "grade": "true"}
+    config = harness(None, rows=str(rows), options=options, prompt=prompt)
+    provider = load_provider(config, os.environ)
+    described = [provider.describe(task) for task in provider.tasks("train", range(3))]  # type: ignore[attr-defined]
+    provider.close()
+    assert [opening[-1]["content"] for opening, _ in described] == ["Say 0.", "Say 1.", "Say 2."]
+    assert {opening[0]["content"] for opening, _ in described} == {"You use bash."}
+    assert {tools[0].name for _, tools in described} == {"bash"}
+    assert len(log.read_text().split()) == starts
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_requests_beside_the_programs_loop_can_be_left_out_of_a_training(
+    tasks: Path, is_trained: bool
+) -> None:
+    options = {"command": f"{SHELL} title", "max_rows": 2, "train_auxiliary": is_trained}
+    outcome, episode = play(harness(tasks, options=options), "A title", HELLO, "Done.")
+    assert (outcome.status, outcome.reward) == (FINISHED, 1.0)
+    assert outcome.grader["program_auxiliary"] == 1.0
+    assert outcome.grader["program_rows"] == (2.0 if is_trained else 1.0)
+    assert episode.undelivered == (() if is_trained else (0,))
+
+
+def test_the_programs_wish_for_one_call_is_kept_by_its_message() -> None:
+    from xp.contrib.harness.session import _with_one_call
+    from xp.envs.base import Message
+
+    calls = [{"id": name, "function": {"name": name, "arguments": {}}} for name in "ab"]
+    whole = ModelMessage(Message(role="assistant", content="x", tool_calls=calls), reasoning="r")
+    assert _with_one_call(whole).message["tool_calls"] == calls[:1]
+    assert _with_one_call(whole).reasoning == "r"
+
+
+def test_advice_without_docker_is_accepted_by_the_same_environment(
+    tmp_path: Path, tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"prompt": "Say it."}) + "\n")
+    config = harness(None, rows=str(rows), options={"grade": "true", "image": "python:3.12"})
+    docker = config.model_copy(update={"sandbox": SandboxKind.DOCKER})
+    monkeypatch.setenv("DOCKER_HOST", "unix:///none")
+    with pytest.raises(XpError) as fault:
+        load_provider(docker, os.environ)
+    if "not on this machine" not in str(fault.value):
+        assert "env.sandbox=none env.options.image=null" in str(fault.value)
+
+    needs_root = tmp_path / "tasks"
+    shutil.copytree(tasks, needs_root)
+    next(needs_root.rglob("test.sh")).write_text("echo 1 > /logs/verifier/reward.txt\n")
+
+    docker = harness(needs_root).model_copy(update={"sandbox": SandboxKind.DOCKER})
+    with pytest.raises(XpError) as fault:
+        load_provider(docker, os.environ)
+    assert "sandbox=none" not in str(fault.value)
