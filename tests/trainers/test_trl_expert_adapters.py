@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from xp.errors import ExitCode, XpError
-from xp.spec import LoraSpec
+from xp.models.network import network_of
+from xp.planning.memory.weights import peft_adapters
+from xp.spec import Architecture, LoraSpec
 
 SMALL: dict[str, Any] = {
     "vocab_size": 128,
@@ -111,6 +113,10 @@ def test_null_adapts_the_experts_too(family: str, tmp_path: Path) -> None:
     for part in ("self_attn.q_proj", "mlp.experts.lora_A", "mlp.experts.base_layer.lora_A"):
         assert any(part in name for name in trained), part
     assert not any("lm_head" in name for name in trained)
+    shape = network_of(model.config.to_dict())
+    assert shape is not None
+    made = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    assert peft_adapters(Architecture(**shape), 4, adapts_experts=True) == made
 
 
 @pytest.mark.parametrize(

@@ -67,3 +67,23 @@ def test_plan_and_training_refuse_a_checkpoint_that_its_config_does_not_describe
 
 def test_an_own_head_is_accepted_without_the_flag(tmp_path: Path) -> None:
     check_weights(copy_of(tmp_path / "model", {"tie_word_embeddings": False}, other_head=True))
+
+
+def test_slime_and_teachers_may_have_quantized_weights(tmp_path: Path) -> None:
+    place = copy_of(tmp_path / "model", {"quantization_config": {"quant_method": "fp8"}})
+    check_weights(place, allows_quantized=True)
+
+
+def test_a_checkpoint_of_adapters_is_counted_as_adapters() -> None:
+    from xp.planning.duration import checkpoint_bytes
+    from xp.planning.memory.weights import peft_adapters, weights_of
+
+    lora = "model.lora={rank: 8, alpha: 16.0, dropout: 0.0, target_modules: null}"
+    whole = compose(["model=qwen3-4b", "hardware=8xH100"])
+    spec = compose(["model=qwen3-4b", "hardware=8xH100", lora])
+    shape = spec.model.architecture
+    assert shape is not None
+    adapters = peft_adapters(shape, 8, adapts_experts=True)
+    assert checkpoint_bytes(spec)[0] == 12 * adapters
+    assert checkpoint_bytes(spec)[0] < 0.01 * checkpoint_bytes(whole)[0]
+    assert checkpoint_bytes(spec)[1] == 4 * weights_of(shape).total

@@ -62,15 +62,18 @@ def _header(file: Path) -> dict[str, Tensor]:
         return {}
 
 
-def weight_faults(directory: Path, config: Mapping[str, Any]) -> Iterator[str]:
+def weight_faults(
+    directory: Path, config: Mapping[str, Any], *, allows_quantized: bool = False
+) -> Iterator[str]:
     """What is wrong with a checkpoint that config.json does not show; nothing for one without safetensors.
 
     Args:
         directory: Hugging Face directory.
         config: its config.json.
+        allows_quantized: whether the weights may be quantized: of a teacher, or where a trainer converts them itself.
     """
     quantized = config.get("quantization_config") or text_part(config).get("quantization_config")
-    if quantized:
+    if quantized and not allows_quantized:
         method = quantized.get("quant_method", "of no name") if isinstance(quantized, dict) else "?"
         yield (
             f"its weights are quantized (quantization_config, {method}), and trained weights are bfloat16 or float32;"

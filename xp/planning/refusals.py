@@ -19,7 +19,7 @@ from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.rows import Refusal
 from xp.planning.stages import starts_private_ray
 from xp.plugins import Kind, load
-from xp.spec import Attention, DType, EngineName, LauncherName, RunSpec, Strategy
+from xp.spec import Attention, BackendName, DType, EngineName, LauncherName, RunSpec, Strategy
 from xp.spec.env import HOSTED, SandboxKind
 from xp.spec.place import LauncherSpec
 from xp.spec.sft import SOLVE
@@ -55,7 +55,10 @@ def check_model_files(spec: RunSpec) -> None:
             "\n".join(f"model.path={place}: the directory has no {one}; {fix}" for one in missing)
         )
     config = config_of(str(place), Path(spec.outputs)) if is_here else None
-    if config is not None and (faults := list(weight_faults(place, config))):
+    converts = spec.backend.name is BackendName.SLIME
+    if config is not None and (
+        faults := list(weight_faults(place, config, allows_quantized=converts))
+    ):
         raise XpError("\n".join(f"model.path={place}: {fault}" for fault in faults), ExitCode.PLAN)
 
 
