@@ -20,7 +20,7 @@ from xp.planning.batch import batch_shape
 from xp.planning.extent import evaluation_episodes, num_steps
 from xp.planning.memory.estimate import MOVED, estimate, fine_tuning, teacher_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
-from xp.planning.memory.weights import cache_width, weights_of
+from xp.planning.memory.weights import cache_width, peft_adapters, weights_of
 from xp.spec import Architecture, BackendName, EngineName, RunSpec, Strategy
 
 UTILIZATION: Final = 0.35
@@ -205,11 +205,19 @@ def sft_time_lines(spec: RunSpec, outputs: Path | None = None) -> list[str]:
 
 
 def checkpoint_bytes(spec: RunSpec) -> tuple[float, float]:
-    """Bytes of a checkpoint, weights in four bytes and Adam's two moments, and of an exported model in bfloat16."""
+    """Bytes of a checkpoint, what is trained in four bytes with Adam's two moments, and of an exported model.
+
+    A checkpoint of adapters has the adapters alone. SkyRL exports the merged model in float32.
+    """
     shape = spec.model.architecture
     assert shape is not None
     parameters = float(weights_of(shape).total)
-    return 12 * parameters, 2 * parameters
+    lora = spec.model.lora
+    if lora is None:
+        return 12 * parameters, 2 * parameters
+    use = backend_of(spec).memory(spec)
+    adapters = peft_adapters(shape, lora.rank, adapts_experts=use.adapts_experts)
+    return 12.0 * adapters, 4 * parameters
 
 
 def disk_bytes(spec: RunSpec) -> float | None:

@@ -13,12 +13,13 @@ from xp.lib.data_files import HUB
 from xp.models.files import config_of, local_directory, missing_parts
 from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
+from xp.models.weights import weight_faults
 from xp.planning.extent import member_key
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.rows import Refusal
 from xp.planning.stages import starts_private_ray
 from xp.plugins import Kind, load
-from xp.spec import Attention, DType, EngineName, LauncherName, RunSpec, Strategy
+from xp.spec import Attention, BackendName, DType, EngineName, LauncherName, RunSpec, Strategy
 from xp.spec.env import HOSTED, SandboxKind
 from xp.spec.place import LauncherSpec
 from xp.spec.sft import SOLVE
@@ -36,8 +37,12 @@ def machine_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def check_model_files(spec: RunSpec) -> None:
-    """Raises XpError(CONFIG) for a model's directory of this machine without weights or tokenizer, which can be planned
-    but not loaded."""
+    """Checks a model's directory of this machine.
+
+    Raises:
+        XpError: (CONFIG) it has no weights or no tokenizer, so that it can be planned but not loaded; (PLAN) its weights
+            are not those that its config.json promises.
+    """
     place = Path(spec.model.path)
     is_here = (
         spec.launcher.name is LauncherName.LOCAL
@@ -49,6 +54,12 @@ def check_model_files(spec: RunSpec) -> None:
         raise XpError(
             "\n".join(f"model.path={place}: the directory has no {one}; {fix}" for one in missing)
         )
+    config = config_of(str(place), Path(spec.outputs)) if is_here else None
+    converts = spec.backend.name is BackendName.SLIME
+    if config is not None and (
+        faults := list(weight_faults(place, config, allows_quantized=converts))
+    ):
+        raise XpError("\n".join(f"model.path={place}: {fault}" for fault in faults), ExitCode.PLAN)
 
 
 def card_refusals(spec: RunSpec) -> Iterator[Refusal]:

@@ -24,6 +24,8 @@ from xp.lib.atomic import write_atomically
 from xp.lib.digest import digest_of, file_digest, text_digest
 from xp.lib.reading import config_of, json_of
 from xp.models.files import PARTS, local_directory
+from xp.models.weights import weight_faults
+from xp.spec import BackendName
 from xp.tasks.config import PrepareConfig
 from xp.tasks.manifest import read_manifest
 from xp.worker.hub_model import SOURCES
@@ -79,8 +81,11 @@ def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: Chat
     """
     if os.environ.get("RANK", "0") != "0":
         return
+    converts = config.spec.backend.name is BackendName.SLIME
+    check_weights(local_directory(str(model), Path()), allows_quantized=converts)
     facts, distill = dict(_facts(config, model, stage, chat)), config.spec.algorithm.distill
     if distill is not None and distill.url is None:
+        check_weights(local_directory(teacher_place(distill), Path()), allows_quantized=True)
         of_teacher = model_facts(local_directory(teacher_place(distill), Path()))
         facts |= {name.replace("model", "teacher"): value for name, value in of_teacher}
     earlier = [
@@ -104,6 +109,18 @@ def record_facts(config: StageConfig, model: str | Path, stage: Path, chat: Chat
         for line in changed:
             print(f"differs from an earlier attempt: {line}", flush=True)
     write_atomically(stage / FILE, json.dumps(facts, indent=2) + "\n")
+
+
+def check_weights(directory: Path | None, *, allows_quantized: bool = False) -> None:
+    """Raises XpError(PLAN) for a checkpoint whose weights are not those that its config.json promises."""
+    if directory is None or not (directory / "config.json").is_file():
+        return
+    config = json_of(directory / "config.json", ExitCode.RUN_DIR)
+    faults = list(weight_faults(directory, config, allows_quantized=allows_quantized))
+    if faults:
+        raise XpError(
+            "\n".join(f"model.path={directory}: {fault}" for fault in faults), ExitCode.PLAN
+        )
 
 
 def differing(before: Facts, after: Facts) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from xp.models.network import OUTPUT_GATE, POST_NORMS, SHARED_GATE, WIDE_NORMS
+from xp.models.network import OUTPUT_GATE, PLAIN_EXPERTS, POST_NORMS, SHARED_GATE, WIDE_NORMS
 from xp.spec import Architecture
 
 
@@ -132,7 +132,11 @@ def peft_adapters(shape: Architecture, rank: int, *, adapts_experts: bool) -> in
             total += sum(one.ends for one in layer.feed_forward)
         elif layer.expert:
             fused = sum(len(one.outputs) * (one.inputs + sum(one.outputs)) for one in layer.expert)
-            total += hidden + layer.num_experts + layer.num_experts * fused
+            total += layer.num_experts * fused
+            if shape.model_type in PLAIN_EXPERTS:
+                total += sum(one.ends for one in layer.feed_forward)
+            else:
+                total += hidden + layer.num_experts
         if layer.expert and shape.model_type in SHARED_GATE:
             total += hidden + 1
     return rank * total

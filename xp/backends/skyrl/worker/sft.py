@@ -10,7 +10,9 @@ from typing import Any, Final
 from xp.backends.skyrl.worker.config import SkyRLSftConfig
 from xp.backends.skyrl.worker.train import check_warm_up, prepare
 from xp.lib.reading import config_of
+from xp.models.files import local_directory
 from xp.worker.demonstrations import PHASE
+from xp.worker.facts import check_weights
 from xp.worker.program import run_stage
 from xp.worker.sft import HELD_OUT_FILE, TRAINING_FILE, examples, write_examples
 from xp.worker.tasks import policy_chat
@@ -45,6 +47,7 @@ def main(argv: Sequence[str]) -> None:
     path = Path(argv[0]).absolute()
     config, stage = config_of(path, SkyRLSftConfig.from_json), path.parent
     prepare(config)
+    check_weights(local_directory(config.model, Path()))
     chat = policy_chat(config, config.model, stage)
     trained, held_out = examples(config, stage, chat)
     write_examples(trained, stage / TRAINING_FILE)

@@ -7,9 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from xp.errors import ExitCode, XpError
+from xp.models.network import KEYS
 from xp.spec import LoraSpec
 from xp.worker.adapters import adapters_of, base_of, check_untied
 from xp.worker.learning_rate import disable_dropout
+
+BASE = ".base_layer"
+"""What peft puts into the name of a weight with an adapter, once for each wrapper."""
 
 
 def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, Any]:
@@ -44,15 +49,17 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
         set_peft_model_state_dict,
     )
 
-    new, adapters = peft_config(lora), adapters_of(start)
+    new = peft_config(lora)
+    adapters = adapters_of(start)
     if adapters is None or dtype is torch.float32:
         model = loaded(start)
         check_untied(model, lora.target_modules or ())
-        return model, new
-    model, weights = (
-        get_peft_model(loaded(base_of(adapters)), new),
-        load_peft_weights(str(adapters), device="cpu"),
-    )
+        check_targets(model, lora)
+        return model, with_experts(new, model, lora)
+    base = loaded(base_of(adapters))
+    check_targets(base, lora)
+    model = get_peft_model(base, with_experts(new, base, lora))
+    weights = load_peft_weights(str(adapters), device="cpu")
     shapes = {name: value.shape for name, value in get_peft_model_state_dict(model).items()}
     alpha = LoraConfig.from_pretrained(str(adapters)).lora_alpha
     if alpha == lora.alpha and shapes == {name: value.shape for name, value in weights.items()}:
@@ -62,7 +69,8 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
         f"{adapters}: not the settings of model.lora, so these adapters are merged; rounded to {dtype}",
         flush=True,
     )
-    return loaded(start), new
+    model = loaded(start)
+    return model, with_experts(peft_config(lora), model, lora)
 
 
 def peft_config(lora: LoraSpec) -> Any:
@@ -78,20 +86,143 @@ def peft_config(lora: LoraSpec) -> Any:
     )
 
 
+def with_experts(config: Any, model: Any, lora: LoraSpec) -> Any:
+    """The configuration with target_parameters for experts that peft's `all-linear` leaves out.
+
+    transformers keeps experts as one tensor each, which is no linear layer. peft 0.21 knows those of some families
+    only; for them it converts the configuration itself.
+    """
+    if lora.target_modules is not None or _converts(model):
+        return config
+    names = expert_parameters(model)
+    if not names:
+        return config
+    config.target_parameters = names
+    # As in peft's own conversion: gate and up in one tensor have the rank of both, and the same scale.
+    fused = r".*\.gate_up_proj"
+    config.rank_pattern = {fused: 2 * lora.rank}
+    config.alpha_pattern = {fused: 2 * lora.alpha}
+    return config
+
+
+def expert_parameters(model: Any) -> list[str]:
+    """Names of the parameters that hold all experts of a layer: three dimensions, the first one the experts."""
+    config = model.config.get_text_config()
+    numbers = {getattr(config, key, None) for key in KEYS["num_experts"]} - {None}
+    return [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.ndim == 3 and parameter.shape[0] in numbers and ".experts." in name
+    ]
+
+
+def _converts(model: Any) -> bool:
+    """Returns whether peft itself adds the experts to `all-linear` for this family."""
+    from copy import copy
+
+    from peft import LoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    probe = copy(LoraConfig(target_modules="all-linear"))
+    convert_peft_config_for_transformers(probe, model, None)
+    return bool(probe.target_parameters)
+
+
+def check_targets(model: Any, lora: LoraSpec) -> None:
+    """Makes the adapters without weights, by peft itself.
+
+    Raises:
+        XpError: (PLAN) a name of model.lora.target_modules matches no layer, or peft refuses the adapters: half of a
+            fused pair, or dropout on experts.
+    """
+    import torch
+    from peft import get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        twin = AutoModelForCausalLM.from_config(model.config)
+    config = with_experts(peft_config(lora), twin, lora)
+    layers = {part for name, _ in twin.named_modules() for part in _ends(name)}
+    converted = (
+        {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
+        if _converts(twin)
+        else set()
+    )
+    for target in lora.target_modules or ():
+        if target not in layers | converted:
+            raise XpError(
+                f"model.lora.target_modules: {target} is no layer of this model; set names of its layers, or null for"
+                " every linear layer but the head",
+                ExitCode.PLAN,
+            )
+    try:
+        get_peft_model(twin, config)
+    except ValueError as error:
+        reason = str(error)
+        fix = "set target_modules=null, or name both of a fused pair"
+        if lora.dropout > 0 and "lora_dropout" in reason:
+            fix = "set model.lora.dropout=0"
+        raise XpError(
+            f"model.lora: peft refuses these adapters: {reason}; {fix}", ExitCode.PLAN
+        ) from None
+
+
+def _ends(name: str) -> Iterator[str]:
+    """The ends of a layer's name that peft matches: `a.b.c`, `b.c`, `c`."""
+    parts = name.split(".")
+    for start in range(len(parts)):
+        yield ".".join(parts[start:])
+
+
 def merged_weights(model: Any) -> Iterator[tuple[str, Any]]:
     """Names and values of the whole model's weights, with the adapters merged; the model is not changed.
 
-    peft's merge_adapter and unmerge_adapter round the frozen weights twice, so that they drift with every update.
+    Each layer is merged by peft itself, in float32 and apart from the frozen weights: peft's merge_adapter and
+    unmerge_adapter would round these twice, so that they drift with every update.
     """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
     base = model.get_base_model()
     for name, parameter in base.named_parameters():
         if model.prefix in name:
             continue
-        value, (owner, _, rest) = parameter.data, name.partition(".base_layer.")
-        if rest == "weight":
-            update = base.get_submodule(owner).get_delta_weight(model.active_adapter).detach()
-            value = (value.float() + update.float()).to(value.dtype)
-        yield name.replace(".base_layer.", "."), value
+        owner = base.get_submodule(name.partition(f"{BASE}.")[0]) if BASE in name else None
+        value = parameter.data
+        if isinstance(owner, BaseTunerLayer):
+            value = _merged(owner, parameter)
+        yield name.replace(BASE, ""), value
+
+
+def _merged(owner: Any, parameter: Any) -> Any:
+    """One weight with its adapters; wrappers of several weights of one layer are nested in `owner`."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    wrappers = []
+    layer = owner
+    while isinstance(layer, BaseTunerLayer):
+        wrappers.append(layer)
+        layer = layer.base_layer
+    frozen = [(weight, weight.data) for weight in layer.parameters()]
+    try:
+        for weight, value in frozen:
+            weight.data = value.to(dtype=_exact(value.dtype), copy=True)
+        for wrapper in wrappers:
+            wrapper.merge()
+        return parameter.data.to(
+            next(value.dtype for weight, value in frozen if weight is parameter)
+        )
+    finally:
+        for wrapper in wrappers:
+            wrapper.merged_adapters.clear()
+        for weight, value in frozen:
+            weight.data = value
+
+
+def _exact(dtype: Any) -> Any:
+    """Data type of a merge: float32 for types that would lose the update."""
+    import torch
+
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def set_dropout(model: Any, probability: float) -> None:

@@ -27,7 +27,9 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.lib.imports import import_large
 from xp.lib.reading import config_of
+from xp.models.files import local_directory
 from xp.worker.demonstrations import PHASE, Example
+from xp.worker.facts import check_weights
 from xp.worker.learning_rate import make_scheduler
 from xp.worker.program import run_stage
 from xp.worker.sft import Updates, examples
@@ -55,6 +57,7 @@ def main(argv: Sequence[str]) -> None:
     from transformers import AutoTokenizer, set_seed
 
     set_seed(config.spec.seed)
+    check_weights(local_directory(config.model, Path()))
     tokenizer = AutoTokenizer.from_pretrained(config.model)
     chat = policy_chat(config, config.model, path.parent, tokenizer)
     join_group(

@@ -20,6 +20,10 @@ from xp.spec.env import PromptSource
 from xp.worker.adapters import ENGINE_RANKS
 
 LORA = "trainer.policy.model.lora"
+FROZEN_EXPERTS = (
+    "peft 0.18 in SkyRL adapts linear layers alone, so experts and router stay frozen; for them use backend=trl or"
+    " strategy=megatron."
+)
 MERGED = "Megatron merges adapters in bfloat16, for the engine and the published model: small updates are lost."
 READ_PADDING = ("deepseek_v4", "llama4_text", "recurrent_gemma", "rwkv")
 """Families for which transformers 5.16 computes other log-probabilities with padding on the left."""
@@ -74,6 +78,14 @@ def _target_modules(spec: RunSpec) -> Keys:
         return {}
     modules = spec.model.lora.target_modules
     return {f"{LORA}.target_modules": "all-linear" if modules is None else list(modules)}
+
+
+def _freezes_experts(spec: RunSpec) -> bool:
+    return (
+        spec.model.lora is not None
+        and not is_megatron(spec)
+        and bool(network_fields(spec).get("num_experts"))
+    )
 
 
 def _router_replay(spec: RunSpec) -> Keys:
@@ -156,6 +168,7 @@ MODEL = (
     Row(
         "model.lora.target_modules",
         _target_modules,
+        note=lambda s: FROZEN_EXPERTS if _freezes_experts(s) else "",
         refuse_if=lambda s: (
             s.model.lora is not None and s.model.lora.target_modules is not None and is_megatron(s)
         ),

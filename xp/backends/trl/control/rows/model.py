@@ -56,6 +56,14 @@ MODEL = (
         "model.lora.dropout",
         implemented_by="LoraConfig.lora_dropout, which xp sets again after disable_dropout=True",
         note=lambda s: NOISE if s.model.lora is not None and s.model.lora.dropout > 0 else "",
+        refuse_if=lambda s: (
+            s.model.lora is not None
+            and s.model.lora.dropout > 0
+            and s.model.lora.target_modules is None
+            and bool(network_fields(s).get("num_experts"))
+        ),
+        refuse="peft has no dropout on experts, which target_modules=null adapts; set 0, or name layers of attention in"
+        " model.lora.target_modules",
     ),
     Row(
         "model.lora.target_modules",

@@ -1,0 +1,148 @@
+"""Checks a checkpoint's weights against its config.json by the headers of its files, without torch."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from xp.models.network import text_part
+
+CHUNK: Final = 1 << 22
+"""Bytes that are compared at a time."""
+MAX_HEADER: Final = 100_000_000
+"""Largest header of a safetensors file, in bytes (safetensors, `MAX_HEADER_SIZE`)."""
+HEAD: Final = "lm_head.weight"
+EMBEDDING: Final = "embed_tokens.weight"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """The place of a tensor in a safetensors file."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def tensors_of(directory: Path) -> dict[str, Tensor]:
+    """Tensors of a directory by their names; files that are no safetensors are left out for the loader to report."""
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(directory.glob("*.safetensors")):
+        for name, entry in _header(file).items():
+            tensors[name] = entry
+    return tensors
+
+
+def _header(file: Path) -> dict[str, Tensor]:
+    try:
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            if length > MAX_HEADER:
+                return {}
+            header = json.loads(opened.read(length))
+        start = 8 + length
+        return {
+            name: Tensor(
+                file,
+                entry["dtype"],
+                tuple(entry["shape"]),
+                start + entry["data_offsets"][0],
+                start + entry["data_offsets"][1],
+            )
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, struct.error):
+        return {}
+
+
+def weight_faults(
+    directory: Path, config: Mapping[str, Any], *, allows_quantized: bool = False
+) -> Iterator[str]:
+    """What is wrong with a checkpoint that config.json does not show; nothing for one without safetensors.
+
+    Args:
+        directory: Hugging Face directory.
+        config: its config.json.
+        allows_quantized: whether the weights may be quantized: of a teacher, or where a trainer converts them itself.
+    """
+    quantized = config.get("quantization_config") or text_part(config).get("quantization_config")
+    if quantized and not allows_quantized:
+        method = quantized.get("quant_method", "of no name") if isinstance(quantized, dict) else "?"
+        yield (
+            f"its weights are quantized (quantization_config, {method}), and trained weights are bfloat16 or float32;"
+            " set model.path to the checkpoint in bfloat16"
+        )
+    tensors = tensors_of(directory)
+    if not tensors:
+        return
+    yield from _missing(tensors, config)
+    head = _ending(tensors, HEAD)
+    embedding = _ending(tensors, EMBEDDING)
+    if head is None or embedding is None or not _is_tied(config):
+        return
+    if not _is_equal(head, embedding):
+        yield (
+            "tie_word_embeddings is true in its config.json, but lm_head.weight differs from embed_tokens.weight; set"
+            " tie_word_embeddings to false there if the model has its own head, or remove lm_head.weight"
+        )
+
+
+def _missing(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterator[str]:
+    """Layers of the text network that no tensor belongs to, and an untied head that is not there."""
+    numbers = {
+        int(after.partition(".")[0])
+        for name in tensors
+        if "vision" not in name and "visual" not in name
+        for after in [name.rpartition("layers.")[2]]
+        if "layers." in name and after.partition(".")[0].isdigit()
+    }
+    promised = text_part(config).get("num_hidden_layers")
+    if numbers and isinstance(promised, int):
+        lacking = sorted({*range(promised)} - numbers)
+        if lacking:
+            yield (
+                f"its config.json has num_hidden_layers={promised}, but its weights have no layer {lacking[0]};"
+                " set model.path to a whole checkpoint"
+            )
+    has_usual_names = _ending(tensors, EMBEDDING) is not None
+    flag = config.get("tie_word_embeddings", text_part(config).get("tie_word_embeddings"))
+    if has_usual_names and flag is False and not any("head" in name for name in tensors):
+        yield (
+            "tie_word_embeddings is false in its config.json, but its weights have no lm_head.weight; set"
+            " tie_word_embeddings to true there, or model.path to a whole checkpoint"
+        )
+
+
+def _is_tied(config: Mapping[str, Any]) -> bool:
+    """Returns whether the flag ties; text_config's own flag is another network's default where the outer one is set."""
+    return bool(config.get("tie_word_embeddings", text_part(config).get("tie_word_embeddings")))
+
+
+def _ending(tensors: Mapping[str, Tensor], end: str) -> Tensor | None:
+    for name, tensor in tensors.items():
+        if name == end or name.endswith(f".{end}"):
+            return tensor
+    return None
+
+
+def _is_equal(first: Tensor, second: Tensor) -> bool:
+    """Returns whether two tensors have the same bytes; those of other types or shapes differ."""
+    if (first.dtype, first.shape) != (second.dtype, second.shape):
+        return False
+    with first.file.open("rb") as one, second.file.open("rb") as other:
+        one.seek(first.begin)
+        other.seek(second.begin)
+        left = first.end - first.begin
+        while left > 0:
+            size = min(CHUNK, left)
+            if one.read(size) != other.read(size):
+                return False
+            left -= size
+    return True
