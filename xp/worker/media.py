@@ -168,8 +168,22 @@ def restore_media(directory: Path, start: Path) -> None:
     media = dict(_media_of(start))
     if not media:
         return
+    single = directory / "model.safetensors"
+    if single.is_file():
+        _replace(single, media)
+        return
     _remove(directory, set(media))
     _add_media(directory, media)
+
+
+def _replace(file: Path, media: Mapping[str, Any]) -> None:
+    """Writes a file of weights again, with these in place of its own or beside them."""
+    from safetensors.torch import load_file, save_file
+
+    weights = {**load_file(file), **media}
+    written = file.with_name(f".{file.name}.part")
+    save_file(weights, written, metadata={"format": "pt"})
+    written.rename(file)
 
 
 def _remove(directory: Path, names: set[str]) -> None:
@@ -192,9 +206,6 @@ def _remove(directory: Path, names: set[str]) -> None:
 def _add_media(directory: Path, media: Mapping[str, Any]) -> None:
     from safetensors.torch import save_file
 
-    single = directory / "model.safetensors"
-    if single.is_file():  # which would hide the other file
-        single.rename(directory / "model-text.safetensors")
     save_file(dict(media), directory / SHARD, metadata={"format": "pt"})
     _write_index(directory)
 
