@@ -21,7 +21,7 @@ from xp.evaluation.local import check_engine
 from xp.evaluation.settings import settings
 from xp.models.clock import TEMPLATES
 from xp.models.files import hub_text
-from xp.models.network import COUNTED, MEDIA, RECURRENT, TEXT_ALONE, network_of, not_causal, stated
+from xp.models.network import COUNTED, RECURRENT, network_of, stated
 from xp.planning.backend import backend_of
 from xp.planning.memory.fit import memory_lines
 from xp.planning.memory.weights import peft_adapters, weights_of
@@ -186,31 +186,9 @@ def test_a_directory_of_adapters_is_a_models(tmp_path: Path) -> None:
     assert compose(["model=hf", f"model.path={tmp_path}"]).model.path == str(tmp_path)
 
 
-def test_a_model_of_pictures_is_refused_unless_its_text_network_is_loaded_alone(
-    tmp_path: Path,
-) -> None:
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
-
-    families = {
-        name
-        for name in CONFIG_MAPPING
-        if {*MEDIA, "text_config"} & {*(getattr(CONFIG_MAPPING[name], "sub_configs", None) or ())}
-        > {"text_config"}
-    }
-    alone = {name for name in families if str(CLASSES.get(name)).endswith("ForCausalLM")}
-    assert {*TEXT_ALONE} == alone
-    for name in sorted(families):
-        config = {
-            "model_type": name,
-            "architectures": ["XForConditionalGeneration"],
-            "vision_config": {"depth": 1},
-        }
-        assert bool(not_causal(config)) == (name not in alone)
+def test_a_model_of_pictures_is_trained_on_text(tmp_path: Path) -> None:
     pictures = model_at(tmp_path / "vl", model_type="qwen3_vl", vision_config={"depth": 1})
-    assert "qwen3_vl reads more than text (vision_config)" in fault(
-        "model=hf", f"model.path={pictures}"
-    )
+    assert compose(["model=hf", f"model.path={pictures}"]).model.path == str(pictures)
 
 
 def test_what_is_no_model_to_train_is_refused(tmp_path: Path) -> None:

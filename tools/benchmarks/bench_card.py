@@ -134,7 +134,7 @@ def trainer_of(spec: RunSpec) -> Any:
         processing_class=AutoTokenizer.from_pretrained(SHIPPED),
         train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "x"}]}] * 8),
         reward_funcs=settled_reward,
-        peft_config=None if lora is None else peft_config(lora),
+        peft_config=None if lora is None else peft_config(lora, model),
     )
     trainer.model = trainer.model_wrapped = trainer.accelerator.prepare(trainer.model)
     trainer.create_optimizer()

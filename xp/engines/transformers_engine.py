@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 from statistics import mean
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import (
@@ -24,19 +24,21 @@ from transformers import (
 )
 
 from xp.engines.conversation import Conversation, EpisodeEngine, OpenEngine, Opening, RolloutTurn
-from xp.engines.kv_cache import Prefix, SlotCache, mask_rule, masks
+from xp.engines.kv_cache import Prefix, SlotCache, TokenCache, mask_rule, masks
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
 from xp.lib.grouping import grouped
+from xp.models.network import has_own_decoding, stated
 from xp.spec import Sampling
+from xp.worker.media import placeholder_ids
 from xp.worker.token_budget import is_cut
 
 ROOM = 256
 """Initial number of tokens of a slot beyond the longest prompt."""
 SMALL = 256
 """Largest hidden size of a model that decodes with one thread: faster than two (tools/benchmarks/bench_threads.py)."""
-_CHECKED: Final = WeakSet[Any]()
-"""Models that `check_decoding` has accepted."""
+_CHECKED: Final = WeakKeyDictionary[Any, Any]()
+"""Models that `check_decoding` has accepted, and the class of their engine."""
 
 
 @dataclass
@@ -75,13 +77,19 @@ class TransformersEngine(EpisodeEngine):
         self._shared: Prefix | None = None
         self._known: dict[tuple[int, ...], tuple[Prefix, torch.Tensor]] = {}
         """Prompts that further episodes share, and the logits after them."""
-        self._cache = SlotCache(opening.places, max(map(len, distinct)) + ROOM)
-        self._mask_rule = mask_rule(model)
+        self._cache = self._new_cache(opening.places, max(map(len, distinct)) + ROOM)
+        self._placeholder_ids = placeholder_ids(model.config)
+        """Tokens of pictures and sound, which are never sampled."""
         self._free = list(range(opening.places))
         self._slots: dict[int, int] = {}
         self._begins: list[int] = []
         self._replies: dict[int, list[int]] = {}
         self._active: list[ActiveTurn] = []
+
+    def _new_cache(self, count: int, capacity: int) -> Any:
+        """The slots; `count` and `capacity` as in SlotCache."""
+        self._mask_rule = mask_rule(self._model)
+        return SlotCache(count, capacity)
 
     @property
     def is_generating(self) -> bool:
@@ -125,7 +133,11 @@ class TransformersEngine(EpisodeEngine):
         rows = [self.conversations[one.number] for one in self._active if penalizes]
         contexts = [[*one.prompt_ids, *one.completion_ids] for one in rows]
         tokens, logprobs = draw(
-            logits, self.sampling, [one.random for one in self._active], contexts
+            logits,
+            self.sampling,
+            [one.random for one in self._active],
+            contexts,
+            self._placeholder_ids,
         )
         unfinished = []
         for one, token, logprob in zip(
@@ -266,29 +278,67 @@ class TransformersEngine(EpisodeEngine):
         return (logits[slots] if is_padded else logits).float()
 
 
+class RecomputingEngine(TransformersEngine):
+    """The engine of models whose layers keep another state than keys and values: each token needs a pass over its whole
+    conversation."""
+
+    def _new_cache(self, count: int, capacity: int) -> Any:
+        return TokenCache(count)
+
+    def _forward(
+        self,
+        slots: torch.Tensor,
+        ids: torch.Tensor,
+        lengths: torch.Tensor | None = None,
+        *,
+        is_padded: bool = False,
+    ) -> torch.Tensor:
+        rows = ids[slots] if is_padded else ids
+        counts = [1] * len(slots) if lengths is None else lengths.tolist()
+        for slot, row, count in zip(slots.tolist(), rows.tolist(), counts, strict=True):
+            self._cache.append(slot, row[:count])
+        sequences = [self._cache.tokens(slot) for slot in slots.tolist()]
+        ends = torch.tensor([len(sequence) - 1 for sequence in sequences])
+        padded = torch.full((len(sequences), int(ends.max()) + 1), self._padding)
+        for number, sequence in enumerate(sequences):
+            padded[number, : len(sequence)] = torch.tensor(sequence)
+        # The layers are causal, so padding on the right changes nothing before it.
+        logits: torch.Tensor = self._model(input_ids=padded, use_cache=False).logits
+        return logits[torch.arange(len(sequences)), ends].float()
+
+
 def over_model(model: Any, chat: ChatTokens, sampling: Sampling, seed: str) -> OpenEngine:
     """Function that opens engines over a model of this process; raises XpError as `check_decoding` does."""
-    check_decoding(model)
+    kind = check_decoding(model)
     is_stop = chat.holds_one_of(sampling.stop)
-    return lambda opening: TransformersEngine(model, opening, chat.end_ids, sampling, seed, is_stop)
+    return lambda opening: kind(model, opening, chat.end_ids, sampling, seed, is_stop)
+
+
+def check_decoding(model: Any) -> type[TransformersEngine]:
+    """The class of the engine that is this model, by two short conversations and the model's own forward pass.
+
+    Raises:
+        XpError: (PLAN) no engine is this model.
+    """
+    checked: type[TransformersEngine] | None = _CHECKED.get(model)
+    if checked is not None:
+        return checked
+    shape = stated(model.config.to_dict())
+    kind = TransformersEngine if has_own_decoding(shape) else RecomputingEngine
+    _check(model, kind)
+    _CHECKED[model] = kind
+    return kind
 
 
 @torch.inference_mode()
-def check_decoding(model: Any) -> None:
-    """Compares two short conversations of an engine with the model's own forward pass, once for each model.
-
-    Raises:
-        XpError: (PLAN) the engine is not this model, as where layers keep another state than keys and values.
-    """
-    if model in _CHECKED:
-        return
+def _check(model: Any, kind: type[TransformersEngine]) -> None:
     limits = {"max_prompt_tokens": 32, "max_tokens_per_turn": 4, "max_response_tokens": 32}
     sampling = Sampling(
         temperature=1.0, top_p=1.0, top_k=None, min_p=0.0, repetition_penalty=1.0, stop=(), **limits
     )
     opening, gaps = Opening([[*range(5, 12)], [7, 8, 9]], ["a", "b"], 2, lambda _: None), []
     try:
-        engine = TransformersEngine(model, opening, [-1], sampling, "check")
+        engine = kind(model, opening, [-1], sampling, "check")
         for act in (engine.begin, lambda number: engine.continue_with(number, [6] * (number + 1))):
             act(0)
             act(1)
@@ -302,7 +352,7 @@ def check_decoding(model: Any) -> None:
             logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
             own = logits.log_softmax(-1).gather(1, ids[1:, None])[-len(mask) :, 0]
             gaps += (own - torch.tensor(one.logprobs))[mask].abs().tolist()
-        is_exact = all(layer.values.dtype is torch.float32 for layer in engine._cache.cache.layers)
+        is_exact = model.dtype is torch.float32
         if not mean(gaps) <= (1e-3 if is_exact else 0.1):
             raise ValueError(f"its log-probabilities differ by {mean(gaps):.2g}")
     except Exception as error:  # a model's own code may raise any
@@ -310,7 +360,6 @@ def check_decoding(model: Any) -> None:
         fix = "sample with vLLM (eval.engine=vllm, or in a training backend.engine.name=vllm)"
         text = f"xp's own decoding is not that of {type(model).__name__}: {reason}; {fix}"
         raise XpError(text, ExitCode.PLAN) from error
-    _CHECKED.add(model)
 
 
 def _common_prefix(sequences: Sequence[Sequence[int]]) -> int:
@@ -326,6 +375,7 @@ def draw(
     sampling: Sampling,
     randoms: Sequence[Random],
     contexts: Sequence[Sequence[int]] = (),
+    never: Sequence[int] = (),
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One token per row, and its log-probability with the temperature (with 1 if the temperature is 0), before
     penalties and cuts.
@@ -335,6 +385,7 @@ def draw(
         sampling: temperature, top-p, top-k, min-p and the repetition penalty.
         randoms: one generator per row, of which one number is used.
         contexts: tokens of each row's conversation, for the penalty. Empty means that there is none.
+        never: tokens that are never drawn.
     """
     scale = sampling.temperature or 1.0
     logprobs = candidates = torch.log_softmax(logits / scale, -1)
@@ -345,6 +396,9 @@ def draw(
             for row, ids in zip(logits, contexts, strict=True)
         ]
         candidates = torch.log_softmax(torch.cat(rows) / scale, -1)
+    if never:
+        candidates = candidates.clone()
+        candidates[:, list(never)] = -torch.inf
     if sampling.temperature == 0:
         tokens = candidates.argmax(-1)
     else:

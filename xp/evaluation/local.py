@@ -23,7 +23,6 @@ from xp.lib.verified import damaged
 from xp.planning.engine import evaluation_server
 from xp.planning.episode import judge_server, spec_in_job
 from xp.planning.stages import model_stages
-from xp.planning.values import no_own_decoding
 from xp.spec import EngineName, RunSpec
 from xp.worker.places import RunPaths, model_place
 from xp.worker.tasks import model_chat
@@ -81,12 +80,6 @@ def check_engine(spec: RunSpec, how: Eval, *, is_local: bool) -> None:
         XpError: RUNTIME if `eval.engine` is not installed in its Python; PLAN if it cannot play the model, or serve
             the judge.
     """
-    if (
-        how.engine is EngineName.TRANSFORMERS
-        and is_local
-        and (fault := no_own_decoding(spec)) is not None
-    ):
-        raise XpError(f"eval.engine={how.engine.value}: {fault}", ExitCode.PLAN)
     is_on_cpu, reason = spec.hardware.accelerator == "cpu", ""
     if how.engine is EngineName.TRANSFORMERS or (is_on_cpu and how.engine is not EngineName.VLLM):
         engines = "vllm (on a CPU)" if is_on_cpu else "vllm or sglang"

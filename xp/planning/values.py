@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from xp.models.network import WITH_HEADS, has_own_decoding
+from xp.models.network import WITH_HEADS
 from xp.planning.backend import backend_of
 from xp.planning.rows import Refusal
-from xp.planning.shared_rows import OF_EPISODES, has_correction, network_fields
+from xp.planning.shared_rows import OF_EPISODES, has_correction
 from xp.spec import DType, EngineName, Estimator, KlEstimator, RunSpec, SpeculativeMethod
 from xp.spec.sft import SOLVE
 from xp.spec.training import Unfinished
@@ -136,8 +136,6 @@ def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
     engine, training, shape = spec.backend.engine, spec.training, spec.model.architecture
     key, model = "backend.engine", f"model={spec.model.name}"
     if engine.name is EngineName.TRANSFORMERS:
-        if (reason := no_own_decoding(spec)) is not None:
-            yield Refusal(f"{key}.name", reason)
         for name in ("quantization", "kv_cache_dtype", "expert_parallel", "speculative"):
             off = 1 if name == "expert_parallel" else None
             if getattr(engine, name) != off:
@@ -193,10 +191,3 @@ def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
             "vLLM's log-probabilities are those after top_p, top_k, min_p and repetition_penalty, the trainer's those"
             " before, so the gap does not show whether the weights agree; set null, or all of them off",
         )
-
-
-def no_own_decoding(spec: RunSpec) -> str | None:
-    """Returns why xp's own engine cannot decode the model; None if it can, or its family is not known."""
-    if has_own_decoding(network_fields(spec)):
-        return None
-    return f"the layers of model={spec.model.name} keep more than xp's own decoding does, keys and values; set vllm"

@@ -12,6 +12,7 @@ from xp.models.network import KEYS
 from xp.spec import LoraSpec
 from xp.worker.adapters import adapters_of, base_of, check_untied
 from xp.worker.learning_rate import disable_dropout
+from xp.worker.media import load_network, text_layers
 
 BASE = ".base_layer"
 """What peft puts into the name of a weight with an adapter, once for each wrapper."""
@@ -29,13 +30,10 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
         dtype: data type of the weights.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     def loaded(place: str) -> Any:
         here = Path(place)  # as peft writes it beside the adapters
-        model = AutoModelForCausalLM.from_pretrained(
-            str(here.absolute()) if here.is_dir() else place, dtype=dtype
-        )
+        model = load_network(str(here.absolute()) if here.is_dir() else place, dtype)
         disable_dropout(model)
         return model
 
@@ -49,16 +47,15 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
         set_peft_model_state_dict,
     )
 
-    new = peft_config(lora)
     adapters = adapters_of(start)
     if adapters is None or dtype is torch.float32:
         model = loaded(start)
         check_untied(model, lora.target_modules or ())
         check_targets(model, lora)
-        return model, with_experts(new, model, lora)
+        return model, with_experts(peft_config(lora, model), model, lora)
     base = loaded(base_of(adapters))
     check_targets(base, lora)
-    model = get_peft_model(base, with_experts(new, base, lora))
+    model = get_peft_model(base, with_experts(peft_config(lora, base), base, lora))
     weights = load_peft_weights(str(adapters), device="cpu")
     shapes = {name: value.shape for name, value in get_peft_model_state_dict(model).items()}
     alpha = LoraConfig.from_pretrained(str(adapters)).lora_alpha
@@ -70,11 +67,11 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
         flush=True,
     )
     model = loaded(start)
-    return model, with_experts(peft_config(lora), model, lora)
+    return model, with_experts(peft_config(lora, model), model, lora)
 
 
-def peft_config(lora: LoraSpec) -> Any:
-    """Configuration for peft; the head gets no adapter, since TRL refuses it."""
+def peft_config(lora: LoraSpec, model: Any) -> Any:
+    """Configuration for peft; the head gets no adapter, since TRL refuses it, nor does a part for pictures."""
     from peft import LoraConfig
 
     return LoraConfig(
@@ -82,7 +79,7 @@ def peft_config(lora: LoraSpec) -> Any:
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules="all-linear" if lora.target_modules is None else list(lora.target_modules),
+        target_modules=text_layers(model, lora.target_modules),
     )
 
 
@@ -141,7 +138,7 @@ def check_targets(model: Any, lora: LoraSpec) -> None:
 
     with torch.device("meta"):
         twin = AutoModelForCausalLM.from_config(model.config)
-    config = with_experts(peft_config(lora), twin, lora)
+    config = with_experts(peft_config(lora, twin), twin, lora)
     layers = {part for name, _ in twin.named_modules() for part in _ends(name)}
     converted = (
         {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}

@@ -93,7 +93,8 @@ def train(
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     held_out_loss = float(trainer.evaluate()["eval_loss"]) if held_out else None
     updates.finish(trainer.state.global_step, held_out_loss)
-    publish_policy(trainer, chat, Path(config.target), config.spec.model.dtype.value, ranks)
+    start = local_directory(config.model, Path())
+    publish_policy(trainer, chat, Path(config.target), config.spec.model.dtype.value, ranks, start)
 
 
 def make_trainer(

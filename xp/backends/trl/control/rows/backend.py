@@ -109,16 +109,6 @@ def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
 
 
 def _refused_name(spec: RunSpec) -> str | None:
-    shape = spec.model.architecture
-    if (
-        spec.backend.engine.name is EngineName.VLLM
-        and shape is not None
-        and shape.model_type.startswith("qwen3_5")
-    ):
-        return (
-            f"vLLM loads the multimodal network of model={spec.model.name}, and TRL would send it the weights of the"
-            " text model, which have other names; use backend=skyrl with backend.attention=sdpa"
-        )
     name, is_cpu = spec.backend.engine.name, spec.hardware.accelerator == "cpu"
     if is_cpu and name is EngineName.SGLANG:
         return "TRL does not support sglang; set transformers or vllm on hardware=cpu"
