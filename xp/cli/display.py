@@ -184,6 +184,7 @@ def notice_lines(plan: Plan) -> list[str]:
     from xp.hardware import gpu_rows
     from xp.planning.backend import backend_of
     from xp.planning.refusals import sandbox_lines
+    from xp.planning.values import untried_lines
 
     unused = gpu_rows("name", "index") if plan.spec.hardware.accelerator == "cpu" else []
     hint = (
@@ -196,7 +197,7 @@ def notice_lines(plan: Plan) -> list[str]:
     backend = backend_of(plan.spec)
     overridden = backend.override_lines(plan.spec) if hasattr(backend, "override_lines") else []
     notices = [*stubs, *sandbox_lines(plan.spec), *overridden, *hint, *_strange_tools(plan.spec)]
-    return [*notices, *other_length_lines(plan)]
+    return [*notices, *untried_lines(plan.spec), *other_length_lines(plan)]
 
 
 def _strange_tools(spec: RunSpec) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from xp.models.network import WITH_HEADS, has_own_decoding
@@ -99,6 +100,21 @@ def value_refusals(spec: RunSpec) -> Iterator[Refusal]:
     yield from _engine_refusals(spec)
 
 
+def untried_lines(spec: RunSpec) -> list[str]:
+    """A warning for each setting of a spec that nobody has tried, with the reason why it may fail."""
+    notes = (
+        f"{field}: {sentence}"
+        for field, meaning in backend_of(spec).meanings(spec).items()
+        for sentence in re.findall(r"Not tried: .*", meaning.note)
+    )
+    is_on_cpu = spec.hardware.accelerator == "cpu" and spec.backend.engine.speculative is not None
+    key = "backend.engine.speculative"
+    return [
+        *notes,
+        *([f"{key}: Not tried: tokens that are guessed on a CPU."] if is_on_cpu else []),
+    ]
+
+
 def _needs_groups(spec: RunSpec) -> str | None:
     """What needs more than one episode of a task, with the reason. None means nothing."""
     algorithm, distill = spec.algorithm, spec.algorithm.distill
@@ -152,8 +168,6 @@ def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
         )
         yield Refusal(f"{key}.expert_parallel", reason)
     if engine.speculative is not None:
-        if is_on_cpu:
-            yield Refusal(f"{key}.speculative", "it is not tested on a CPU; set null")
         is_without = shape is not None and shape.model_type not in WITH_HEADS
         if engine.speculative.method is SpeculativeMethod.MTP and is_without:
             yield Refusal(
