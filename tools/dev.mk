@@ -62,7 +62,7 @@ $(SKYRL_VENV)/.done: requirements/skyrl.lock requirements/skyrl-wheels.lock tool
 SKYRL_PYTHON := $(if $(SKYRL_PATH),PYTHONPATH=$(SKYRL_PATH):$(SKYRL_PATH)/skyrl-gym )$(SKYRL_VENV)/bin/python
 
 test-skyrl: $(SKYRL_VENV)/.done  ## xp inside the real SkyRL, in .venv-skyrl: part of make test
-	$(bytecode) $(SKYRL_PYTHON) -m pytest -m "not slow" tests/trainers/test_skyrl*.py
+	$(bytecode) $(SKYRL_PYTHON) -m pytest -m "not slow" tests/trainers/test_skyrl*.py tests/limits/test_skyrl.py
 
 test-skyrl-slow: $(SKYRL_VENV)/.done  ## The rest of SkyRL's tests: whole trainings, with faults
 	$(SKYRL_PYTHON) -m pytest -m slow tests/trainers/test_skyrl*.py
@@ -81,7 +81,7 @@ SLIME_PYTHON := SLIME_ACCELERATOR=none-here CUDA_DEVICE_MAX_CONNECTIONS=1 OMP_NU
 	PYTHONPATH=$(CURDIR)/tests/trainers/slime_stubs:$(MEGATRON_PATH):$(SLIME_PATH) $(SLIME_VENV)/bin/python
 
 test-slime: $(SLIME_VENV)/.done  ## xp inside Slime's own code, in .venv-slime (SLIME_PATH, MEGATRON_PATH: checkouts)
-	$(SLIME_PYTHON) -m pytest -m "not slow" tests/trainers/test_slime*.py tests/unit/test_slime*.py
+	$(SLIME_PYTHON) -m pytest -m "not slow" tests/trainers/test_slime*.py tests/unit/test_slime*.py tests/limits/test_slime.py
 
 rehearse-slime: $(SLIME_VENV)/.done  ## Slime's real train.py, Ray and router on this machine's CPU, without training
 	$(SLIME_PYTHON) -m pytest -m slow tests/trainers/test_slime*.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -16,6 +17,7 @@ from xp.composition import compose, origin_of
 from xp.episode.metric_table import METRICS, Metric
 from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of
+from xp.planning.limits import OWN, proof_of
 from xp.planning.rows import FieldSupport, Support, meant_fields
 from xp.spec import BackendName
 
@@ -249,6 +251,13 @@ def _is_of_the_algorithm(field: str) -> bool:
     ) or field == "training.critic_learning_rate"
 
 
+def _with_proof(backend: str, field: str, note: str) -> str:
+    """A note with the test that proves it, if it is a limit of the trainer."""
+    limits = import_module(f"xp.backends.{backend}.control.limits").LIMITS
+    proof = proof_of(limits, field, note) if note else None
+    return note if proof in (None, OWN) else f"{note} (proof: `{proof}`)"
+
+
 def _parity_row(row: ParityRow, notes: dict[str, int]) -> str:
     cells = []
     for name in BackendName:
@@ -256,7 +265,8 @@ def _parity_row(row: ParityRow, notes: dict[str, int]) -> str:
         if meaning is None:
             cells.append("")
             continue
-        mark = f" ({notes.setdefault(meaning.note, len(notes) + 1)})" if meaning.note else ""
+        note = _with_proof(name, row.field, meaning.note)
+        mark = f" ({notes.setdefault(note, len(notes) + 1)})" if note else ""
         receives = "" if meaning.support is Support.UNSUPPORTED else f"`{meaning.receives}`"
         cells.append(f"{SIGNS[meaning.support]}{receives}{mark}".replace("|", "\\|").strip())
     return f"| `{row.field}` | `{row.value}` | " + " | ".join(cells) + " |"

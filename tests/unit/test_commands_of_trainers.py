@@ -7,7 +7,7 @@ import pytest
 from tests.support.tables import table
 from tests.unit.test_commands import check_command
 
-ROOMS = ("engine", "skyrl", "slime", "training", "trl")
+ROOMS = ("engine", "limits", "skyrl", "slime", "training", "trl")
 
 
 @pytest.mark.parametrize(

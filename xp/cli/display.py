@@ -184,7 +184,7 @@ def notice_lines(plan: Plan) -> list[str]:
     from xp.hardware import gpu_rows
     from xp.planning.backend import backend_of
     from xp.planning.refusals import sandbox_lines
-    from xp.planning.values import value_warnings
+    from xp.planning.values import untried_lines, value_warnings
 
     unused = gpu_rows("name", "index") if plan.spec.hardware.accelerator == "cpu" else []
     hint = (
@@ -200,6 +200,7 @@ def notice_lines(plan: Plan) -> list[str]:
         *stubs,
         *sandbox_lines(plan.spec),
         *value_warnings(plan.spec),
+        *untried_lines(plan.spec),
         *overridden,
         *hint,
         *_strange_tools(plan.spec),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from xp.models.network import WITH_HEADS
@@ -108,10 +109,25 @@ def value_warnings(spec: RunSpec) -> list[str]:
     )
     if not is_k1_in_loss:
         return []
-    # arXiv:2510.01555: the gradient of k1 is that of the policy's own log-probability, whose mean is 0.
+    # arXiv:2506.09477: the gradient of k1 is that of the policy's own log-probability, whose mean is 0.
     return [
         "algorithm.kl_estimator=k1 in the loss has an expected gradient of 0 on the policy's own tokens: it adds noise"
         " and does not hold the policy near the reference; set k2 or k3, or algorithm.use_kl_in_reward=true"
+    ]
+
+
+def untried_lines(spec: RunSpec) -> list[str]:
+    """A warning for each setting of a spec that nobody has tried, with the reason why it may fail."""
+    notes = (
+        f"{field}: {sentence}"
+        for field, meaning in backend_of(spec).meanings(spec).items()
+        for sentence in re.findall(r"Not tried: .*", meaning.note)
+    )
+    is_on_cpu = spec.hardware.accelerator == "cpu" and spec.backend.engine.speculative is not None
+    key = "backend.engine.speculative"
+    return [
+        *notes,
+        *([f"{key}: Not tried: tokens that are guessed on a CPU."] if is_on_cpu else []),
     ]
 
 
@@ -166,8 +182,6 @@ def _engine_refusals(spec: RunSpec) -> Iterator[Refusal]:
         )
         yield Refusal(f"{key}.expert_parallel", reason)
     if engine.speculative is not None:
-        if is_on_cpu:
-            yield Refusal(f"{key}.speculative", "it is not tested on a CPU; set null")
         is_without = shape is not None and shape.model_type not in WITH_HEADS
         if engine.speculative.method is SpeculativeMethod.MTP and is_without:
             yield Refusal(

@@ -104,8 +104,6 @@ def _no_router_replay(spec: RunSpec) -> str | None:
         return None
     if not is_megatron(spec):
         return "SkyRL replays the choice of experts under Megatron only; set backend.parallel.strategy=megatron"
-    if spec.model.lora is not None:
-        return "SkyRL's engine returns no experts with adapters; set model.lora=null"
     if spec.backend.engine.tensor_parallel > spec.trainer_accelerators:
         return "an engine must be on one machine then; lower backend.engine.tensor_parallel"
     if live := [
@@ -143,6 +141,8 @@ MODEL = (
         "model.router_replay",
         _router_replay,
         implemented_by=lambda s: "" if is_megatron(s) else "the model's own router",
+        note_if=lambda s: s.model.router_replay and s.model.lora is not None,
+        note="Not tried: the engine's choice of experts with adapters.",
         refuse=_no_router_replay,
     ),
     Row("model.architecture", implemented_by="the model's own config.json"),

@@ -16,7 +16,7 @@ PARALLEL = (
         "backend.attention",
         "--attention-backend",
         refuse_if=lambda s: s.backend.attention is not Attention.FLASH,
-        refuse="Megatron's other implementations are not tested with xp; set flash",
+        refuse="Megatron has no attention of PyTorch's; set flash",
     ),
     Row(
         "backend.parallel.strategy",

@@ -43,7 +43,7 @@ def _refused_strategy(spec: RunSpec) -> str | None:
         return "TRL has no Megatron; set fsdp2 or ddp, or backend=skyrl or slime"
     if spec.model.lora is not None and is_sharded(spec):
         return (
-            "TRL merges adapters for the engine process by process, which sharded weights do not allow; set ddp with"
+            "xp merges adapters for the engine process by process, which needs whole weights; set ddp with"
             " model.lora"
         )
     return None
@@ -109,14 +109,14 @@ def _served(flag: str, colocated: str = "") -> Callable[[RunSpec], str]:
 
 
 def _refused_name(spec: RunSpec) -> str | None:
-    name, is_cpu = spec.backend.engine.name, spec.hardware.accelerator == "cpu"
-    if is_cpu and name is EngineName.SGLANG:
-        return "TRL does not support sglang; set transformers or vllm on hardware=cpu"
-    return (
-        f"{name} is not supported by TRL on a GPU; set vllm"
-        if not is_cpu and name is not EngineName.VLLM
-        else None
-    )
+    name = spec.backend.engine.name
+    is_on_cpu = spec.hardware.accelerator == "cpu"
+    if name is EngineName.SGLANG:
+        fix = "set transformers or vllm on hardware=cpu" if is_on_cpu else "set vllm"
+        return f"TRL does not support sglang; {fix}"
+    if name is EngineName.TRANSFORMERS and not is_on_cpu:
+        return "transformers is xp's own decoding, which is for hardware=cpu; set vllm"
+    return None
 
 
 def _placement(spec: RunSpec) -> dict[str, Any]:

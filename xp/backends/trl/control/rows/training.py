@@ -16,6 +16,8 @@ from xp.planning.shared_rows import OLDER, length_rows, longest_in_engine, not_a
 from xp.spec import EngineName, Reference, RunSpec
 from xp.spec.training import Optimizer
 
+NOT_TRIED_SHARDED = " Not tried: bitsandbytes with the sharded tensors of FSDP2."
+NOT_TRIED_VLLM = "Not tried: vLLM's batch invariance. It forms batches by the times of requests, so that samples can differ."
 AFTER_THE_CUT = "With vLLM, log-probabilities are those after it; with transformers, before it."
 
 
@@ -91,11 +93,11 @@ def _optimizer_note(spec: RunSpec) -> str:
     if spec.training.optimizer is Optimizer.SGD:
         return "It has no moments: adam_beta1, adam_beta2 and adam_eps have no effect."
     # transformers 5.23, trainer_optimizer.py `_get_bitsandbytes_optimizer`.
-    return (
-        "Moments of embeddings stay in 32 bits."
-        if spec.training.optimizer is Optimizer.ADAMW_8BIT
-        else ""
-    )
+    if spec.training.optimizer is Optimizer.ADAMW_8BIT:
+        return (
+            f"Moments of embeddings stay in 32 bits.{NOT_TRIED_SHARDED if is_sharded(spec) else ''}"
+        )
+    return ""
 
 
 TRAINING = (
@@ -130,8 +132,6 @@ TRAINING = (
         "training.optimizer",
         _optimizer,
         note=_optimizer_note,
-        refuse_if=lambda s: is_sharded(s) and s.training.optimizer is Optimizer.ADAMW_8BIT,
-        refuse="bitsandbytes does not know the sharded tensors of FSDP2; set adamw, or backend.parallel.strategy=ddp",
     ),
     Row("training.learning_rate", "learning_rate"),
     Row("training.critic_learning_rate", implemented_by=NO_CRITIC),
@@ -196,11 +196,11 @@ TRAINING = (
     Row(
         "training.deterministic",
         "full_determinism",
-        refuse_if=lambda s: (
-            s.training.deterministic and s.backend.engine.name is not EngineName.TRANSFORMERS
+        note=lambda s: (
+            NOT_TRIED_VLLM
+            if s.training.deterministic and s.backend.engine.name is not EngineName.TRANSFORMERS
+            else ""
         ),
-        refuse="vLLM forms its batches by the times of the requests, so that its samples differ; set false, or on"
-        " hardware=cpu backend.engine.name=transformers",
     ),
     Row(
         "training.max_logprob_gap",

@@ -1,0 +1,226 @@
+"""What Slime, Megatron-LM and SGLang cannot do, found in their code: proofs of the rows' refusals."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.limits.words import has, lacks
+from xp.backends.slime.control.flags import catalog, fault
+
+needs_checkouts = pytest.mark.skipif(
+    not all(os.environ.get(name) for name in ("SLIME_PATH", "MEGATRON_PATH")),
+    reason="Slime's own code is not here: make test-slime SLIME_PATH=... MEGATRON_PATH=...",
+)
+
+
+def slime(file: str) -> Path:
+    return Path(os.environ["SLIME_PATH"]) / file
+
+
+def megatron(file: str) -> Path:
+    return Path(os.environ["MEGATRON_PATH"]) / file
+
+
+@needs_checkouts
+def test_its_actors_need_a_gpu() -> None:
+    assert has(
+        slime("slime/backends/megatron_utils/initialize.py"),
+        "tensor_parallel.model_parallel_cuda_manual_seed(seed,",
+    )
+
+
+def test_a_rotary_base_is_a_whole_number() -> None:
+    assert fault("--rotary-base", ("10000.5",)) is not None
+
+
+@needs_checkouts
+def test_rotary_scaling_is_llama_3s_alone() -> None:
+    arguments = megatron("megatron/training/arguments.py")
+    assert has(
+        arguments,
+        "'--use-rope-scaling', action='store_true'",
+        'Common attention only support rope_type="rope"',
+    )
+
+
+@needs_checkouts
+def test_a_bias_of_experts_needs_sigmoid_scores() -> None:
+    assert has(
+        megatron("megatron/core/transformer/transformer_config.py"),
+        "Expert bias for aux-loss-free routing only supports sigmoid score function.",
+    )
+
+
+@needs_checkouts
+def test_a_group_of_experts_is_scored_by_a_fixed_number() -> None:
+    assert has(
+        megatron("megatron/core/transformer/moe/moe_utils.py"),
+        "scores.view(num_tokens, num_groups, -1).topk(topk // group_topk, dim=-1)[0].sum(dim=-1)",
+    )
+
+
+@needs_checkouts
+def test_an_estimator_selects_the_loss_and_the_critic() -> None:
+    assert has(
+        slime("slime/utils/arguments.py"), 'args.use_critic = args.advantage_estimator == "ppo"'
+    )
+
+
+@needs_checkouts
+def test_a_teacher_is_a_megatron_checkpoint() -> None:
+    assert has(
+        slime("slime/utils/arguments.py"), "--opd-teacher-load is required when --opd-type=megatron"
+    )
+    assert has(
+        slime("slime/backends/megatron_utils/actor.py"),
+        'self.load_other_checkpoint("teacher", args.opd_teacher_load)',
+    )
+
+
+def test_it_has_no_sapo() -> None:
+    estimators = catalog().flags["--advantage-estimator"].choices
+    assert "sapo" not in (estimators or ["sapo"])
+    assert not [name for name in catalog().flags if "sapo" in name]
+
+
+def test_megatrons_attention_is_not_pytorchs() -> None:
+    assert "--attention-backend" in catalog().flags
+    choices = catalog().flags["--attention-backend"].choices
+    assert choices is None or not [name for name in choices if "sdpa" in name]
+
+
+@needs_checkouts
+def test_megatron_knows_five_kinds_of_attention() -> None:
+    enums = megatron("megatron/core/transformer/enums.py")
+    assert has(enums, "flash = 1 fused = 2 unfused = 3 local = 4 auto = 5")
+
+
+@needs_checkouts
+def test_megatron_is_its_only_trainer() -> None:
+    assert has(
+        slime("slime/utils/arguments.py"), '"--train-backend", type=str, choices=["megatron"]'
+    )
+
+
+@needs_checkouts
+def test_all_of_the_training_goes_to_the_host_between_phases() -> None:
+    """One switch, no part of the state by itself, and it is read where colocated engines wake up."""
+    assert has(slime("slime/backends/megatron_utils/actor.py"), "torch_memory_saver.pause()")
+    names = [name for name in catalog().flags if name.startswith("--offload")]
+    assert not [name for name in names if "param" in name or name == "--offload-optimizer"]
+
+
+@needs_checkouts
+def test_sglang_is_its_only_engine() -> None:
+    assert has(
+        slime("slime/utils/arguments.py"),
+        "from slime.backends.sglang_utils.arguments import sglang_parse_args",
+    )
+    assert lacks(slime("slime/backends"), r"import vllm|from vllm")
+
+
+@needs_checkouts
+def test_updates_are_quantised_as_the_checkpoint_is() -> None:
+    assert has(
+        slime("slime/backends/megatron_utils/megatron_to_hf/processors/__init__.py"),
+        "if quantization_config is None: return converted_named_params",
+        'if quantization_config["quant_method"] == "fp8":',
+    )
+
+
+@needs_checkouts
+def test_a_hugging_face_model_has_no_critics_head() -> None:
+    place = slime("slime/backends/megatron_utils/hf_to_megatron")
+    assert has(place, 'name.endswith("output_layer.weight") and parameter.shape[0] == 1')
+
+
+@needs_checkouts
+def test_it_trains_in_half_precision() -> None:
+    assert has(slime("slime/backends/megatron_utils/arguments.py"), "args.bf16 = not args.fp16")
+
+
+@needs_checkouts
+def test_it_has_no_adapters() -> None:
+    assert lacks(slime("slime"), r"\bpeft\b|enable_lora|lora_alpha|\blora_rank\b")
+
+
+@needs_checkouts
+def test_a_steps_episodes_are_used_once() -> None:
+    assert not [name for name in catalog().flags if "ppo-epoch" in name or "update-epoch" in name]
+    assert lacks(slime("slime/backends/megatron_utils"), r"ppo_epochs|update_epochs")
+
+
+@needs_checkouts
+def test_one_step_is_sampled_in_advance() -> None:
+    assert has(
+        slime("train_async.py"),
+        "rollout_data_next_future = rollout_manager.generate.remote(rollout_id + 1)",
+    )
+    assert lacks(slime("train_async.py"), r"rollout_id \+ [2-9]")
+
+
+@needs_checkouts
+def test_weights_are_sent_when_episodes_have_ended() -> None:
+    assert has(
+        slime("train_async.py"),
+        "sync generate before update weights to prevent update weight in the middle of generation",
+    )
+
+
+@needs_checkouts
+def test_its_optimizer_is_adam() -> None:
+    assert has(
+        slime("slime/backends/megatron_utils/arguments.py"), "args.use_distributed_optimizer = True"
+    )
+    assert has(
+        megatron("megatron/core/optimizer/distrib_optimizer.py"),
+        "Only Adam and HybridDeviceOptimizer currently supported",
+    )
+
+
+@needs_checkouts
+def test_a_warm_up_ends_before_the_training() -> None:
+    assert has(
+        megatron("megatron/core/optimizer_param_scheduler.py"),
+        "assert self.lr_warmup_steps < self.lr_decay_steps",
+    )
+
+
+@needs_checkouts
+def test_a_nucleus_is_needed_for_the_update() -> None:
+    assert has(slime("slime/rollout/sglang_rollout.py"), "if args.rollout_top_p != 1.0:")
+    assert has(slime("slime/backends/megatron_utils/model.py"), "get_rollout_top_p_logprob_kwargs")
+
+
+def test_sglang_penalises_the_turn_alone() -> None:
+    from importlib.util import find_spec
+
+    from tests.limits.words import package
+
+    if find_spec("sglang") is None:
+        pytest.skip("SGLang is not in this environment: make test-slime")
+    place = package("sglang") / "srt/sampling/penaltylib/repetition_penalty.py"
+    assert has(place, "penalizes tokens based on their presence in the generated output")
+    assert lacks(place, r"origin_input_ids|prompt_ids")
+
+
+def test_a_stop_text_is_a_word_of_the_command_line() -> None:
+    """argparse takes a word with a dash for a flag, and the flag stays without a value."""
+    import argparse
+
+    assert catalog().flags["--rollout-stop"].nargs == "+"
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--rollout-stop", nargs="+")
+    with pytest.raises(argparse.ArgumentError, match="expected at least one argument"):
+        parser.parse_known_args(["--rollout-stop", "--end"])
+
+
+@needs_checkouts
+def test_a_model_is_exported_with_a_checkpoint() -> None:
+    """The trainer's `save_model` writes both, and nothing else does."""
+    content = has(slime("slime/backends/megatron_utils/actor.py"), "def save_model(", "save_hf")
+    assert content
+    assert lacks(slime("train.py"), r"save_hf")

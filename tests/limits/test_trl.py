@@ -1,0 +1,152 @@
+"""What TRL cannot do, shown by its own code or found in it: proofs of the rows' refusals."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import fields
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.limits.words import code, has, lacks, package
+
+TRL = package("trl")
+TRAINER = TRL / "trainer/grpo_trainer.py"
+CONFIG = TRL / "trainer/grpo_config.py"
+ENGINE = TRL / "generation/vllm_generation.py"
+
+
+def test_its_baseline_is_the_mean_of_the_whole_group() -> None:
+    assert has(
+        TRAINER,
+        "mean_grouped_rewards = torch.nanmean(rewards.view(-1, num_generations), dim=1)",
+        "advantages = rewards - mean_grouped_rewards",
+    )
+    # Dividing by the mean would be MaxRL's.
+    assert lacks(TRAINER, r"/ \(?mean_grouped_rewards")
+
+
+def test_it_has_no_critic() -> None:
+    assert lacks(TRAINER, r"\b(critic|value_head|value_model|gae)\b")
+
+
+def test_cispo_has_no_lower_bound() -> None:
+    """Its ratio is clamped by a `max` alone."""
+    assert has(
+        TRAINER,
+        'if self.loss_type == "cispo": clamped_ratios = torch.clamp(coef_1, max=self.epsilon_high)',
+    )
+
+
+def test_a_loss_has_one_mean() -> None:
+    assert has(
+        TRAINER,
+        'if self.loss_type in ["grpo", "sapo"]: ',
+        'elif self.loss_type in ["cispo", "dapo", "vespo"]: ',
+    )
+
+
+def test_the_penalty_is_k3_and_a_part_of_the_loss() -> None:
+    assert has(
+        TRAINER,
+        "per_token_kl = ( torch.exp(ref_per_token_logps - per_token_logps)"
+        " - (ref_per_token_logps - per_token_logps) - 1 )",
+        "per_token_loss = per_token_loss + self.beta * per_token_kl",
+    )
+    assert code(TRAINER).count("per_token_kl = ") == 2, "k3, and its weighing by the ratio"
+
+
+def test_groups_are_not_resampled() -> None:
+    assert lacks(TRAINER, r"dynamic_sampling|resampl|filter_groups|over_?sampl")
+    assert lacks(CONFIG, r"dynamic_sampling|resampl|filter_groups|over_?sampl")
+
+
+def test_the_lock_has_no_flash_attention() -> None:
+    lock = (Path(__file__).parents[2] / "requirements/all.lock").read_text()
+    assert find_spec("flash_attn") is None
+    assert not re.search(r"^flash[-_]attn\b", lock, re.MULTILINE)
+
+
+def test_only_data_is_divided() -> None:
+    """The tensor parallelism of a colocated engine is no part of the trainer's."""
+    assert lacks(TRAINER, r"megatron|args\.tensor_parallel|pipeline_parallel|context_parallel")
+    assert lacks(TRAINER, r"expert_parallel|\b[tcp]p_size|parallelism_config")
+
+
+def test_fsdp2_moves_all_state_or_none() -> None:
+    """FSDP2's policy of offloading names no part of the state."""
+    from torch.distributed.fsdp import CPUOffloadPolicy
+
+    assert [field.name for field in fields(CPUOffloadPolicy)] == ["pin_memory"]
+
+
+def test_it_knows_no_sglang() -> None:
+    assert lacks(TRL / "generation", "sglang")
+    assert lacks(TRAINER, "sglang")
+
+
+def test_a_colocated_engine_has_these_arguments() -> None:
+    calls = [
+        node
+        for node in ast.walk(ast.parse(ENGINE.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "LLM"
+    ]
+    (call,) = calls
+    arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+    refused = ("enforce_eager", "enable_prefix_caching", "kv_cache_dtype", "speculative_config")
+    assert not {*refused, "enable_expert_parallel", None} & {*arguments}
+    assert ast.literal_eval(arguments["max_num_batched_tokens"]) == 4096
+    # Only a model that is loaded in 4 or 8 bits itself is quantised.
+    assert has(ENGINE, 'quantization = "bitsandbytes"')
+
+
+def test_a_model_is_loaded_without_its_heads() -> None:
+    """Heads of multi-token prediction are left out by transformers, which TRL loads models with."""
+    models = package("transformers") / "models"
+    assert has(
+        models / "qwen3_next/modeling_qwen3_next.py",
+        '_keys_to_ignore_on_load_unexpected = [r"^mtp.*"]',
+    )
+    assert lacks(TRAINER, r"\bmtp|nextn")
+
+
+def test_it_knows_no_routed_experts() -> None:
+    assert lacks(TRL / "generation", r"routed_experts|router_replay|routing_replay")
+    assert lacks(TRAINER, r"routed_experts|router_replay|routing_replay")
+
+
+def test_an_adapter_on_the_head_is_refused() -> None:
+    assert has(TRAINER, "Applying a PEFT adapter to `lm_head` is not supported")
+
+
+def test_micro_batches_count_episodes() -> None:
+    for file in ("grpo_config.py", "sft_config.py"):
+        assert lacks(
+            TRL / "trainer" / file, r"max_tokens_per|token_budget|tokens_per_(micro_)?batch"
+        )
+
+
+def test_the_reference_of_adapters_is_the_model_without_them() -> None:
+    """Without a network of its own, and without adapters in the checkpoint, which xp merges or loads itself."""
+    assert has(TRAINER, "elif is_peft_model(model):", "self.ref_model = None", "use_adapter(")
+
+
+def test_the_reference_of_adapters_is_not_synchronized() -> None:
+    assert has(
+        TRAINER, "`sync_ref_model=True` while using a PEFT model, which is currently not supported"
+    )
+
+
+def test_a_group_has_two_episodes(tmp_path: Path) -> None:
+    from trl import GRPOConfig
+
+    with pytest.raises(ValueError, match="at least 2 generations per prompt"):
+        GRPOConfig(
+            output_dir=str(tmp_path),
+            num_generations=1,
+            per_device_train_batch_size=1,
+            use_cpu=True,
+            bf16=False,
+        )

@@ -1,0 +1,127 @@
+"""Proofs of SkyRL's refusals, row by row."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xp.planning.limits import OWN, SHARED, TESTS, Limit
+
+PROOFS: Final = f"{TESTS}/test_skyrl.py::test_"
+MEGATRON: Final = f"{TESTS}/test_slime.py::test_a_warm_up_ends_before_the_training"
+REHEARSAL: Final = "not on hardware=cpu"
+"""Words of what xp's rehearsal on a CPU leaves out."""
+
+LIMITS: Final = (
+    *SHARED,
+    *(
+        Limit(field, REHEARSAL, OWN)
+        for field in (
+            "backend.parallel.strategy",
+            "backend.parallel.context",
+            "backend.engine.placement",
+            "backend.engine.tensor_parallel",
+            "hardware.num_nodes",
+        )
+    ),
+    Limit("algorithm.estimator", "no critic under Megatron", f"{PROOFS}megatron_has_no_critic"),
+    Limit("algorithm.distill", "loads the teacher itself", OWN),
+    Limit("algorithm.distill", "teacher needs FSDP2", OWN),
+    Limit("algorithm.distill", "one reference model", f"{PROOFS}there_is_one_reference_model"),
+    Limit("algorithm.dual_clip", "gspo has no dual clip", f"{PROOFS}gspo_has_no_dual_clip"),
+    Limit("algorithm.use_kl_in_reward", "reads one reward", OWN),
+    Limit(
+        "backend.attention",
+        "recurrent layers",
+        "tests/trainers/test_skyrl_packing.py::test_packed_episodes_of_recurrent_layers_read_each_others_state",
+    ),
+    Limit("backend.attention", "needs a GPU", OWN),
+    Limit(
+        "backend.attention", "transformers has neither", f"{PROOFS}attention_is_flash_or_pytorchs"
+    ),
+    Limit(
+        "backend.attention",
+        "TransformerEngine's own",
+        f"{PROOFS}megatrons_attention_is_flash_or_fused",
+    ),
+    Limit("backend.attention", "Ulysses", f"{PROOFS}padding_is_removed_for_flash_attention_alone"),
+    Limit("backend.parallel.strategy", "no ddp", f"{PROOFS}its_strategies_are_fsdp_and_megatron"),
+    Limit(
+        "backend.parallel.offload_parameters",
+        "only between phases",
+        f"{PROOFS}megatron_moves_between_phases",
+    ),
+    Limit(
+        "backend.parallel.offload_optimizer",
+        "always moves",
+        f"{PROOFS}megatron_moves_between_phases",
+    ),
+    Limit("backend.parallel.cpu_optimizer", "together", f"{PROOFS}fsdp2_moves_all_state_or_none"),
+    Limit("backend.engine.placement", "which xp does not support", OWN),
+    Limit("backend.engine.name", "only vLLM", f"{PROOFS}vllm_is_its_only_engine"),
+    Limit("backend.engine.max_batched_tokens", "", OWN),
+    Limit("backend.engine.eager", "silently enables", f"{PROOFS}adapters_have_cuda_graphs"),
+    Limit(
+        "backend.engine.speculative",
+        "own heads only",
+        f"{PROOFS}guesses_are_of_the_models_own_heads",
+    ),
+    Limit(
+        "backend.engine.speculative",
+        "under Megatron only",
+        f"{PROOFS}guesses_are_of_the_models_own_heads",
+    ),
+    Limit("backend.convert_model", "", OWN),
+    Limit(
+        "model.path",
+        "pads episodes on the left",
+        "tests/trainers/test_skyrl_architectures.py::test_the_wrapper_is_the_model",
+    ),
+    Limit("model.dtype", "always computes in bfloat16", f"{PROOFS}it_computes_in_bfloat16"),
+    Limit(
+        "model.router_replay",
+        "under Megatron only",
+        f"{PROOFS}experts_are_replayed_under_megatron_alone",
+    ),
+    Limit(
+        "model.router_replay", "on one machine", f"{PROOFS}experts_need_an_engine_of_one_machine"
+    ),
+    Limit("model.router_replay", "a turn of the engine", OWN),
+    Limit("model.lora", "not part of the rehearsal", OWN),
+    Limit("model.lora", "random head", f"{PROOFS}a_critics_adapters_leave_its_head_out"),
+    Limit("model.lora.rank", "", f"{PROOFS}the_engine_is_asked_for_the_adapters_rank"),
+    Limit("model.lora.alpha", "whole number", f"{PROOFS}alpha_is_a_whole_number"),
+    Limit(
+        "model.lora.target_modules", "names its layers", f"{PROOFS}megatron_names_its_own_layers"
+    ),
+    Limit(
+        "training.max_staleness",
+        "one update per step",
+        f"{PROOFS}sampling_ahead_has_one_update_per_step",
+    ),
+    Limit(
+        "training.max_tokens_per_micro_batch",
+        "different sizes",
+        f"{PROOFS}megatrons_terms_are_means_of_micro_batches",
+    ),
+    Limit("training.generation_prompts", "one by one", OWN),
+    Limit("training.optimizer", "AdamW alone", f"{PROOFS}its_optimizer_is_adamw"),
+    Limit("training.lr_schedule", "only constant", f"{PROOFS}megatrons_rate_is_constant"),
+    Limit("sft.lr_schedule", "only constant", f"{PROOFS}megatrons_rate_is_constant"),
+    Limit("training.warmup_updates", "", MEGATRON),
+    Limit("sft.warmup_updates", "", MEGATRON),
+    Limit("training.adam_eps", "has no key for it", f"{PROOFS}its_optimizer_is_adamw"),
+    Limit(
+        "training.reference_every",
+        "between epochs",
+        f"{PROOFS}the_reference_is_copied_between_epochs",
+    ),
+    Limit(
+        "training.deterministic", "no deterministic mode", f"{PROOFS}no_key_is_a_deterministic_mode"
+    ),
+    Limit(
+        "training.on_nonfinite",
+        "applies such an update",
+        f"{PROOFS}megatron_makes_a_nonfinite_update",
+    ),
+)
+"""In the order of the rows."""
