@@ -73,7 +73,9 @@ def media_model(family: str, directory: Path, **text: Any) -> Path:
     else:
         rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [4, 2, 2]}
         layers = GATED_DELTA if family == "qwen3_5" else {"rope_parameters": rope}
-        vision = QWEN_VISION if family == "qwen3_5" else {**QWEN_VISION, "deepstack_visual_indexes": [0]}
+        vision = (
+            QWEN_VISION if family == "qwen3_5" else {**QWEN_VISION, "deepstack_visual_indexes": [0]}
+        )
         config = AutoConfig.for_model(
             family,
             text_config={**sizes, **layers, **text},

@@ -198,8 +198,6 @@ COUNTED: Final = (
 """Families whose parameters `xp.planning.memory` counts exactly; it lacks parts of other families."""
 MEDIA: Final = ("vision_config", "audio_config")
 """Sections of config.json about pictures and sound."""
-TEXT_ALONE: Final = ("dots3_note", "llama4", "mllama", "qwen3_5", "qwen3_5_moe", "qwen4_exp")
-"""Families with such sections of which transformers' AutoModelForCausalLM makes the text network alone."""
 LLAMA3_BANDS: Final = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
@@ -351,12 +349,6 @@ def not_causal(config: Mapping[str, Any]) -> str | None:
         str(name).endswith(("CausalLM", "LMHeadModel", "ConditionalGeneration")) for name in names
     ):
         return f"its config.json names {', '.join(map(str, names))}"
-    family, media = config.get("model_type"), [key for key in MEDIA if config.get(key)]
-    if media and family not in TEXT_ALONE:
-        return (
-            f"{family} reads more than text ({media[0]}), and xp trains on text alone; choose a model of text"
-            " (to evaluate this one, serve it: model=endpoint)"
-        )
     return None
 
 

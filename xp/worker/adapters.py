@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from xp.errors import ExitCode, XpError
 from xp.lib.reading import json_of
+from xp.worker.media import load_network
 
 ADAPTER: Final = "adapter"
 """Directory in that of a merged model, with the adapters."""
@@ -52,11 +53,10 @@ def load_policy(directory: str | Path, dtype: str) -> Any:
         dtype: data type of the computation.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     adapters, of_dtype = adapters_of(directory), getattr(torch, dtype)
     base = str(directory) if adapters is None else base_of(adapters)
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=of_dtype)
+    model = load_network(base, of_dtype)
     if adapters is None:
         return model
     from peft import PeftModel
@@ -78,11 +78,8 @@ def merge_adapters(directory: Path, dtype: str) -> None:
     if not (directory / CONFIG).is_file():
         return
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM
 
-    base = AutoModelForCausalLM.from_pretrained(
-        base_of(directory.absolute()), dtype=getattr(torch, dtype)
-    ).float()
+    base = load_network(base_of(directory.absolute()), getattr(torch, dtype)).float()
     merged = PeftModel.from_pretrained(base, str(directory)).merge_and_unload()
     (directory / ADAPTER).mkdir()
     for name in FILES:

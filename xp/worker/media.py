@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,10 @@ PROCESSOR_FILES: Final = (
     "processor_config.json",
     "video_preprocessor_config.json",
 )
+PLACEHOLDER: Final = re.compile(
+    r"((image|video|audio|vision|speech)(_\w+)?|[be]o[aiv])_token_(id|index)"
+)
+"""Keys of config.json with the tokens of pictures and sound."""
 INDEX: Final = "model.safetensors.index.json"
 SHARD: Final = "model-media.safetensors"
 
@@ -31,18 +36,105 @@ def has_media(config: Any) -> bool:
     return any(getattr(config, key, None) is not None for key in MEDIA)
 
 
+def auto_class(config: Any) -> Any:
+    """The class of transformers that loads a checkpoint whole, by transformers' own mappings.
+
+    Args:
+        config: the checkpoint's configuration, as AutoConfig loads it.
+    """
+    import transformers
+
+    if has_media(config):
+        remote = getattr(config, "auto_map", None) or {}
+        # Older releases lack the second class.
+        for name in ("AutoModelForImageTextToText", "AutoModelForMultimodalLM"):
+            candidate = getattr(transformers, name, None)
+            is_known = candidate is not None and type(config) in candidate._model_mapping
+            if is_known or name in remote:
+                return candidate
+    return transformers.AutoModelForCausalLM
+
+
+def load_network(place: str | Path, dtype: Any) -> Any:
+    """Loads a checkpoint whole, its parts for pictures and sound frozen.
+
+    Args:
+        place: Hugging Face id or directory.
+        dtype: torch's data type of the weights.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(place)
+    model = auto_class(config).from_pretrained(place, dtype=dtype)
+    freeze_media(model)
+    return model
+
+
+def network_from(config: Any, **options: Any) -> Any:
+    """A network with new weights, as `load_network` would load it."""
+    model = auto_class(config).from_config(config, **options)
+    freeze_media(model)
+    return model
+
+
 def is_of_text(name: str) -> bool:
     """Returns whether a weight of a model with media belongs to its text network."""
     return not {TEXT, HEAD}.isdisjoint(name.split("."))
+
+
+def text_names(model: Any) -> set[str]:
+    """Names of the parameters of the decoder of a model with media, its embedding and its head."""
+    parts = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
+    weights = {id(weight) for part in parts if part is not None for weight in part.parameters()}
+    return {name for name, weight in model.named_parameters() if id(weight) in weights}
 
 
 def freeze_media(model: Any) -> None:
     """Freezes the weights outside the text network in place; a model of text alone is not changed."""
     if not has_media(model.config):
         return
+    of_text = text_names(model)
     for name, weight in model.named_parameters():
-        if not is_of_text(name):
+        if name not in of_text:
             weight.requires_grad_(False)
+
+
+def placeholder_ids(config: Any) -> list[int]:
+    """Tokens that stand for pictures and sound, of which a text has none; empty for a model of text alone.
+
+    Args:
+        config: of transformers.
+    """
+    if not has_media(config):
+        return []
+    values = config.to_dict()
+    ids = {values[key] for key in values if PLACEHOLDER.fullmatch(key)}
+    size = config.get_text_config().vocab_size
+    return sorted(token for token in ids if isinstance(token, int) and 0 <= token < size)
+
+
+def text_layers(model: Any, names: tuple[str, ...] | None) -> str | list[str] | None:
+    """peft's `target_modules`, on the text network alone where a model has other parts.
+
+    Args:
+        model: the whole network.
+        names: names of layers. None means every linear layer but the head.
+    """
+    if not has_media(model.config):
+        return "all-linear" if names is None else list(names)
+    from torch import nn
+
+    decoder = model.get_decoder()
+    prefix = next(name for name, module in model.named_modules() if module is decoder)
+    layers = []
+    for name, module in decoder.named_modules():
+        is_target = isinstance(module, nn.Linear)
+        if names is not None:
+            is_target = any(name == target or name.endswith(f".{target}") for target in names)
+        if is_target:
+            layers.append(f"{prefix}.{name}")
+    # A name that matches no layer is peft's to report.
+    return layers or list(names or ())
 
 
 class TextWeights:
@@ -71,47 +163,70 @@ def restore_media(directory: Path, start: Path) -> None:
     for name in PROCESSOR_FILES:
         if (start / name).is_file():
             shutil.copy2(start / name, directory / name)
-    _remove_media(directory)
-    _add_media(directory, start)
+    if not (directory / "config.json").is_file():
+        return  # adapters alone
+    media = dict(_media_of(start))
+    if not media:
+        return
+    _remove(directory, set(media))
+    _add_media(directory, media)
 
 
-def _remove_media(directory: Path) -> None:
-    """Rewrites the files that have a weight outside the text network."""
+def _remove(directory: Path, names: set[str]) -> None:
+    """Rewrites the files that have one of these weights."""
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
     for file in sorted(directory.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
-            names = set(weights.keys())
-        text_names = {name for name in names if is_of_text(name)}
-        if text_names == names:
+            present = set(weights.keys())
+        if present.isdisjoint(names):
             continue
         contents = load_file(file)
         file.unlink()
-        if text_names:
-            text_weights = {name: contents[name] for name in text_names}
-            save_file(text_weights, file, metadata={"format": "pt"})
+        staying = {name: contents[name] for name in present - names}
+        if staying:
+            save_file(staying, file, metadata={"format": "pt"})
 
 
-def _add_media(directory: Path, start: Path) -> None:
+def _add_media(directory: Path, media: Mapping[str, Any]) -> None:
     from safetensors.torch import save_file
 
     single = directory / "model.safetensors"
     if single.is_file():  # which would hide the other file
         single.rename(directory / "model-text.safetensors")
-    save_file(dict(_media_of(start)), directory / SHARD, metadata={"format": "pt"})
+    save_file(dict(media), directory / SHARD, metadata={"format": "pt"})
     _write_index(directory)
 
 
 def _media_of(start: Path) -> Iterator[tuple[str, Any]]:
-    """Names and weights outside the text network."""
+    """Names and weights outside the text network, as the checkpoint's own files have them."""
     from safetensors import safe_open
 
+    frozen = _frozen_names(start)
     for file in sorted(start.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118 - no mapping
-                if not is_of_text(name):
+                if name in frozen:
                     yield name, weights.get_tensor(name)
+
+
+def _frozen_names(start: Path) -> set[str]:
+    """Names in a checkpoint's files of the weights outside its text network."""
+    from safetensors import safe_open
+
+    names: set[str] = set()
+    for file in start.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as weights:
+            names |= set(weights.keys())
+    if any(TEXT in name.split(".") for name in names):
+        return {name for name in names if not is_of_text(name)}
+    # Older checkpoints name the text network as models of text do, `model.layers`.
+    return {
+        name
+        for name in names
+        if not name.startswith(("model.layers.", "model.embed_tokens.", "model.norm.", HEAD))
+    }
 
 
 def _write_index(directory: Path) -> None:
@@ -120,6 +235,8 @@ def _write_index(directory: Path) -> None:
     places: dict[str, str] = {}
     total_bytes = 0
     for file in sorted(directory.glob("*.safetensors")):
+        if file.name.startswith("adapter_"):
+            continue
         total_bytes += file.stat().st_size
         with safe_open(file, framework="pt") as weights:
             places |= dict.fromkeys(weights.keys(), file.name)

@@ -10,6 +10,7 @@ from typing import Any
 from xp.spec import LoraSpec
 from xp.worker.adapters import adapters_of, base_of, check_untied
 from xp.worker.learning_rate import disable_dropout
+from xp.worker.media import load_network, text_layers
 
 
 def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, Any]:
@@ -24,13 +25,10 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
         dtype: data type of the weights.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     def loaded(place: str) -> Any:
         here = Path(place)  # as peft writes it beside the adapters
-        model = AutoModelForCausalLM.from_pretrained(
-            str(here.absolute()) if here.is_dir() else place, dtype=dtype
-        )
+        model = load_network(str(here.absolute()) if here.is_dir() else place, dtype)
         disable_dropout(model)
         return model
 
@@ -44,15 +42,15 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
         set_peft_model_state_dict,
     )
 
-    new, adapters = peft_config(lora), adapters_of(start)
+    adapters = adapters_of(start)
     if adapters is None or dtype is torch.float32:
         model = loaded(start)
         check_untied(model, lora.target_modules or ())
-        return model, new
-    model, weights = (
-        get_peft_model(loaded(base_of(adapters)), new),
-        load_peft_weights(str(adapters), device="cpu"),
-    )
+        return model, peft_config(lora, model)
+    base = loaded(base_of(adapters))
+    new = peft_config(lora, base)
+    model = get_peft_model(base, new)
+    weights = load_peft_weights(str(adapters), device="cpu")
     shapes = {name: value.shape for name, value in get_peft_model_state_dict(model).items()}
     alpha = LoraConfig.from_pretrained(str(adapters)).lora_alpha
     if alpha == lora.alpha and shapes == {name: value.shape for name, value in weights.items()}:
@@ -65,8 +63,8 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
     return loaded(start), new
 
 
-def peft_config(lora: LoraSpec) -> Any:
-    """Configuration for peft; the head gets no adapter, since TRL refuses it."""
+def peft_config(lora: LoraSpec, model: Any) -> Any:
+    """Configuration for peft; the head gets no adapter, since TRL refuses it, nor does a part for pictures."""
     from peft import LoraConfig
 
     return LoraConfig(
@@ -74,7 +72,7 @@ def peft_config(lora: LoraSpec) -> Any:
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules="all-linear" if lora.target_modules is None else list(lora.target_modules),
+        target_modules=text_layers(model, lora.target_modules),
     )
 
 

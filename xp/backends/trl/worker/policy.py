@@ -9,6 +9,7 @@ from typing import Any
 from xp.backends.trl.worker.process import Ranks
 from xp.episode.tokens import ChatTokens
 from xp.worker.adapters import merge_adapters
+from xp.worker.media import network_from, restore_media
 from xp.worker.publish import publish
 
 
@@ -42,12 +43,8 @@ class WholePolicy:
         )
 
     def _copied(self, model: Any, is_sharded: bool) -> Any:
-        from transformers import AutoModelForCausalLM
-
         if self._copy is None and is_sharded:
-            self._copy = AutoModelForCausalLM.from_config(
-                model.config, dtype=next(model.parameters()).dtype
-            ).eval()
+            self._copy = network_from(model.config, dtype=next(model.parameters()).dtype).eval()
         elif self._copy is None:
             self._copy = deepcopy(model).eval()
             # TRL's own forward would still call that of the original.
@@ -59,7 +56,14 @@ class WholePolicy:
         return self._copy
 
 
-def publish_policy(trainer: Any, chat: ChatTokens, target: Path, dtype: str, ranks: Ranks) -> None:
+def publish_policy(
+    trainer: Any,
+    chat: ChatTokens,
+    target: Path,
+    dtype: str,
+    ranks: Ranks,
+    start: Path | None = None,
+) -> None:
     """Publishes weights (safetensors, one file), configuration and tokenizer; every rank must call it.
 
     Args:
@@ -68,6 +72,8 @@ def publish_policy(trainer: Any, chat: ChatTokens, target: Path, dtype: str, ran
         target: path of the model.
         dtype: data type of the computation.
         ranks: the training processes.
+        start: directory of the model that the training began with, for its parts beside the text. None means that it
+            is not on this machine.
     """
     model = (
         _gathered(trainer)
@@ -86,6 +92,8 @@ def publish_policy(trainer: Any, chat: ChatTokens, target: Path, dtype: str, ran
         model.save_pretrained(staged, **named)
         merge_adapters(staged, dtype)
         chat.tokenizer.save_pretrained(staged)
+        if start is not None:
+            restore_media(staged, start)
 
     publish(save, target, chat.end_ids)
 
@@ -93,11 +101,10 @@ def publish_policy(trainer: Any, chat: ChatTokens, target: Path, dtype: str, ran
 def _gathered(trainer: Any) -> Any:
     """The whole model on the first rank; on others it lacks weights."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     weights = trainer.accelerator.get_state_dict(trainer.model)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(trainer.model.config)
+        model = network_from(trainer.model.config)
     model.generation_config = trainer.accelerator.unwrap_model(trainer.model).generation_config
     if trainer.accelerator.is_main_process:
         model.load_state_dict(weights, assign=True)

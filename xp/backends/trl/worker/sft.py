@@ -27,6 +27,7 @@ from xp.episode.metrics_file import MetricsFile
 from xp.episode.tokens import ChatTokens
 from xp.lib.imports import import_large
 from xp.lib.reading import config_of
+from xp.models.files import local_directory
 from xp.worker.demonstrations import PHASE, Example
 from xp.worker.learning_rate import make_scheduler
 from xp.worker.program import run_stage
@@ -90,7 +91,8 @@ def train(
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     held_out_loss = float(trainer.evaluate()["eval_loss"]) if held_out else None
     updates.finish(trainer.state.global_step, held_out_loss)
-    publish_policy(trainer, chat, Path(config.target), config.spec.model.dtype.value, ranks)
+    start = local_directory(config.model, Path())
+    publish_policy(trainer, chat, Path(config.target), config.spec.model.dtype.value, ranks, start)
 
 
 def make_trainer(

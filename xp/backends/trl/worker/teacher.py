@@ -12,6 +12,7 @@ from trl.trainer.utils import add_fused_lm_head
 from xp.engines.teacher import TeacherApi, check_teacher
 from xp.spec import Distill
 from xp.worker.learning_rate import disable_dropout
+from xp.worker.media import load_network
 from xp.worker.places import teacher_place
 
 Scorer = Callable[[Any], torch.Tensor]
@@ -40,13 +41,7 @@ class Teacher:
         if rule.url is not None:
             self._api = TeacherApi(rule, environ)
             return
-        from transformers import AutoModelForCausalLM
-
-        self.model = (
-            AutoModelForCausalLM.from_pretrained(teacher_place(rule), dtype=dtype)
-            .eval()
-            .requires_grad_(False)
-        )
+        self.model = load_network(teacher_place(rule), dtype).eval().requires_grad_(False)
         disable_dropout(self.model)
 
     def prepare(self, trainer: Any) -> None:

@@ -36,6 +36,7 @@ from xp.episode.upload import Recorder
 from xp.lib.imports import import_large
 from xp.lib.loopback import free_port
 from xp.lib.reading import config_of
+from xp.models.files import local_directory
 from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.training_length import settle
 from xp.worker.best import BestKeeper, EarlyStop
@@ -112,7 +113,12 @@ def main(argv: Sequence[str]) -> None:
         _train(trainer, Path(config.grpo["output_dir"]), log, ahead, ranks)
         log.finish()
         publish_policy(
-            trainer, chat, Path(config.places.model), config.spec.model.dtype.value, ranks
+            trainer,
+            chat,
+            Path(config.places.model),
+            config.spec.model.dtype.value,
+            ranks,
+            local_directory(config.start_model, Path()),
         )
         rollouts.evaluate_trained(trainer)
     leave_group(ranks)
