@@ -21,6 +21,7 @@ SMALL = (
     *REHEARSAL,
     "env=sums",
     "model=hf",
+    "model.dtype=float32",
     "env.train.num_tasks=4",
     "env.held_out.num_tasks=2",
     "training.prompts_per_step=2",

@@ -261,7 +261,9 @@ def _padding_refusals(spec: RunSpec) -> Iterator[Refusal]:
     """Refusal of the user's own key where episodes cannot be packed."""
     if flat(spec.backend.overrides).get(REMOVE_PADDING) is True and not can_pack(spec):
         reason = "SkyRL cannot pack this network's episodes with this strategy and attention"
-        yield Refusal(f"backend.overrides.{REMOVE_PADDING}", f"{reason}; set false, or leave it out")
+        yield Refusal(
+            f"backend.overrides.{REMOVE_PADDING}", f"{reason}; set false, or leave it out"
+        )
 
 
 def native_keys(spec: RunSpec) -> NativeKeys:

@@ -80,7 +80,9 @@ def _no_context(spec: RunSpec) -> str | None:
     if can_pack(spec):
         return f"SkyRL splits sequences without padding alone; leave {REMOVE_PADDING} out, or set 1"
     if spec.backend.attention is not Attention.FLASH:
-        return "SkyRL splits sequences without padding alone, and removes it for FlashAttention; set 1"
+        return (
+            "SkyRL splits sequences without padding alone, and removes it for FlashAttention; set 1"
+        )
     return f"SkyRL splits sequences without padding alone, and model={spec.model.name} is trained with it; set 1"
 
 
