@@ -17,7 +17,8 @@ prepare_process()
 
 def words(file: str) -> str:
     spec = find_spec("skyrl")
-    assert spec is not None and spec.submodule_search_locations
+    assert spec is not None
+    assert spec.submodule_search_locations
     place = Path(spec.submodule_search_locations[0], "backends/skyrl_train", file)
     return " ".join(place.read_text(encoding="utf-8").split())
 
