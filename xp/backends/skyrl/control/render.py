@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from xp.backends.skyrl.control.constraints import (
@@ -24,6 +24,7 @@ from xp.backends.skyrl.control.overrides import (
     sft_catalog,
     sft_overrides,
 )
+from xp.backends.skyrl.control.packing import REMOVE_PADDING, can_pack, is_packed
 from xp.backends.skyrl.control.rows import ROWS
 from xp.backends.skyrl.control.rows.model import PINS
 from xp.backends.skyrl.control.rows.sft import SFT, ranks
@@ -105,7 +106,12 @@ def memory(spec: RunSpec) -> MemoryUse:
     if parallel.strategy is not Strategy.FSDP2:
         # Adapters stay (megatron_utils.py `offload_megatron_model_to_cpu`).
         stays = ("adapters",) if spec.model.lora is not None else ()
-        return MemoryUse(stays=stays, moves=moves, has_reference=not is_colocated(spec))
+        return MemoryUse(
+            stays=stays,
+            moves=moves,
+            has_reference=not is_colocated(spec),
+            pads=not is_packed(spec),
+        )
     is_flash = spec.backend.attention is Attention.FLASH
     return MemoryUse(
         has_reference=not parallel.offload_reference,
@@ -116,7 +122,7 @@ def memory(spec: RunSpec) -> MemoryUse:
         entropy_tokens=ENTROPY_TOKENS * (1 if is_flash else spec.training.micro_batch_size),
         entropy_bytes=ENTROPY_BYTES,
         head_bytes=HEAD_BYTES,
-        pads=not is_flash,
+        pads=not is_packed(spec),
     )
 
 
@@ -247,7 +253,17 @@ def check(spec: RunSpec) -> list[Refusal]:
             spec, native_keys(spec), flat(spec.backend.overrides), catalog()["fields"]
         ),
         *override_refusals(spec, sft_keys(spec), sft_overrides(spec), sft_catalog()),
+        *_padding_refusals(spec),
     ]
+
+
+def _padding_refusals(spec: RunSpec) -> Iterator[Refusal]:
+    """Refusal of the user's own key where episodes cannot be packed."""
+    if flat(spec.backend.overrides).get(REMOVE_PADDING) is True and not can_pack(spec):
+        reason = "SkyRL cannot pack this network's episodes with this strategy and attention"
+        yield Refusal(
+            f"backend.overrides.{REMOVE_PADDING}", f"{reason}; set false, or leave it out"
+        )
 
 
 def native_keys(spec: RunSpec) -> NativeKeys:

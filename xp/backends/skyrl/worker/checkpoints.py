@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from xp.lib.atomic import write_atomically
+from xp.models.files import local_directory
 from xp.worker.adapters import merge_adapters
+from xp.worker.media import restore_media
 from xp.worker.publish import step_directories
 
 FORM: Final = "global_step_{}"
@@ -29,6 +31,9 @@ def save_policy(trainer: Any, dtype: str, target: Path) -> None:
     """
     trainer.dispatch.save_hf_model("policy", str(target.absolute()), trainer.tokenizer)
     merge_adapters(target, dtype)
+    start = local_directory(trainer.cfg.trainer.policy.model.path, Path.cwd())
+    if start is not None:
+        restore_media(target, start)
 
 
 def prune_exports(exports: Path, checkpoints: Path) -> None:

@@ -26,12 +26,13 @@ from xp.backends.skyrl.worker.advantages import critic_loss, loss_divisor
 from xp.lib.replaced import replaced
 from xp.worker.adapters import check_untied
 from xp.worker.learning_rate import SCHEDULES, disable_dropout, make_scheduler
+from xp.worker.media import TextWeights, freeze_media, has_media
 
 CLIPPED = "loss_metrics/clip_ratio"
 
 
 class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
-    """Policy worker that ties the embeddings again before the parameters are sharded."""
+    """Policy worker that ties the embeddings again before the parameters are sharded, and freezes parts for media."""
 
     def init_model(self, model_path: str, num_training_steps: int | None = None) -> None:
         with _tying(), xp_schedules(self.cfg.policy.optimizer_config):
@@ -39,6 +40,13 @@ class TiedPolicyWorkerBase(FSDPPolicyWorkerBase):  # type: ignore[misc]
         if self._is_lora:
             check_untied(self.model.model, self.cfg.policy.model.lora.target_modules)
         disable_dropout(self.model)
+
+    def _build_weight_source(self, dtype: Any, backend: str) -> Any:
+        if not has_media(self.model.model.config):
+            return super()._build_weight_source(dtype, backend)
+        from skyrl.backends.skyrl_train.weight_sync.sources import FsdpWeightSource
+
+        return FsdpWeightSource(TextWeights(self.model.model), dtype)
 
     def forward_backward(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         self._means, group = Means(), self.device_mesh.get_group("dp")
@@ -121,6 +129,7 @@ def _tying() -> AbstractContextManager[None]:
 
     def tie_and_shard(model: Any, *args: Any, **kwargs: Any) -> Any:
         model.tie_weights()
+        freeze_media(model)
         return shard(model, *args, **kwargs)
 
     return replaced(fsdp_strategy, apply_fsdp2=tie_and_shard)

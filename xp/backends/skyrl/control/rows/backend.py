@@ -18,6 +18,7 @@ from xp.backends.skyrl.control.keys import (
     roles,
     trained,
 )
+from xp.backends.skyrl.control.packing import REMOVE_PADDING, can_pack, is_packed
 from xp.planning.batch import batch_shape
 from xp.planning.episode import episode_config
 from xp.planning.rows import Row
@@ -32,20 +33,6 @@ from xp.spec import Attention, EngineName, RunSpec, SpeculativeMethod, Strategy
 MAX_TOKENS = f"{ENGINE}.max_num_batched_tokens"
 BATCHED_TOKENS = 8192
 """SkyRL's default of max_num_batched_tokens."""
-GATED_DELTA = "qwen3_next"  # The family with recurrent layers that SkyRL's Megatron packs.
-
-
-def _is_unpackable(spec: RunSpec) -> bool:
-    """Returns whether episodes packed into one sequence would read each other's state.
-
-    Under FSDP2, transformers 5.8 gets positions alone (workers/model_wrapper.py). Under Megatron, Mamba's layers need
-    `PackedSeqParams.seq_idx`, for which SkyRL lacks `total_tokens` (megatron/megatron_utils.py); Qwen3-Next's need the
-    lengths, which SkyRL gives; and SkyRL refuses to pack models with a vision_config, as Qwen3.5's are.
-    """
-    shape = spec.model.architecture
-    if shape is None or not shape.recurrent_layers:
-        return False
-    return not (is_megatron(spec) and shape.model_type == GATED_DELTA)
 
 
 def _attention(spec: RunSpec) -> str | None:
@@ -56,23 +43,47 @@ def _attention(spec: RunSpec) -> str | None:
             "SkyRL loads a model under FSDP2 with FlashAttention 2 or PyTorch's kernel, and transformers has neither"
             f" for the attention of model={spec.model.name}; use backend=trl"
         )
-    if _is_unpackable(spec) and spec.backend.attention is Attention.FLASH:
-        return (
-            f"SkyRL packs sequences for FlashAttention, but the recurrent layers of model={spec.model.name} do not"
-            " separate them; set sdpa, with backend.parallel.strategy=fsdp2"
-        )
     if spec.backend.attention is Attention.FLASH:
         return (
             "FlashAttention needs a GPU; set sdpa on hardware=cpu" if is_rehearsal(spec) else None
         )
     if is_megatron(spec):
         return "SkyRL's Megatron has flash or TransformerEngine's own; set flash"
-    if spec.backend.parallel.context > 1:
-        return (
-            "SkyRL's Ulysses works on sequences without padding, which it supports only for FlashAttention; set flash,"
-            " or backend.parallel.context=1"
-        )
     return None
+
+
+def _attention_keys(spec: RunSpec) -> Keys:
+    """Keys of the kernel, and of the episodes of a micro-batch as one sequence without padding."""
+    return {
+        "trainer.flash_attn": spec.backend.attention is Attention.FLASH,
+        REMOVE_PADDING: can_pack(spec),
+    }
+
+
+def _attention_note(spec: RunSpec) -> str:
+    if spec.backend.attention is not Attention.FLASH or can_pack(spec):
+        return ""
+    return "Episodes of a micro-batch are padded to the longest of it, since this network cannot read them packed."
+
+
+def _no_context(spec: RunSpec) -> str | None:
+    """Returns why a sequence cannot be split over ranks; None if it can, or need not.
+
+    Source: skyrl 0.4.0, workers/model_wrapper.py `forward` and train/utils/utils.py `validate_megatron_cfg`.
+    """
+    if spec.backend.parallel.context == 1:
+        return None
+    if is_rehearsal(spec):
+        return not_on_cpu("set 1")
+    if is_packed(spec):
+        return None
+    if can_pack(spec):
+        return f"SkyRL splits sequences without padding alone; leave {REMOVE_PADDING} out, or set 1"
+    if spec.backend.attention is not Attention.FLASH:
+        return (
+            "SkyRL splits sequences without padding alone, and removes it for FlashAttention; set 1"
+        )
+    return f"SkyRL splits sequences without padding alone, and model={spec.model.name} is trained with it; set 1"
 
 
 def _strategy(spec: RunSpec) -> str | None:
@@ -157,14 +168,7 @@ def _reference_note(spec: RunSpec) -> str:
 
 PARALLEL = (
     # SkyRL packs sequences without padding only for FlashAttention.
-    Row(
-        "backend.attention",
-        lambda s: dict.fromkeys(
-            ("trainer.flash_attn", "trainer.remove_microbatch_padding"),
-            s.backend.attention is Attention.FLASH,
-        ),
-        refuse=_attention,
-    ),
+    Row("backend.attention", _attention_keys, note=_attention_note, refuse=_attention),
     Row(
         "backend.parallel.strategy",
         lambda s: {"trainer.strategy": "megatron" if is_megatron(s) else "fsdp"},
@@ -177,8 +181,7 @@ PARALLEL = (
     Row(
         "backend.parallel.context",
         _context,
-        refuse_if=lambda s: is_rehearsal(s) and s.backend.parallel.context > 1,
-        refuse=not_on_cpu("set 1"),
+        refuse=_no_context,
     ),
     Row(
         "backend.parallel.expert",

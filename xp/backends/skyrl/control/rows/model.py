@@ -12,6 +12,7 @@ from xp.backends.skyrl.control.keys import (
     is_rehearsal,
     roles,
 )
+from xp.backends.skyrl.control.packing import has_media, is_text_taken_out
 from xp.backends.skyrl.worker.config import ENV_CLASS
 from xp.planning.rows import Pin, Row
 from xp.planning.shared_rows import SEED_OF_TURNS, network_fields
@@ -25,8 +26,28 @@ FROZEN_EXPERTS = (
     " strategy=megatron."
 )
 MERGED = "Megatron merges adapters in bfloat16, for the engine and the published model: small updates are lost."
+OUTSIDE_TEXT = r"(?!.*\blanguage_model\b).*"
+"""Pattern for peft of the modules outside the text network of a checkpoint with media, by transformers' names."""
 READ_PADDING = ("deepseek_v4", "llama4_text", "recurrent_gemma", "rwkv")
 """Families for which transformers 5.16 computes other log-probabilities with padding on the left."""
+
+
+def _text_alone(spec: RunSpec) -> Keys:
+    """Keys of a checkpoint with media: the engine leaves those parts out, and Megatron does where it can."""
+    is_taken_out = is_text_taken_out(spec)
+    return {
+        "trainer.policy.language_model_only": is_taken_out,
+        "trainer.ref.language_model_only": is_taken_out,
+        f"{ENGINE}.language_model_only": has_media(spec),
+    }
+
+
+def _media_note(spec: RunSpec) -> str:
+    if not has_media(spec) or is_text_taken_out(spec):
+        return ""
+    if is_megatron(spec):
+        return "Megatron builds the whole network; xp has not tried this family with it."
+    return "The whole network is loaded; its parts for pictures and sound are frozen."
 
 
 def _dtype(spec: RunSpec) -> Keys:
@@ -77,7 +98,10 @@ def _target_modules(spec: RunSpec) -> Keys:
     if spec.model.lora is None:
         return {}
     modules = spec.model.lora.target_modules
-    return {f"{LORA}.target_modules": "all-linear" if modules is None else list(modules)}
+    keys: Keys = {f"{LORA}.target_modules": "all-linear" if modules is None else list(modules)}
+    if has_media(spec) and not is_megatron(spec):
+        keys[f"{LORA}.exclude_modules"] = OUTSIDE_TEXT
+    return keys
 
 
 def _freezes_experts(spec: RunSpec) -> bool:
@@ -117,7 +141,9 @@ MODEL = (
     Row("seed", "trainer.seed", note=SEED_OF_TURNS),
     Row(
         "model.path",
+        _text_alone,
         implemented_by="trainer.ref.model.path, and trainer.policy.model.path without an initial_checkpoint",
+        note=_media_note,
         refuse_if=lambda s: (
             not is_megatron(s) and network_fields(s).get("model_type") in READ_PADDING
         ),

@@ -15,6 +15,7 @@ from skyrl.backends.skyrl_train.inference_servers.base import InferenceEngineInt
 from xp.engines.conversation import Opening
 from xp.episode.tokens import ChatTokens
 from xp.spec import Sampling
+from xp.worker.media import has_media, is_of_text, load_network
 
 QUIET_S = 0.004
 """Seconds without a further request after which a batch begins."""
@@ -52,13 +53,13 @@ class Sampler:
     """
 
     def __init__(self, directory: str, num_threads: int) -> None:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoTokenizer
 
         from xp.engines.transformers_engine import check_decoding
 
         torch.set_num_threads(num_threads)
         self._chat = ChatTokens(AutoTokenizer.from_pretrained(directory))
-        self._model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        self._model = load_network(directory, torch.float32).eval()
         check_decoding(self._model)
 
     def take(self, weights: Path) -> None:
@@ -67,6 +68,8 @@ class Sampler:
 
         missing, unexpected = self._model.load_state_dict(load_file(weights), strict=False)
         tied = set(getattr(self._model, "all_tied_weights_keys", {}) or {})
+        if has_media(self._model.config):
+            missing = [name for name in missing if is_of_text(name)]
         if unexpected or set(missing) - tied:
             raise RuntimeError(f"{weights} is not of this model: {missing=}, {unexpected=}")
 
