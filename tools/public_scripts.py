@@ -130,7 +130,9 @@ def page() -> str:
     for name, script in scripts().items():
         number = Counter(row.result for row in script.rows)
         cells = (str(number[result]) for result in list(KeyResult)[:4])
-        lines.append(f"| [{name}](#{name}) | {script.shows} | {' | '.join(cells)} |")
+        lines.append(
+            f"| [{name}](#{name.replace('.', '')}) | {script.shows} | {' | '.join(cells)} |"
+        )
     lines += ["", "Without a field, on purpose:", "", "| knob | reason |", "|---|---|"]
     lines += [*(f"| {knob} | {reason} |" for knob, reason in WITHOUT_A_FIELD.items()), ""]
     for script in scripts().values():

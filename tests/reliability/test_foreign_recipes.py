@@ -95,7 +95,12 @@ def test_plan_runs_no_code_of_a_spec_but_names_modules(
             "would run the programs of the tasks in: ",
         ),
         (
-            ("env=harness", "env.rows=a:b", "env.options.command=python {place}/x.py"),
+            (
+                "env=harness",
+                "env.rows=a:b",
+                "env.options.command=python {place}/x.py",
+                "env.options.grade=true",
+            ),
             "would start the program: python",
         ),
         (

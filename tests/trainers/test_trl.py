@@ -310,7 +310,9 @@ def test_old_checkpoints_are_removed_and_directories_of_other_names_never(
     checkpoints_and_others(tmp_path)
     monkeypatch.setattr(GRPOTrainer, "_save_checkpoint", native)
     trainer = object.__new__(GuardedTrainer)
-    trainer.args = SimpleNamespace(output_dir=str(tmp_path), save_total_limit=2, should_save=True)
+    trainer.args = SimpleNamespace(
+        output_dir=str(tmp_path), save_total_limit=2, should_save=True, sync_ref_model=False
+    )
     trainer._save_checkpoint(None, None)
     assert (tmp_path / "checkpoint-1").is_dir(), (
         "an old one goes when the new one is sealed, and not before"

@@ -29,11 +29,6 @@ LIMITS: Final = (
     Limit("algorithm.distill", "one reference model", f"{PROOFS}there_is_one_reference_model"),
     Limit("algorithm.dual_clip", "gspo has no dual clip", f"{PROOFS}gspo_has_no_dual_clip"),
     Limit("algorithm.use_kl_in_reward", "reads one reward", OWN),
-    Limit(
-        "backend.attention",
-        "recurrent layers",
-        "tests/trainers/test_skyrl_packing.py::test_packed_episodes_of_recurrent_layers_read_each_others_state",
-    ),
     Limit("backend.attention", "needs a GPU", OWN),
     Limit(
         "backend.attention", "transformers has neither", f"{PROOFS}attention_is_flash_or_pytorchs"
@@ -43,7 +38,11 @@ LIMITS: Final = (
         "TransformerEngine's own",
         f"{PROOFS}megatrons_attention_is_flash_or_fused",
     ),
-    Limit("backend.attention", "Ulysses", f"{PROOFS}padding_is_removed_for_flash_attention_alone"),
+    Limit(
+        "backend.parallel.context",
+        "splits sequences without padding",
+        f"{PROOFS}padding_is_removed_for_flash_attention_alone",
+    ),
     Limit("backend.parallel.strategy", "no ddp", f"{PROOFS}its_strategies_are_fsdp_and_megatron"),
     Limit(
         "backend.parallel.offload_parameters",
