@@ -112,7 +112,33 @@ def _faults(rules: EnvConfig, measured: Measured) -> Sequence[str]:
         faults.append(
             "no step of any episode was scored: set reward.nonterminal, or look at what its tools return"
         )
-    return faults
+    return [*faults, *_reward_faults(measured)]
+
+
+def _reward_faults(measured: Measured) -> Iterator[str]:
+    """Faults of the rewards of right play, beside that of other play."""
+    right = measured.right
+    if measured.stopped or not right.outcomes:
+        return
+    if not right.scores:
+        reason = next(
+            (outcome.void_reason for outcome in right.outcomes if outcome.void_reason), None
+        )
+        if measured.hidden is not None:
+            reason = f"the first exception in the grader, which it hides, is {measured.hidden}"
+        number = len(right.outcomes)
+        yield (
+            f"none of {number} episodes of {measured.right_source} scores above 0"
+            + (f": {reason}" if reason else "")
+            + "; mend the grader, or the form in which the right answers are written"
+        )
+    rewards = [plays.rewards for plays in (measured.random, measured.scripted, right)]
+    values = {reward for some in rewards for reward in some}
+    if all(rewards) and len(values) == 1:
+        yield (
+            f"the reward does not depend on the actions: random, scripted and right play ({measured.right_source})"
+            f" all score {values.pop():g}; let it read what the model did"
+        )
 
 
 def _warnings(
