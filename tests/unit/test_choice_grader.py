@@ -40,7 +40,7 @@ def test_the_letter_that_is_given_counts(answer: str, reward: float) -> None:
     [
         ("Réponse : D", "réponse"),
         ("所以答案是D。", "答案是"),
-        ("答案：D", "答案"),
+        ("答案\uff1aD", "答案"),
         ("Antwort: **D**", "Antwort"),
     ],
 )

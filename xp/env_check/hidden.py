@@ -69,7 +69,7 @@ class TracedHandler(GraderHandler):
             pass
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
         return seen[0] if seen else None
 
 

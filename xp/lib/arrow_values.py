@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
@@ -13,19 +13,20 @@ from uuid import UUID
 import pyarrow as pa
 from pyarrow import types
 
-from xp.lib.data_files import MEDIA
-
 Converter = Callable[[Any], Any]
 
 _INDEX: Final = re.compile(r"__index_level_\d+__")
 """Column that pandas writes for its index, which is no data."""
 
 
-def rows_of_table(table: Any, *, has_dates: bool = True) -> list[dict[str, Any]]:
+def rows_of_table(
+    table: Any, media: Collection[str] = (), *, has_dates: bool = True
+) -> list[dict[str, Any]]:
     """The rows of a table, as they would be read from JSON Lines; a struct lacks the keys that are null.
 
     Args:
         table: a `pyarrow.Table`.
+        media: columns whose bytes stay as they are.
         has_dates: False where a loader may have made dates of texts, so that their text is lost.
 
     Raises:
@@ -37,7 +38,7 @@ def rows_of_table(table: Any, *, has_dates: bool = True) -> list[dict[str, Any]]
             raise ValueError(f"the column {name!r} is there twice")
         if _INDEX.fullmatch(name):
             continue
-        if name in MEDIA:  # Their bytes stay as they are, to be refused or read by name.
+        if name in media:
             convert: Converter = _same
         else:
             convert = _converter(column.type, name, has_dates=has_dates)

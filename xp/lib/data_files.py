@@ -170,14 +170,9 @@ def _saved_splits(place: Path) -> dict[str, list[Row]]:
     """The rows that `save_to_disk` wrote, without caches and indices beside them."""
     import datasets
 
-    from xp.lib.arrow_values import rows_of_table
-
     saved = datasets.load_from_disk(str(place))
     splits = saved if isinstance(saved, dict) else {saved.split or "train": saved}
-    return {
-        str(split): list(rows_of_table(rows.with_format("arrow")[:]))
-        for split, rows in splits.items()
-    }
+    return {str(split): _rows_of(rows.with_format("arrow")[:]) for split, rows in splits.items()}
 
 
 def _builder(place: Path | None, path: str, config: str | None, revision: str | None) -> Any:
@@ -209,8 +204,6 @@ def _built_splits(builder: Any) -> dict[str, list[Row]]:
     """The rows of a loader's files, read as single files are where xp can read them."""
     import datasets
 
-    from xp.lib.arrow_values import rows_of_table
-
     kind, config = type(builder.config).__name__, builder.config
     reader = _BUILDERS.get(kind)
     if kind == "CsvConfig":  # pandas would make a number of `007`, and null of `NA`
@@ -218,7 +211,7 @@ def _built_splits(builder: Any) -> dict[str, list[Row]]:
     if reader is None or any(getattr(config, key, None) for key in ("field", "columns", "filters")):
         builder.download_and_prepare()
         return {
-            str(split): list(rows_of_table(rows.with_format("arrow")[:], has_dates=False))
+            str(split): _rows_of(rows.with_format("arrow")[:], has_dates=False)
             for split, rows in builder.as_dataset().items()
         }
     manager = datasets.DownloadManager()
@@ -341,15 +334,19 @@ def _arrow_table(content: Any) -> Any:
 def _arrow_rows(file: Path, read: Callable[[Any], Any]) -> Iterator[Row]:
     import pyarrow as pa
 
-    from xp.lib.arrow_values import rows_of_table
-
     opened(file, ExitCode.CONFIG).close()
     try:
         # A thread of Arrow's lets a file of Python's go; at the end of the process that would abort it.
         with pa.OSFile(str(file)) as content:
-            yield from rows_of_table(read(content))
+            yield from _rows_of(read(content))
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"cannot be read as {file.suffix.lstrip('.')}: {error}") from None
+
+
+def _rows_of(table: Any, *, has_dates: bool = True) -> list[Row]:
+    from xp.lib.arrow_values import rows_of_table
+
+    return [*rows_of_table(table, MEDIA, has_dates=has_dates)]
 
 
 def _text(file: Path) -> str:
