@@ -35,6 +35,14 @@ def grade(answer, row):
     "raises": "def grade(answer, row):\n    return 1 / 0\n",
     "never": "def grade(answer, row):\n    return 0.0\n",
     "always": "def grade(answer, row):\n    return 0.5\n",
+    "some": """
+def grade(answer, row):
+    try:
+        return float(answer in row["answer"] and 1 / abs(int(answer) - 3) > 0)
+    except Exception:
+        return 0.0
+""",
+    "penalty": "def grade(answer, row):\n    return 0.0 if answer in row['answer'] else -1.0\n",
     "right": "def grade(answer, row):\n    return float(answer in row['answer'])\n",
 }
 
@@ -63,14 +71,16 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, grader: 
         (
             "hides",
             [
-                r"none of 5 episodes of right answers scores above 0: the first exception in the grader, which it hides,"
+                "5 of 5 episodes of right answers do not score above 0: the first exception in the grader, which it hides,"
                 " is AttributeError: 'str' object has no attribute 'nothing' (grader_hides.py:5)",
                 "the reward does not depend on the actions",
             ],
         ),
-        ("raises", ["random episodes are void", "scores above 0: ", "ZeroDivisionError"]),
-        ("never", ["scores above 0; mend", "all score 0;"]),
+        ("raises", ["random episodes are void", "score above 0: ", "ZeroDivisionError"]),
+        ("never", ["score above 0; mend", "all score 0;"]),
         ("always", ["random, scripted and right play (right answers) all score 0.5"]),
+        ("some", ["1 of 5 episodes of right answers do not score above 0: ", "ZeroDivisionError"]),
+        ("penalty", []),
         ("right", []),
     ],
 )

@@ -16,9 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from xp.builtin.graders import exact
+from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.lib.arrow_values import rows_of_table
 from xp.lib.data_files import rows_of_file, rows_of_hub
+from xp.planning.extent import row_lines
+from xp.planning.stages import prepare_config
+from xp.tasks.prepare import prepare
 
 datasets = pytest.importorskip("datasets", reason="datasets is not installed (extra trl)")
 
@@ -92,6 +96,38 @@ def test_a_directory_has_the_values_of_its_files(
     ]
     if write is not saved:  # Its file has rows that its indices leave out.
         assert [rows_of_file(file) for file in files] == [ROWS]
+
+
+def test_a_directorys_own_columns_and_filters_are_kept(tmp_path: Path) -> None:
+    in_parquet(tmp_path)
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files: data/*.parquet\n  columns: [answer]\n---\n"
+    )
+    assert rows_of_hub(str(tmp_path)) == {"train": [{"answer": row["answer"]} for row in ROWS]}
+
+
+def test_columns_of_maps_as_verl_has_them_are_planned_and_prepared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = pa.map_(pa.string(), pa.string())
+    table = pa.table(
+        {
+            "prompt": pa.array(
+                [[[("role", "user"), ("content", f"{n}?")]] for n in range(4)], pa.list_(texts)
+            ),
+            "reward_model": pa.array([[("ground_truth", str(n))] for n in range(4)], texts),
+            "extra_info": pa.array(
+                [[("split", split)] for split in ("train", "train", "test", "test")], texts
+            ),
+        }
+    )
+    pq.write_table(table, tmp_path / "verl.parquet")
+    spec = compose(["env=graded", f"env.rows={tmp_path}/verl.parquet", "env.grader=exact"])
+    lines = "\n".join(row_lines(spec))
+    assert "2 train, 2 test" in lines
+    assert "answer from the column reward_model.ground_truth" in lines
+    prepare(prepare_config(spec), {}, tmp_path)
+    assert "4 of 4 right answers score 1\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("write", [in_jsonl, in_parquet])

@@ -72,11 +72,6 @@ class Plays:
     """Seconds that the environment took for each turn."""
 
     @property
-    def scores(self) -> bool:
-        """True if an episode has a reward above 0."""
-        return any(reward > 0 for reward in self.rewards)
-
-    @property
     def outcomes(self) -> list[EpisodeResult]:
         return [outcome for group in self.groups for outcome in group]
 
@@ -138,6 +133,20 @@ class Measured:
     stopped: str | None = None
     """The measurement that was running when the time limit was reached. None means that all measurements are
     complete."""
+
+    @property
+    def least(self) -> float:
+        """The lowest reward of play that need not be right; 0 if there is no lower one."""
+        return min([0.0, *self.random.rewards, *self.scripted.rewards])
+
+    @property
+    def unscored(self) -> list[int]:
+        """Numbers of the groups of right play without a reward above `least`."""
+        return [
+            number
+            for number, group in enumerate(self.right.groups)
+            if not any(o.reward is not None and o.reward > self.least for o in group)
+        ]
 
     @property
     def faults(self) -> list[str]:
@@ -273,10 +282,11 @@ def measure(
             )
         )
     measured = yield from _measure_plays(measured, provider, rules, tasks, group_size, watch)
-    if measured.right_source == ANSWERS and not measured.right.scores and not watch.is_over:
+    if measured.right_source == ANSWERS and measured.unscored and not watch.is_over:
         watch.doing("looking for an exception that the grader hides")
-        row = provider.tasks(measured.split, [0])[0].spec
-        hidden = hidden_exception(rules, environ, row, _written(row.get(ANSWER)))
+        *_, answered = _solver(measured, provider, rules, tasks)
+        row = answered[measured.unscored[0]].spec
+        hidden = hidden_exception(rules, environ, row, _written(row[ANSWER]))
         yield (measured := replace(measured, hidden=hidden))
     if num_slots is not None and not watch.is_over:
         watch.doing(f"opening up to {num_slots} sessions")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection
-from datetime import date, datetime, time
 from decimal import Decimal
+from operator import methodcaller
 from typing import Any, Final
-from uuid import UUID
 
 import pyarrow as pa
 from pyarrow import types
@@ -38,18 +37,14 @@ def rows_of_table(
             raise ValueError(f"the column {name!r} is there twice")
         if _INDEX.fullmatch(name):
             continue
-        if name in media:
-            convert: Converter = _same
-        else:
+        values = column.to_pylist()
+        if name not in media:
             convert = _converter(column.type, name, has_dates=has_dates)
-        columns[name] = [None if value is None else convert(value) for value in column.to_pylist()]
+            values = [None if value is None else convert(value) for value in values]
+        columns[name] = values
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _of_decimal(value: Decimal) -> int | float | str:
@@ -59,34 +54,16 @@ def _of_decimal(value: Decimal) -> int | float | str:
     return float(value) if Decimal(repr(float(value))) == value else str(value)
 
 
-def _of_date(value: date | datetime | time) -> str:
-    return value.isoformat()
-
-
-def _shortest(dtype: str) -> Converter:
-    """The decimal number that was written: 0.1 of 32 bits is not 0.10000000149."""
-
-    def convert(value: float) -> float:
-        import numpy
-
-        return float(str(numpy.dtype(dtype).type(value)))
-
-    return convert
-
-
-SCALARS: Final[tuple[tuple[Callable[[Any], bool], Converter], ...]] = (
-    (types.is_null, _same),
-    (types.is_boolean, bool),
-    (types.is_integer, int),
-    (types.is_float16, _shortest("float16")),
-    (types.is_float32, _shortest("float32")),
-    (types.is_float64, float),
-    (types.is_decimal, _of_decimal),
-    (types.is_string, _same),
-    (types.is_large_string, _same),
-    (types.is_string_view, _same),
+SCALARS: Final = (
+    types.is_null,
+    types.is_boolean,
+    types.is_integer,
+    types.is_float64,
+    types.is_string,
+    types.is_large_string,
+    types.is_string_view,
 )
-"""Types of Arrow -> function to the value of JSON."""
+"""Types whose values are those of JSON."""
 DATES: Final = (types.is_date, types.is_timestamp, types.is_time)
 """Types that arrive as texts of ISO 8601."""
 LISTS: Final = (
@@ -108,17 +85,21 @@ def _converter(kind: Any, column: str, *, has_dates: bool) -> Converter:
     if isinstance(kind, pa.JsonType):
         return json.loads
     if isinstance(kind, pa.UuidType):
-        return _of_uuid
+        return str
     if isinstance(kind, pa.BaseExtensionType):
         return inner(kind.storage_type)
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return inner(kind.value_type)
-    for is_kind, convert in SCALARS:
-        if is_kind(kind):
-            return convert
+    if any(is_kind(kind) for is_kind in SCALARS):
+        return lambda value: value
+    if types.is_floating(kind):  # 0.1 of 32 bits is 0.1, and not 0.10000000149.
+        number = kind.to_pandas_dtype()
+        return lambda value: float(str(number(value)))
+    if types.is_decimal(kind):
+        return _of_decimal
     if any(is_kind(kind) for is_kind in DATES):
         if has_dates:
-            return _of_date
+            return methodcaller("isoformat")
         raise ValueError(
             f"the loader made {kind} of the column {column!r}, so that its text is lost; download the files of the data"
             " set, and give their directory as env.rows"
@@ -137,10 +118,6 @@ def _converter(kind: Any, column: str, *, has_dates: bool) -> Converter:
     raise ValueError(
         f"the column {column!r} has the type {kind}, which JSON lacks; drop the column, or write it as text"
     )
-
-
-def _of_uuid(value: UUID) -> str:
-    return str(value)
 
 
 def _name(key: Any) -> str:

@@ -204,11 +204,13 @@ def _built_splits(builder: Any) -> dict[str, list[Row]]:
     """The rows of a loader's files, read as single files are where xp can read them."""
     import datasets
 
-    kind, config = type(builder.config).__name__, builder.config
-    reader = _BUILDERS.get(kind)
-    if kind == "CsvConfig":  # pandas would make a number of `007`, and null of `NA`
+    config, kind = builder.config, type(builder).__name__
+    reader: Any = _READERS.get(f".{kind.lower()}")
+    if kind == "Csv":  # pandas would make a number of `007`, and null of `NA`
         reader = partial(_csv, delimiter=config.sep)
-    if reader is None or any(getattr(config, key, None) for key in ("field", "columns", "filters")):
+    if kind == "Parquet":
+        reader = partial(_parquet, columns=config.columns, filters=config.filters)
+    if reader is None or getattr(config, "field", None):
         builder.download_and_prepare()
         return {
             str(split): _rows_of(rows.with_format("arrow")[:], has_dates=False)
@@ -311,10 +313,11 @@ def _csv(file: Path, delimiter: str = ",") -> Iterator[Row]:
         raise ValueError(f"line {lines.line_num} is not CSV: {error}") from None
 
 
-def _parquet(file: Path) -> Iterator[Row]:
+def _parquet(file: Path, **which: Any) -> Iterator[Row]:
+    """Rows of a file, or those and the columns that a data set's own settings choose."""
     import pyarrow.parquet as pq
 
-    return _arrow_rows(file, pq.read_table)
+    return _arrow_rows(file, partial(pq.read_table, **which))
 
 
 def _arrow(file: Path) -> Iterator[Row]:
@@ -366,9 +369,4 @@ _READERS: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
     ".parquet": _parquet,
     ".arrow": _arrow,
 }
-_BUILDERS: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
-    "JsonConfig": _json,
-    "ParquetConfig": _parquet,
-    "ArrowConfig": _arrow,
-}
-"""Configurations of `datasets` whose files are read here: its own readers make dates of texts."""
+"""By the ending of a file, which is the name of a loader of `datasets` too: its readers make dates of texts."""
