@@ -204,7 +204,8 @@ def _built_splits(builder: Any) -> dict[str, list[Row]]:
     """The rows of a loader's files, read as single files are where xp can read them."""
     import datasets
 
-    config, kind = builder.config, type(builder).__name__
+    config = builder.config
+    kind = type(config).__name__.removesuffix("Config")
     reader: Any = _READERS.get(f".{kind.lower()}")
     if kind == "Csv":  # pandas would make a number of `007`, and null of `NA`
         reader = partial(_csv, delimiter=config.sep)
