@@ -42,6 +42,8 @@ def test_the_letter_that_is_given_counts(answer: str, reward: float) -> None:
         ("所以答案是D。", "答案是"),
         ("答案\uff1aD", "答案"),
         ("Antwort: **D**", "Antwort"),
+        ("答えはDです。", "答えは"),
+        ("정답은 D입니다.", "정답은"),
     ],
 )
 def test_a_mark_of_another_language_is_an_option(answer: str, mark: str) -> None:

@@ -167,6 +167,8 @@ def choice(answer: str, right: Any, marks: Sequence[str] = ()) -> bool:
     if marks:
         mark = "|".join(map(re.escape, marks))
         answer = re.sub(mark, " Answer:", answer, flags=re.I).replace("\uff1a", ":")
+        # Japanese and Korean write the next word without a space.
+        answer = re.sub(r"(?<=[A-Z])(?=[\u3040-\u9fff\uac00-\ud7a3])", " ", answer)
     answer = _NOT_BUT.sub("", answer)
     box = final_part(_HEADING.sub("", answer))
     after = "" if box is None else answer.rpartition(box)[2]
