@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import wraps
+from numbers import Number
 from typing import Any, Final
 
 from xp.episode.call_data import without_thinking
@@ -50,6 +51,14 @@ _NAMED_LETTER: Final = re.compile(
     r"(?i:[\s:*]*\b(?:option|choice)\b)?[\s:*_$(\[\"'-]*(?:([A-Z]|[b-hj-z])(?![\w'])|([ai])(?=[).,:*\]\"']|\s*(?:\n|$)))"
 )
 _RIGHT_LETTER: Final = re.compile(r"\b([A-Z])\b[)\]*]*\s+is\s+(?:the\s+)?(?:correct|right|best)\b")
+_NOT_BUT: Final = re.compile(
+    r"\bnot\s+(?:(?i:option|choice)\s+)?[*(]*[A-Z]\b[*)]*\s*,?\s*(?:but|rather)(?:\s+rather)?\s+",
+    re.I,
+)
+_OR_ANOTHER: Final = re.compile(r"[)\]*]*\s*(?:\b(?:or|and)\b|[/&])\s*[*(\[]*[A-Z]\b(?!')", re.I)
+_TWO_LETTERS: Final = re.compile(r"\W*[A-Za-z]\W*(?:\b(?:or|and)\b\W*|[/&,]\s*)[A-Za-z]\W*", re.I)
+_HEADING: Final = re.compile(r"^#+[ \t]+(?=[^\n]*\n\s*\S)", re.M)
+"""Mark of a heading of Markdown: a line with text below. A final `#### B` has none."""
 _WORDS: Final = re.compile(r"\\(?:text|mathrm|mathbf|textbf|textrm|mbox)\s*\{([^{}]*)\}")
 _TYPESETTING: Final = re.compile(
     r"\\(?:left|right|displaystyle|quad|approx)(?![A-Za-z])|\^\{?\\circ\}?|\\[!,;: ]"
@@ -85,7 +94,7 @@ def right_answers(row: Mapping[str, Any]) -> list[Any]:
     several = list(right) if isinstance(right, (list, tuple)) else [right]
     for one in several or [None]:
         is_nan = isinstance(one, float) and not math.isfinite(one)
-        if one is None or is_nan or isinstance(one, Mapping) or not str(one).strip():
+        if is_nan or not isinstance(one, str | Number) or not str(one).strip():
             raise ValueError(
                 f"its answer is {right!r:.60}; expected a text, a number, or a list of them"
             )
@@ -147,19 +156,41 @@ def boxed(answer: str, right: Any) -> bool:
 
 
 @ready(lambda right: _letter(right))
-def choice(answer: str, right: Any) -> bool:
+def choice(answer: str, right: Any, marks: Sequence[str] = ()) -> bool:
     """A letter: of the final part, else after "answer is" or "Answer:", else alone on the last line, else at the
-    beginning, as in "(B)" and "B. Rome"."""
+    beginning, as in "(B)" and "B. Rome". An answer after the final part counts more; two letters ("A or B") are wrong.
+
+    Args:
+        marks: texts of other languages that stand for "Answer:".
+    """
     expected = _letter(right)
-    part, last_line = final_part(answer), answer.strip().rpartition("\n")[2]
-    words = unwrapped(answer if part is None else part)
+    if marks:
+        mark = "|".join(map(re.escape, marks))
+        answer = re.sub(mark, " Answer:", answer, flags=re.I).replace("\uff1a", ":")
+        # Japanese and Korean write the next word without a space.
+        answer = re.sub(r"(?<=[A-Z])(?=[\u3040-\u9fff\uac00-\ud7a3])", " ", answer)
+    answer = _NOT_BUT.sub("", answer)
+    box = final_part(_HEADING.sub("", answer))
+    after = "" if box is None else answer.rpartition(box)[2]
+    parts = [answer] if box is None else [box, answer]
+    if any(_NAMED_LETTER.finditer(after)):
+        parts = [after]
+    for part in parts:
+        words = unwrapped(part)
+        if _TWO_LETTERS.fullmatch(words):
+            return False
+        letter = _chosen(words, answer.strip().rpartition("\n")[2] if part is answer else words)
+        if letter is not None:
+            is_ambiguous = _OR_ANOTHER.match(words, letter.end(letter.lastindex or 1))
+            found = letter[1] or letter[letter.lastindex or 1]
+            return is_ambiguous is None and found.upper() == expected
+    return False
+
+
+def _chosen(words: str, last_line: str) -> re.Match[str] | None:
+    """The letter that a text names, the last one first, or that is alone on its last line, or that it begins with."""
     *_, named = [None, *_RIGHT_LETTER.finditer(words), *_NAMED_LETTER.finditer(words)]
-    letter = (
-        named
-        or _LONE_LETTER.fullmatch(last_line if part is None else words)
-        or _FIRST_LETTER.match(words)
-    )
-    return letter is not None and (letter[1] or letter[letter.lastindex or 1]).upper() == expected
+    return named or _LONE_LETTER.fullmatch(last_line) or _FIRST_LETTER.match(words)
 
 
 @ready(None, limit_s=10.0)

@@ -11,8 +11,9 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.pool import ThreadPool
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from xp.env_check.hidden import hidden_exception
 from xp.env_check.policy import Policy, random_policy, scripted_policy
 from xp.env_check.watch import Watch
 from xp.envs.base import AnswerChecker, EnvFault, Message, Provider, Task, ToolSpec
@@ -31,7 +32,7 @@ from xp.lib.load import load_object
 from xp.lib.text import valid_value
 from xp.plugins import BUILT_IN, Kind
 from xp.spec.dialect import Dialect
-from xp.spec.env import PromptSource
+from xp.spec.env import READY, PromptSource
 from xp.worker.demonstrations import Solve, play_script
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ Player = Callable[[Episode], None]
 AT_ONCE: Final = 8
 NUM_ANSWERS: Final = 40
 """Number of right answers of rows that are graded."""
+ANSWERS: Final = "right answers"
+"""Source of the right answers that are rows'."""
 MAX_WORDS: Final = 200
 
 
@@ -123,11 +126,27 @@ class Measured:
     """Episodes of the environment's own `solve`, or with the rows' right answers. None are played if it has neither."""
     right_source: str = ""
     """Source of the right answers, for a line of the report."""
+    hidden: str | None = None
+    """The first exception in a grader that gives 0 to a right answer. None means that none was seen."""
     slots: Slots | None = None
     """Sessions that its server holds and opens at once. None means that it is not measured."""
     stopped: str | None = None
     """The measurement that was running when the time limit was reached. None means that all measurements are
     complete."""
+
+    @property
+    def least(self) -> float:
+        """The lowest reward of play that need not be right; 0 if there is no lower one."""
+        return min([0.0, *self.random.rewards, *self.scripted.rewards])
+
+    @property
+    def unscored(self) -> list[int]:
+        """Numbers of the groups of right play without a reward above `least`."""
+        return [
+            number
+            for number, group in enumerate(self.right.groups)
+            if not any(o.reward is not None and o.reward > self.least for o in group)
+        ]
 
     @property
     def faults(self) -> list[str]:
@@ -263,6 +282,12 @@ def measure(
             )
         )
     measured = yield from _measure_plays(measured, provider, rules, tasks, group_size, watch)
+    if measured.right_source == ANSWERS and measured.unscored and not watch.is_over:
+        watch.doing("looking for an exception that the grader hides")
+        *_, answered = _solver(measured, provider, rules, tasks)
+        row = answered[measured.unscored[0]].spec
+        hidden = hidden_exception(rules, environ, row, _written(row[ANSWER]))
+        yield (measured := replace(measured, hidden=hidden))
     if num_slots is not None and not watch.is_over:
         watch.doing(f"opening up to {num_slots} sessions")
         yield replace(measured, slots=_slots(rules, environ, tasks[0], num_slots, watch))
@@ -307,11 +332,17 @@ def _solver(
         return "`solve`", load_object(f"{rules.serve or rules.grader}.solve"), tasks
     except (ImportError, AttributeError, ValueError):
         pass
-    if rules.provider != "local" or measured.right_answers is not None:
+    is_scored_elsewhere = rules.grader == READY["none"]
+    if rules.provider != "local" or measured.right_answers is not None or is_scored_elsewhere:
         return "", None, ()
     several = provider.tasks(measured.split, _spread(measured.counts[measured.split], NUM_ANSWERS))
     answered = [task for task in several if task.spec.get(ANSWER) is not None]
-    return "right answers", (lambda _, row: str(row[ANSWER])) if answered else None, answered
+    return ANSWERS, (lambda _, row: _written(row[ANSWER])) if answered else None, answered
+
+
+def _written(answer: Any) -> str:
+    """A right answer as a model could write it: of several, the first."""
+    return str(answer[0] if isinstance(answer, list | tuple) and answer else answer)
 
 
 def _solve(solve: Solve, provider: Provider, syntax: Syntax, episode: Episode) -> None:

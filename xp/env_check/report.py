@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median, quantiles
 from typing import Any
 
-from xp.env_check.measure import Measured, Plays
+from xp.env_check.measure import ANSWERS, Measured, Plays
 from xp.env_check.policy import NO_DESCRIPTION, faults_of
 from xp.envs.base import Message
 from xp.envs.config import EnvConfig
@@ -24,6 +24,8 @@ from xp.spec.env import PromptSource
 
 FLAT = 0.9
 """Share of groups without variance above which a random policy learns hardly anything."""
+MOST_UNSCORED = 0.1
+"""Share of rows' right answers that may score no more than wrong ones. Play by `solve` may be lost more often."""
 READS = re.compile(r"(?:environ(?:\.get)?|getenv)\s*[\[(]\s*[\"']([A-Za-z_]\w*)[\"']")
 """Variable that Python code reads."""
 LOUD = 0.5
@@ -112,7 +114,37 @@ def _faults(rules: EnvConfig, measured: Measured) -> Sequence[str]:
         faults.append(
             "no step of any episode was scored: set reward.nonterminal, or look at what its tools return"
         )
-    return faults
+    return [*faults, *_reward_faults(measured)]
+
+
+def _reward_faults(measured: Measured) -> Iterator[str]:
+    """Faults of the rewards of right play, beside that of other play."""
+    right = measured.right
+    if measured.stopped or not right.outcomes:
+        return
+    number = len(right.groups)
+    share = MOST_UNSCORED if measured.right_source == ANSWERS else 1 - 1 / number
+    if len(measured.unscored) > share * number:
+        reasons = [outcome.void_reason for outcome in right.outcomes if outcome.void_reason]
+        if measured.hidden is not None:
+            reasons = [f"the first exception in the grader, which it hides, is {measured.hidden}"]
+        yield (
+            ": ".join(
+                [
+                    f"{len(measured.unscored)} of {number} episodes of {measured.right_source} do not score above"
+                    f" {measured.least:g}",
+                    *reasons[:1],
+                ]
+            )
+            + "; mend the grader, or the form in which the right answers are written"
+        )
+    rewards = [plays.rewards for plays in (measured.random, measured.scripted, right)]
+    values = {reward for some in rewards for reward in some}
+    if all(rewards) and len(values) == 1:
+        yield (
+            f"the reward does not depend on the actions: random, scripted and right play ({measured.right_source})"
+            f" all score {values.pop():g}; let it read what the model did"
+        )
 
 
 def _warnings(

@@ -1,4 +1,4 @@
-"""Rows of data as people have it: files (JSON Lines, JSON, CSV, Parquet) and data sets of the Hugging Face hub.
+"""Rows of data as people have it: files (JSON Lines, JSON, CSV, Parquet, Arrow) and data sets of the Hugging Face hub.
 
 Every fault is an XpError that names the file and, where there is one, the line.
 """
@@ -10,6 +10,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +36,14 @@ _FILE: Final = re.compile(
 MOST_NAMED: Final = 20
 """Largest number of columns that a message names."""
 _HUB_NAME: Final = re.compile(r"(?P<path>[^:@]+)(:(?P<config>[^:@]+))?(@(?P<revision>[^:@]+))?")
+
+
+_SAVED: Final = ("state.json", "dataset_dict.json")
+"""Files that `save_to_disk` of `datasets` writes beside the data."""
+_CACHE: Final = re.compile(r"(cache|tmp)-?\w*\.arrow")
+"""Results of functions, which `datasets` keeps beside the data."""
+_ARROW: Final = b"ARROW1"
+"""Beginning of a file of Arrow's; a stream has none."""
 
 
 def is_data(name: str) -> bool:
@@ -116,13 +125,17 @@ def rows_of_file(file: Path) -> list[Row]:
     reader = _READERS.get(file.suffix.lower())
     if reader is None:
         raise XpError(f"{file}: a file of rows ends with {', '.join(_READERS)}; convert it")
-    try:
-        rows = list(reader(file))
-    except (ValueError, RecursionError, csv.Error) as error:
-        raise XpError(f"{file}: {error}") from None
+    rows = _read(file, reader)
     if not rows:
         raise XpError(f"{file} has no rows")
     return rows
+
+
+def _read(file: Path, reader: Callable[[Path], Iterator[Row]]) -> list[Row]:
+    try:
+        return list(reader(file))
+    except (ValueError, RecursionError, csv.Error) as error:
+        raise XpError(f"{file}: {error}") from None
 
 
 def rows_of_hub(name: str) -> dict[str, list[Row]]:
@@ -138,26 +151,12 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
             f"{name}: a data set of the hub is hf:ORG/NAME, hf:ORG/NAME:CONFIG or hf:ORG/NAME@REVISION"
         )
     check_loader(name)
-    import datasets
-
     try:
-        builder = datasets.load_dataset_builder(
-            str(place or parts["path"]), parts["config"], revision=parts["revision"]
-        )
-        if (
-            type(builder.config).__name__ == "CsvConfig"
-        ):  # pandas would make a number of `007`, and null of `NA`
-            files = datasets.DownloadManager().download_and_extract(builder.config.data_files)
-            return {
-                str(split): [row for file in some for row in _csv(Path(file), builder.config.sep)]
-                for split, some in files.items()
-            }
-        builder.download_and_prepare()
-        splits = builder.as_dataset()
-        return {
-            str(split): [_without_nulls(row) for row in rows.to_list()]
-            for split, rows in splits.items()
-        }
+        if place is not None and any((place / mark).is_file() for mark in _SAVED):
+            return _saved_splits(place)
+        return _built_splits(_builder(place, **parts.groupdict()))
+    except XpError:
+        raise
     except Exception as error:  # of the loader, the hub's client or a reader of files: any class
         reason = " ".join(str(error).split())[:400]
         raise XpError(
@@ -165,6 +164,70 @@ def rows_of_hub(name: str) -> dict[str, list[Row]]:
             " configuration is hf:ORG/NAME:CONFIG, and a data set that was downloaded to HF_HOME needs no network",
             ExitCode.ENVIRONMENT,
         ) from None
+
+
+def _saved_splits(place: Path) -> dict[str, list[Row]]:
+    """The rows that `save_to_disk` wrote, without caches and indices beside them."""
+    import datasets
+
+    saved = datasets.load_from_disk(str(place))
+    splits = saved if isinstance(saved, dict) else {saved.split or "train": saved}
+    return {str(split): _rows_of(rows.with_format("arrow")[:]) for split, rows in splits.items()}
+
+
+def _builder(place: Path | None, path: str, config: str | None, revision: str | None) -> Any:
+    """The loader of a directory, or of a data set of the hub: without a network, of the files of its last download."""
+    import datasets
+    from huggingface_hub import snapshot_download
+
+    if place is not None:
+        return datasets.load_dataset_builder(str(place), config)
+    try:
+        builder = datasets.load_dataset_builder(path, config, revision=revision)
+        fault = None
+    except Exception as error:  # of the loader or the hub's client: any class
+        builder, fault = None, error
+    if builder is not None and type(builder).__name__ != "Cache":
+        return builder
+    try:
+        files = snapshot_download(
+            path, repo_type="dataset", revision=revision, local_files_only=True
+        )
+    except (OSError, ValueError):  # It has no such download.
+        if fault is not None:
+            raise fault from None
+        return builder
+    return datasets.load_dataset_builder(files, config)
+
+
+def _built_splits(builder: Any) -> dict[str, list[Row]]:
+    """The rows of a loader's files, read as single files are where xp can read them."""
+    import datasets
+
+    config = builder.config
+    kind = type(config).__name__.removesuffix("Config")
+    reader: Any = _READERS.get(f".{kind.lower()}")
+    if kind == "Csv":  # pandas would make a number of `007`, and null of `NA`
+        reader = partial(_csv, delimiter=config.sep)
+    if kind == "Parquet":
+        reader = partial(_parquet, columns=config.columns, filters=config.filters)
+    if reader is None or getattr(config, "field", None):
+        builder.download_and_prepare()
+        return {
+            str(split): _rows_of(rows.with_format("arrow")[:], has_dates=False)
+            for split, rows in builder.as_dataset().items()
+        }
+    manager = datasets.DownloadManager()
+    splits = manager.download_and_extract(config.data_files)
+    return {
+        str(split): [
+            row
+            for file in manager.iter_files(list(files))
+            if not _CACHE.fullmatch(Path(file).name)
+            for row in _read(Path(file), reader)
+        ]
+        for split, files in splits.items()
+    }
 
 
 def check_loader(name: str) -> None:
@@ -251,25 +314,43 @@ def _csv(file: Path, delimiter: str = ",") -> Iterator[Row]:
         raise ValueError(f"line {lines.line_num} is not CSV: {error}") from None
 
 
-def _parquet(file: Path) -> Iterator[Row]:
+def _parquet(file: Path, **which: Any) -> Iterator[Row]:
+    """Rows of a file, or those and the columns that a data set's own settings choose."""
     import pyarrow.parquet as pq
 
-    with opened(file, ExitCode.CONFIG) as content:
-        try:
-            yield from map(_without_nulls, pq.read_table(content).to_pylist())
-        except OSError as error:
-            raise ValueError(f"cannot be read as Parquet: {error}") from None
+    return _arrow_rows(file, partial(pq.read_table, **which))
 
 
-def _without_nulls(row: Row) -> Row:
-    """The row without null keys below its columns: in a column of structs, every row has the keys of all rows."""
-    return {column: _stripped(value) for column, value in row.items()}
+def _arrow(file: Path) -> Iterator[Row]:
+    """Rows of a file of Arrow's, or of a stream, as `datasets` saves them."""
+    return _arrow_rows(file, _arrow_table)
 
 
-def _stripped(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _stripped(one) for name, one in value.items() if one is not None}
-    return [_stripped(one) for one in value] if isinstance(value, list) else value
+def _arrow_table(content: Any) -> Any:
+    import pyarrow as pa
+
+    is_file = content.read(len(_ARROW)) == _ARROW
+    content.seek(0)
+    reader = pa.ipc.open_file(content) if is_file else pa.ipc.open_stream(content)
+    return reader.read_all()
+
+
+def _arrow_rows(file: Path, read: Callable[[Any], Any]) -> Iterator[Row]:
+    import pyarrow as pa
+
+    opened(file, ExitCode.CONFIG).close()
+    try:
+        # A thread of Arrow's lets a file of Python's go; at the end of the process that would abort it.
+        with pa.OSFile(str(file)) as content:
+            yield from _rows_of(read(content))
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"cannot be read as {file.suffix.lstrip('.')}: {error}") from None
+
+
+def _rows_of(table: Any, *, has_dates: bool = True) -> list[Row]:
+    from xp.lib.arrow_values import rows_of_table
+
+    return [*rows_of_table(table, MEDIA, has_dates=has_dates)]
 
 
 def _text(file: Path) -> str:
@@ -287,4 +368,6 @@ _READERS: Final[Mapping[str, Callable[[Path], Iterator[Row]]]] = {
     ".json": _json,
     ".csv": _csv,
     ".parquet": _parquet,
+    ".arrow": _arrow,
 }
+"""By the ending of a file, which is the name of a loader of `datasets` too: its readers make dates of texts."""
