@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.launching import launcher_spec
 from xp.__main__ import main
+from xp.cli.display import files_lines
 from xp.composition import compose
 from xp.errors import ExitCode, XpError
 from xp.job import Resources
@@ -54,6 +55,16 @@ def test_a_compared_key_that_does_not_exist_is_said_once(
 
 def test_a_comparison_of_refused_variants_alone_ends_as_a_refused_plan() -> None:
     assert main(["plan", "backend=slime", "hardware=cpu", "--compare", "seed=1,2"]) == ExitCode.PLAN
+
+
+@pytest.mark.parametrize(
+    "word", ["launcher=slurm", "launcher=ray", "launcher=modal", "tracking=[wandb]"]
+)
+def test_a_plan_for_another_place_or_a_tracker_points_to_its_files(word: str) -> None:
+    (line,) = files_lines(compose([word]))
+    assert "--files" in line
+    assert line.startswith(word.replace("[", "").replace("]", ""))
+    assert files_lines(compose([])) == []
 
 
 def gpus(number: int) -> Resources:
