@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 from xp.errors import ExitCode, XpError
 from xp.lib.imports import import_large
@@ -38,6 +39,7 @@ def _guarded(argv: Sequence[str] | None) -> int:
         except SystemExit as end:  # --help or --version, which are printed
             raise SystemExit(_with_output(int(end.code or 0), is_product=True)) from None
         _check_directory()
+        _check_home()
         if is_program and not sys.flags.safe_path and os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())  # `python -m xp` has it there; the program `xp` has not
         module, _, name = COMMANDS[parsed.command].handler.partition(":")
@@ -88,6 +90,17 @@ def _check_directory() -> None:
         raise XpError(
             f"the working directory cannot be used: {error.strerror}; it may have been deleted: change to another one",
             ExitCode.RESOURCE,
+        ) from None
+
+
+def _check_home() -> None:
+    """Raises XpError(CONFIG) if this user has no home directory, in which xp and the trainers keep their files."""
+    try:
+        Path.home()
+    except RuntimeError:
+        raise XpError(
+            f"HOME is not set, and user {os.getuid()} has no entry in /etc/passwd; set HOME to a directory that this"
+            " user can write, for example HOME=/tmp/home"
         ) from None
 
 

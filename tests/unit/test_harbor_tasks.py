@@ -10,6 +10,8 @@ import pytest
 from tests.support.harbor_tasks import CONFIG, HELLO, harbor, write_task
 from xp.composition import compose
 from xp.contrib.harbor.provider import resolved
+from xp.doctor.finding import Verdict
+from xp.doctor.reach import environments
 from xp.envs.load import load_provider
 from xp.errors import ExitCode, XpError
 from xp.planning.episode import episode_config
@@ -145,14 +147,24 @@ def test_the_sandbox_reaches_the_job_and_a_changed_task_is_another_set(tmp_path:
     assert source_digest(config) != before
 
 
-def test_without_docker_a_plan_is_refused_with_the_way_out(
+def test_without_docker_a_plan_is_made_and_the_environment_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_task(tmp_path / "a")
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/socket")
-    with pytest.raises(XpError, match=r"(?s)env.sandbox=docker needs .*docker.*") as raised:
-        build_plan(compose(words(tmp_path)), "x")
-    assert raised.value.code is ExitCode.PLAN
+    spec = compose(words(tmp_path))
+    assert build_plan(spec, "x").stages
+    with pytest.raises(XpError, match=r"(?s)env.sandbox=docker needs .*docker.*"):
+        load_provider(*[*episode_config(spec).members.values()], os.environ)
+    assert [finding.verdict for finding in environments(spec)] == [Verdict.FAULT]
+
+
+def test_a_default_does_not_hide_a_value_that_is_not_declared(tmp_path: Path) -> None:
+    write_task(tmp_path / "a", config=CONFIG + "[environment.env]\nKEY = '${JUDGE_KEY:-none}'\n")
+    with pytest.raises(XpError, match=r"set env.secrets.JUDGE_KEY=null") as raised:
+        load_provider(harbor(tmp_path), {**os.environ, "JUDGE_KEY": "of-the-judge"})
+    assert raised.value.code is ExitCode.SECRET
+    load_provider(harbor(tmp_path), {**os.environ, "JUDGE_KEY": ""})
 
 
 def test_a_plan_without_isolation_is_made_and_says_so(tmp_path: Path) -> None:

@@ -254,6 +254,7 @@ def test_a_sweep_is_held_in_arrays_until_all_its_runs_are_placed(
         return answer
 
     monkeypatch.setattr(slurm_array, "ask", ask)
+    monkeypatch.setattr(slurm_array, "max_array_size", lambda: None)
     small = stage("a", "")
     large = replace(
         small,

@@ -82,6 +82,7 @@ def plan(args: Namespace) -> int:
     """Prints the plan and runs nothing."""
     from xp.cli.display import arithmetic, console, plan_json, show_plan
     from xp.planning.duration import time_lines
+    from xp.planning.functions import check_functions
 
     if args.cfg:
         return show_config(args)
@@ -95,6 +96,8 @@ def plan(args: Namespace) -> int:
         if args.sft
         else plans_of(args)
     )
+    for one in plans:
+        check_functions(one.spec)
     if args.native or args.native_diff is not None:
         from xp.cli.native import show_native
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from xp.cli.table import Column, show_table, wrapped
 from xp.composition import compose
 from xp.composition.points import variants_of
-from xp.errors import XpError
+from xp.errors import ExitCode, XpError
 from xp.planning.duration import duration, interval_text, wall_s
 from xp.planning.memory.estimate import GIB
 from xp.planning.memory.fit import MemoryVerdict, fit, works
@@ -24,9 +24,14 @@ FITS: Final = {MemoryVerdict.FITS: "yes", MemoryVerdict.LIKELY: "likely"}
 
 
 def compare_plans(args: Namespace) -> None:
-    """Prints the variants; a refused one has its reason below the table."""
+    """Prints the variants; a refused one has its reason below the table.
+
+    Raises:
+        XpError: (PLAN) every variant is refused; with the reason's own code where it is the same for all.
+    """
     rows: list[dict[str, Any]] = []
     reasons = []
+    refusals: list[XpError] = []
     for words in variants_of(args.compare):
         # The ends of keys, so that all columns fit 80 characters.
         pairs = (word.partition("=") for word in words)
@@ -42,9 +47,14 @@ def compare_plans(args: Namespace) -> None:
         except XpError as error:
             row["fits"] = "refused"
             reasons.append(f"{row['variant']}: {str(error).splitlines()[0]}")
+            refusals.append(error)
+    if len(refusals) == len(rows) and len({str(error) for error in refusals}) == 1:
+        raise refusals[0]
     show_table(COLUMNS, rows, as_json=args.json)
     for reason in () if args.json else reasons:
         print(wrapped(reason))
+    if len(refusals) == len(rows):
+        raise XpError("every variant is refused; set other values of --compare", ExitCode.PLAN)
 
 
 def _figures(spec: RunSpec) -> dict[str, str]:

@@ -122,6 +122,8 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
         *named_code(plan.spec),
         *(f"open: {one}" for one in backend_of(plan.spec).unauthenticated_endpoints(plan.spec)),
     ]
+    if not with_files:
+        lines += files_lines(plan.spec)
     for line in lines:
         out.print(wrapped(f"  {line}"))
     if with_files:
@@ -132,6 +134,15 @@ def show_plan(plan: Plan, outputs: Path, *, with_files: bool) -> None:
         for path, text in submitted(plan, outputs).items():
             out.rule(f"{path}, as launcher={plan.spec.launcher.name} would submit it")
             out.print(text)
+
+
+def files_lines(spec: RunSpec) -> list[str]:
+    """A line for a place of the run or a tracker that is not this machine's own, which points to the whole texts."""
+    from xp.spec import LauncherName
+
+    names = [] if spec.launcher.name == LauncherName.LOCAL else [f"launcher={spec.launcher.name}"]
+    names += [f"tracking={name}" for name in spec.tracking]
+    return [f"{' and '.join(names)}: --files shows every file of the jobs"] if names else []
 
 
 def _has_value(variable: str) -> bool:

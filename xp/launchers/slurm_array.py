@@ -50,11 +50,27 @@ class SlurmArrays:
             groups.setdefault(words, []).append(run_id)
         try:
             for words, run_ids in groups.items():
-                self._submit(spec, outputs, words, run_ids)
+                self._submit_parts(spec, outputs, words, run_ids)
         except BaseException:  # nothing would release the arrays before the refused one
             with suppress(XpError):
                 ask(["scancel", *self._array_ids], timeout_s=ANSWER_S)
             raise
+
+    def _submit_parts(
+        self, spec: LauncherSpec, outputs: Path, words: Sequence[str], run_ids: Sequence[str]
+    ) -> None:
+        """Submits as many arrays as the cluster's MaxArraySize asks for.
+
+        With `launcher.array_at_once`, each begins when the one before has ended, so that the limit is for all of them.
+        """
+        size = len(run_ids)
+        if size > 1:
+            size = min(size, max_array_size() or size)
+        after: list[str] = []
+        for start in range(0, len(run_ids), size):
+            self._submit(spec, outputs, [*words, *after], run_ids[start : start + size])
+            if spec.array_at_once is not None:
+                after = [f"--dependency=afterany:{self._array_ids[-1]}"]
 
     def _submit(
         self, spec: LauncherSpec, outputs: Path, words: Sequence[str], run_ids: Sequence[str]
@@ -86,6 +102,20 @@ class SlurmArrays:
         ids, self._array_ids = self._array_ids, []
         if ids:
             ask(["scontrol", "release", ",".join(ids)], timeout_s=ANSWER_S)
+
+
+def max_array_size() -> int | None:
+    """Largest number of tasks of one array: their indices are below the cluster's MaxArraySize. None: not known."""
+    try:
+        config = ask(["scontrol", "show", "config"], timeout_s=ANSWER_S)
+    except XpError:
+        return None
+    limit = re.search(r"^MaxArraySize\s*=\s*([0-9]+)", config, re.MULTILINE)
+    if limit is None:
+        return None
+    if int(limit[1]) < 2:
+        raise XpError("the cluster's MaxArraySize allows no job arrays; set launcher.array=false")
+    return int(limit[1])
 
 
 def array_job(

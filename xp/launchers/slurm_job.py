@@ -19,6 +19,10 @@ from xp.launchers.node.on_node import REQUEUE
 from xp.launchers.node.spread import by_srun
 from xp.spec.place import Container, LauncherSpec
 
+INSTEAD_OF = {"mem-per-cpu": "mem", "mem-per-gpu": "mem", "gpus-per-node": "gres"}
+"""Option of `launcher.sbatch` -> the option of xp's that it replaces, for clusters that take no other."""
+BY_GPU = frozenset({"mem-per-gpu", "gpus-per-node"})
+"""Options that a job without GPUs does not get."""
 WARNING_S = 60
 """Seconds before the time limit at which Slurm signals a job that can be requeued."""
 
@@ -74,7 +78,10 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
         "time": None if spec.time_limit_s is None else str(-(-spec.time_limit_s // 60)),
         "signal": f"B:USR1@{WARNING_S}" if spec.requeue else None,
     }
-    further = spec.sbatch or {}
+    further = _further(spec, gpus)
+    for name in further:
+        if (instead := INSTEAD_OF.get(name)) is not None:
+            xp_options[instead] = None
     if taken := sorted(name for name in further if xp_options.get(name) is not None):
         raise XpError(f"launcher.sbatch: xp sets {', '.join(taken)} itself, from the spec")
     values = {name: value for name, value in {**xp_options, **further}.items() if value is not None}
@@ -82,6 +89,32 @@ def options(spec: LauncherSpec, resources: Resources) -> list[str]:
         *(f"--{name}={value}" for name, value in values.items()),
         "--requeue" if spec.requeue else "--no-requeue",
     ]
+
+
+def _further(spec: LauncherSpec, gpus: int) -> dict[str, str]:
+    """The options of `launcher.sbatch` for a job with this number of GPUs per node.
+
+    A job without GPUs gets none of those that count by GPU. xp appends the number to a type of `gpus-per-node`.
+
+    Raises:
+        XpError: CONFIG if `gpus-per-node` has another number than the job needs, or two options set the memory.
+    """
+    further = dict(spec.sbatch or {})
+    if {"mem-per-cpu", "mem-per-gpu"} <= further.keys():
+        raise XpError("launcher.sbatch: mem-per-cpu and mem-per-gpu exclude each other; set one")
+    if not gpus:
+        return {name: value for name, value in further.items() if name not in BY_GPU}
+    if "gpus-per-node" in further:
+        kind, _, number = further["gpus-per-node"].rpartition(":")
+        if not number.isdecimal():
+            kind, number = further["gpus-per-node"], str(gpus)
+        if int(number) != gpus:
+            raise XpError(
+                f"launcher.sbatch.gpus-per-node={further['gpus-per-node']}: a stage needs {gpus} GPUs per node; set"
+                " the type of the GPU alone (h100), to which xp appends the number"
+            )
+        further["gpus-per-node"] = f"{kind}:{gpus}" if kind else str(gpus)
+    return further
 
 
 MAIN_NODE = "MAIN_NODE:PORT"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from xp.envs.docker import NO_SANDBOX, check_daemon
+from xp.envs.docker import NO_SANDBOX
 from xp.errors import ExitCode, XpError
 from xp.hardware import cards
 from xp.job import Job, Stage
@@ -189,19 +189,10 @@ def image_refusals(spec: RunSpec) -> Iterator[Refusal]:
 
 
 def sandbox_refusals(spec: RunSpec) -> Iterator[Refusal]:
-    """Refuses a missing Docker on this machine; elsewhere the stage checks, except for files that a cloud cannot
-    see."""
+    """Refuses files that a cloud cannot see. Whether Docker answers is checked by the doctor and by the stage."""
     name = spec.launcher.name
     if isinstance(name, LauncherName) and name.is_elsewhere:
         yield from _left_behind(spec)
-    if spec.launcher.name != LauncherName.LOCAL:
-        return
-    for name, member in spec.env.members.items():
-        if member.sandbox is SandboxKind.DOCKER:
-            try:
-                check_daemon()
-            except XpError as error:
-                yield Refusal(f"{member_key(spec, name)}.sandbox", str(error))
 
 
 def _left_behind(spec: RunSpec) -> Iterator[Refusal]:

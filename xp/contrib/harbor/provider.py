@@ -129,16 +129,17 @@ def resolved(
     """Variables of a task or a program, with declared secrets for `${NAME}`; no other variable of xp is used.
 
     Raises:
-        XpError: (SECRET) a variable is not declared.
+        XpError: (SECRET) a variable without a default, or with a value here, is not declared.
     """
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1], match[2]
         if name in config.secrets and environ.get(name):
             return environ[name]
-        if default is None:
+        if default is None or environ.get(name):
             raise XpError(
-                f"environment {config.name}: a task wants the variable {name}: declare it, env.secrets.{name}=null",
+                f"environment {config.name}: a task wants the variable {name}: set env.secrets.{name}=null, which"
+                " declares it",
                 ExitCode.SECRET,
             )
         return str(default)

@@ -286,10 +286,12 @@ HELD_OUT = "held_out"
 
 
 def evaluation_flags(spec: RunSpec) -> dict[str, Any]:
-    """Flags of evaluation by Slime's rollout, with one line of data per episode; the training's program makes the
-    interval a divisor of the number of steps."""
+    """Flags of evaluation by Slime's rollout, with one line of data per episode.
+
+    The training's program makes the interval a divisor of the number of steps, which a plan may not know yet.
+    """
     flags = {
-        "--eval-interval": spec.evaluation.every or num_steps(spec) or 1,
+        "--eval-interval": spec.evaluation.every or 1,
         "--eval-function-path": EVALUATE,
         "--n-samples-per-eval-prompt": 1,
         "--custom-eval-rollout-log-function-path": LOG_EVALUATION,

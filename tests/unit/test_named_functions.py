@@ -1,0 +1,84 @@
+"""The user's functions of a spec, which a plan looks for in their files without an import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xp.__main__ import main
+from xp.composition import compose
+from xp.errors import ExitCode
+from xp.planning.functions import function_fault, named_functions
+
+CODE = """
+from math import fsum as total
+import os.path
+raise SystemExit("this module must not be imported")
+SCORE = staticmethod(total)
+if SCORE:
+    def chosen(answer, row): ...
+def grade(answer, row): ...
+def with_default(answer, row, scale=1.0): ...
+def any_number(*values): ...
+def alone(answer): ...
+def three(answer, row, more): ...
+class Grader: ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "mine_of_plan.py").write_text(CODE)
+    (tmp_path / "broken_of_plan.py").write_text("def grade(:\n")
+    return tmp_path / "mine_of_plan.py"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["grade", "with_default", "any_number", "Grader", "SCORE", "total", "os", "chosen"],
+)
+def test_what_a_module_binds_is_a_legal_name(name: str) -> None:
+    assert function_fault(f"mine_of_plan:{name}", 2) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "words"),
+    [
+        ("no_module_of_plan:grade", 2, "there is no module no_module_of_plan; set"),
+        ("mine_of_plan:grad", 2, "defines no grad (did you mean grade?); set"),
+        ("mine_of_plan:alone", 2, "alone(answer) must take 2 arguments by position; change"),
+        ("mine_of_plan:three", 2, "three(answer, row, more) must take 2 arguments"),
+        ("mine_of_plan:grade", 1, "must take 1 argument by position"),
+        ("broken_of_plan:grade", 2, "line 1: invalid syntax; correct"),
+    ],
+)
+def test_a_wrong_name_has_its_cause_and_remedy(name: str, number: int, words: str) -> None:
+    assert words in (function_fault(name, number) or "")
+
+
+def test_a_module_that_is_no_file_of_python_is_not_judged() -> None:
+    assert function_fault("math:no_such_function", 2) is None
+
+
+@pytest.mark.parametrize(
+    "key", ["env.reward_fn", "env.group_reward_fn", "algorithm.advantage_fn", "env.grader"]
+)
+def test_a_plan_ends_with_the_fault_of_each_key(
+    key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"{key}=mine_of_plan:no_such"]
+    if key == "algorithm.advantage_fn":
+        words += ["algorithm.estimator=custom", "algorithm.advantage_scale=none"]
+    if key == "env.grader":
+        words += ["env=gsm8k_mini"]
+    assert main(["plan", *words]) == ExitCode.CONFIG
+    error = " ".join(capsys.readouterr().err.split())
+    assert f"{key}=mine_of_plan:no_such" in error
+    assert "defines no no_such" in error
+
+
+def test_the_functions_of_the_default_spec_are_in_their_files() -> None:
+    for _, name, number in named_functions(compose([])):
+        assert function_fault(name, number) is None

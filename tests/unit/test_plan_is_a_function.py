@@ -1,0 +1,141 @@
+"""Plans that depend on the spec alone: the same before and after `prepare`, and without what only the run needs."""
+
+from __future__ import annotations
+
+import pwd
+from dataclasses import asdict
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from tests.support.launching import launcher_spec
+from xp.__main__ import main
+from xp.cli.display import files_lines
+from xp.composition import compose
+from xp.errors import ExitCode, XpError
+from xp.job import Resources
+from xp.launchers import slurm_array
+from xp.launchers.slurm_job import options
+from xp.planning import extent
+from xp.planning.extent import NumTasks
+from xp.planning.plan import build_plan
+from xp.spec.place import LauncherSpec
+
+BASE = ["env=gsm8k_mini", "training.num_steps=null", "training.epochs=2"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["backend=slime", "hardware=h100x8", "model=qwen3-4b"],
+        ["backend=skyrl", "hardware=a100x4", "model=qwen2.5-3b-instruct"],
+        ["backend=trl", "hardware=cpu"],
+    ],
+)
+def test_a_plan_is_the_same_before_and_after_prepare(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = compose([*BASE, *words])
+    monkeypatch.setattr(extent, "num_tasks", lambda _: NumTasks(None, None))
+    before = [asdict(stage) for stage in build_plan(spec, "r").stages]
+    monkeypatch.setattr(extent, "num_tasks", lambda _: NumTasks(960, 64))
+    assert [asdict(stage) for stage in build_plan(spec, "r").stages] == before
+
+
+def test_a_compared_key_that_does_not_exist_is_said_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = main(["plan", "--compare", "training.lerning_rate=1,2"])
+    output = capsys.readouterr()
+    assert code == ExitCode.CONFIG
+    assert output.err.count("lerning_rate") == 1
+    assert "variant" not in output.out
+
+
+def test_a_comparison_of_refused_variants_alone_ends_as_a_refused_plan() -> None:
+    assert main(["plan", "backend=slime", "hardware=cpu", "--compare", "seed=1,2"]) == ExitCode.PLAN
+
+
+@pytest.mark.parametrize(
+    "word", ["launcher=slurm", "launcher=ray", "launcher=modal", "tracking=[wandb]"]
+)
+def test_a_plan_for_another_place_or_a_tracker_points_to_its_files(word: str) -> None:
+    (line,) = files_lines(compose([word]))
+    assert "--files" in line
+    assert line.startswith(word.replace("[", "").replace("]", ""))
+    assert files_lines(compose([])) == []
+
+
+def gpus(number: int) -> Resources:
+    return Resources("cpu" if number == 0 else "h100", number, 1, 8, 64.0)
+
+
+def with_sbatch(**further: str) -> LauncherSpec:
+    return launcher_spec("slurm", sbatch={k.replace("_", "-"): v for k, v in further.items()})
+
+
+@pytest.mark.parametrize(
+    ("further", "on_gpus", "on_cpu"),
+    [
+        ({"mem_per_cpu": "4G"}, "--mem-per-cpu=4G", "--mem-per-cpu=4G"),
+        ({"mem_per_gpu": "90G"}, "--mem-per-gpu=90G", "--mem=65536M"),
+        ({"gpus_per_node": "h100"}, "--gpus-per-node=h100:8", "--mem=65536M"),
+        ({"gpus_per_node": "h100:8"}, "--gpus-per-node=h100:8", "--mem=65536M"),
+    ],
+)
+def test_a_cluster_may_take_other_options_of_memory_and_gpus(
+    further: dict[str, str], on_gpus: str, on_cpu: str
+) -> None:
+    spec = with_sbatch(**further)
+    gpu_words, cpu_words = options(spec, gpus(8)), options(spec, gpus(0))
+    assert on_gpus in gpu_words
+    assert on_cpu in cpu_words
+    assert not any("gpu" in word for word in cpu_words)
+    for words in (gpu_words, cpu_words):
+        assert sum(word.startswith("--mem") for word in words) == 1
+    assert sum(word.startswith(("--gres", "--gpus")) for word in gpu_words) == 1
+
+
+def test_another_number_of_gpus_than_the_spec_has_is_refused() -> None:
+    with pytest.raises(XpError, match="set the type"):
+        options(with_sbatch(gpus_per_node="h100:4"), gpus(8))
+    with pytest.raises(XpError, match="set one"):
+        options(with_sbatch(mem_per_cpu="4G", mem_per_gpu="9G"), gpus(8))
+
+
+@pytest.mark.parametrize(("at_once", "dependencies"), [(None, 0), (2, 2)])
+def test_a_sweep_above_the_clusters_limit_is_several_arrays(
+    tmp_path: Path, at_once: int | None, dependencies: int
+) -> None:
+    submitted: list[list[str]] = []
+
+    def ask(argv: list[str], **_: object) -> str:
+        if argv[:3] == ["scontrol", "show", "config"]:
+            return "MaxArraySize            = 3\nMaxJobCount = 10000\n"
+        submitted.append(argv)
+        return str(len(submitted))
+
+    stage = build_plan(compose(["launcher=slurm"]), "r").stages[0]
+    sweep = {f"r{number}": [stage] for number in range(7)}
+    with patch.object(slurm_array, "ask", ask):
+        spec = launcher_spec("slurm", array=True, detach=True, array_at_once=at_once)
+        arrays = slurm_array.SlurmArrays(spec, tmp_path, sweep, {})
+    sizes = [word for argv in submitted for word in argv if word.startswith("--array=")]
+    limit = "" if at_once is None else f"%{at_once}"
+    assert sizes == [f"--array=0-2{limit}", f"--array=0-2{limit}", f"--array=0-0{limit}"]
+    assert arrays.place("r5", Path("code"), []) == "2_2"
+    after = [word for argv in submitted for word in argv if word.startswith("--dependency")]
+    assert after == [f"--dependency=afterany:{number + 1}" for number in range(dependencies)]
+
+
+def test_a_user_without_a_home_is_told_which_variable_to_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def getpwuid(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", getpwuid)
+    assert main(["plan"]) == ExitCode.CONFIG
+    assert "set HOME" in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""Looks for the user's functions and classes of a spec in their files, so that a plan finds a wrong name without an
+import."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from xp.errors import XpError, nearest
+from xp.lib.code_files import find_module
+from xp.lib.data_files import is_data
+from xp.planning.extent import member_key
+from xp.spec import RunSpec
+from xp.spec.env import READY, GraderForm
+from xp.spec.sft import SOLVE
+
+GROUP_ARGUMENTS = 1
+"""Arguments by position of a group's reward function, and of an advantage function: the list of episodes."""
+GRADER_ARGUMENTS = 2
+"""Arguments by position of a grader of the form `xp`: the answer and the row."""
+
+
+def named_functions(spec: RunSpec) -> Iterator[tuple[str, str, int | None]]:
+    """Key of the spec, `module:name`, and the number of arguments by position; None where any parameters are legal."""
+    for name, member in spec.env.members.items():
+        key = member_key(spec, name)
+        if ":" in member.provider:
+            yield f"{key}.provider", member.provider, None
+        if member.serve is not None and member.python is None:
+            yield f"{key}.serve", member.serve, None
+        if member.grader is not None and member.grader not in READY:
+            is_plain = member.grader_form is GraderForm.XP and not member.grader_args
+            yield f"{key}.grader", member.grader, GRADER_ARGUMENTS if is_plain else None
+        rows = [member.rows] if isinstance(member.rows, str) else [*(member.rows or {}).values()]
+        for source in rows:
+            if not is_data(source):
+                yield f"{key}.rows", source, None
+        for function in member.reward_fn or ():
+            yield f"{key}.reward_fn", function.fn, None
+        if member.group_reward_fn is not None:
+            yield f"{key}.group_reward_fn", member.group_reward_fn, GROUP_ARGUMENTS
+    if spec.algorithm.advantage_fn is not None:
+        yield "algorithm.advantage_fn", spec.algorithm.advantage_fn, GROUP_ARGUMENTS
+    script = (spec.sft.data or "").partition(f"{SOLVE}:")[2]
+    if script:
+        yield "sft.data", script, None
+
+
+def check_functions(spec: RunSpec) -> None:
+    """Raises XpError(CONFIG) with every function of the user's that its file does not have, or that takes another
+    number of arguments; a module that is no file of Python is not checked."""
+    faults = [
+        f"{key}={name}: {fault}"
+        for key, name, number in named_functions(spec)
+        if (fault := function_fault(name, number)) is not None
+    ]
+    if faults:
+        raise XpError("\n".join(faults))
+
+
+def function_fault(name: str, num_arguments: int | None) -> str | None:
+    """What is wrong with `module:name`, with the remedy. None: nothing, or its file cannot be read.
+
+    Args:
+        name: `module:name`.
+        num_arguments: arguments by position that a function of this name must take. None means any.
+    """
+    module, _, attribute = name.partition(":")
+    spec = find_module(module)
+    if spec is None:
+        return (
+            f"there is no module {module}; set another name, or start xp in the directory with its file (or name this"
+            " directory in PYTHONPATH)"
+        )
+    file = Path(str(spec.origin))
+    if file.suffix != ".py":
+        return None
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except SyntaxError as error:
+        return f"{file}, line {error.lineno}: {error.msg}; correct the file"
+    except (OSError, ValueError, RecursionError):
+        return None
+    names = dict(_bound(body))
+    first = attribute.partition(".")[0]
+    if first not in names:
+        if "*" in names or "__getattr__" in names:
+            return None
+        return f"{file} defines no {first}{nearest(first, names)}; set a name that it has"
+    return None if first != attribute else _arguments_fault(names[first], num_arguments, file)
+
+
+def _bound(statements: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+    """Names that a module's statements bind, with the statement; the blocks of conditions are part of the module."""
+    for statement in statements:
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield statement.name, statement
+            case ast.Import() | ast.ImportFrom():
+                for alias in statement.names:
+                    yield alias.asname or alias.name.partition(".")[0], statement
+            case _:
+                for node in ast.walk(statement):
+                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                        yield node.id, statement
+                    elif isinstance(node, ast.stmt) and node is not statement:
+                        yield from _bound([node])
+
+
+def _arguments_fault(statement: ast.stmt, number: int | None, file: Path) -> str | None:
+    """A fault if a function cannot be called with so many arguments by position; decorated ones are not checked."""
+    if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) or number is None:
+        return None
+    if statement.decorator_list:
+        return None
+    given = statement.args
+    places = [*given.posonlyargs, *given.args]
+    num_needed = len(places) - len(given.defaults)
+    if num_needed <= number and (number <= len(places) or given.vararg is not None):
+        return None
+    return (
+        f"{file}, line {statement.lineno}: {statement.name}({ast.unparse(given)}) must take"
+        f" {number} argument{'s' * (number > 1)} by position; change its parameters"
+    )
