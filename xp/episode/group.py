@@ -60,9 +60,16 @@ def environment_source(config: EnvConfig, provider: Provider | None) -> GroupSou
     return GroupSource("score_group", config.group_score_weight, score)
 
 
-def function_source(name: str, describe: Describe) -> GroupSource:
-    """The user's `group_reward_fn`: called with a list of GroupEpisode, and with `task` if it has this parameter."""
-    function, wants_task = load_group_fn(name)
+def function_source(
+    name: str, describe: Describe, call: Callable[..., Any] | None = None
+) -> GroupSource:
+    """The user's `group_reward_fn`: called with a list of GroupEpisode, and with `task` if it has this parameter.
+
+    Args:
+        call: calls the function in another process. None means that it is called here.
+    """
+    loaded, wants_task = load_group_fn(name)
+    function = call or loaded
 
     def score(task: Task, episodes: Sequence[GroupEpisode]) -> GroupScores:
         arguments: dict[str, Any] = {}

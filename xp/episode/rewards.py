@@ -6,14 +6,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from xp.envs.base import EnvFault, Message, Provider, Task
+from xp.envs.call_functions import CalledFunctions
 from xp.envs.config import EnvConfig
 from xp.envs.judges import JudgeFault, total_usage
-from xp.episode.group import Describe, GroupSource, environment_source, function_source
+from xp.episode.group import (
+    Describe,
+    GroupSource,
+    environment_source,
+    function_source,
+    load_group_fn,
+)
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Tokens
-from xp.episode.shaping import RewardFnFault, Shape, load_shape, shaped_reward
+from xp.episode.shaping import RewardFnFault, Shape, load_shape, reason_of, shaped_reward
 from xp.lib.text import valid_text
 from xp.spec import RunSpec
 from xp.spec.algorithm import OverlongSpec
@@ -89,6 +97,7 @@ class RewardSteps:
         functions: step REWARD_FN.
         judge: step JUDGE.
         group: the steps of a group, in order.
+        called: processes of the functions. None means that they are called in this process.
     """
 
     def __init__(
@@ -97,7 +106,9 @@ class RewardSteps:
         functions: Sequence[Shape] = (),
         judge: GroupSource | None = None,
         group: Mapping[RewardStep, GroupSource] | None = None,
+        called: CalledFunctions | None = None,
     ) -> None:
+        self._called = called
         self._rule, self._functions, self._group = rule, functions, group or {}
         self.has_group_steps = bool(group)
         self._alone = {} if judge is None else {RewardStep.JUDGE: judge}
@@ -106,6 +117,11 @@ class RewardSteps:
     def wants_task(self) -> bool:
         """Returns whether a reward function has a parameter `task`."""
         return any(function.wants("task") for function in self._functions)
+
+    def close(self) -> None:
+        """Ends the processes of the functions."""
+        if self._called is not None:
+            self._called.close()
 
     def settle(self, episode: EndedEpisode) -> EpisodeResult:
         """Applies REDUCE, REWARD_FN and JUDGE; the episode is void, with the reason, if one of them fails."""
@@ -160,15 +176,22 @@ def reward_steps(
         XpError: a function cannot be loaded, or the provider scores no groups.
     """
     functions = [load_shape(one.fn, one.weight) for one in config.reward_fn or ()]
+    group_fn = config.group_reward_fn
+    if group_fn is not None:
+        load_group_fn(group_fn)
+    called = CalledFunctions(config) if functions or group_fn is not None else None
+    if called is not None:
+        functions = [replace(one, call=partial(called.call, one.name)) for one in functions]
     is_alone = config.judge is not None and config.judge.scoring is JudgeScoring.POINTWISE
     group: dict[RewardStep, GroupSource] = {}
     if config.group_score_weight is not None:
         group[RewardStep.SCORE_GROUP] = environment_source(config, provider)
     if judge is not None and not is_alone:
         group[RewardStep.GROUP_JUDGE] = judge
-    if config.group_reward_fn is not None:
-        group[RewardStep.GROUP_REWARD_FN] = function_source(config.group_reward_fn, describe)
-    return RewardSteps(config.reward, functions, judge if is_alone else None, group)
+    if group_fn is not None and called is not None:
+        call = partial(called.call, group_fn)
+        group[RewardStep.GROUP_REWARD_FN] = function_source(group_fn, describe, call)
+    return RewardSteps(config.reward, functions, judge if is_alone else None, group, called)
 
 
 def reduce_rewards(step_rewards: Sequence[float], finished: bool, rule: Reward) -> float:
@@ -261,7 +284,7 @@ def _scored(
             ]
         except Exception as error:
             usage = error.usage if isinstance(error, JudgeFault) else {}
-            reason = f"{source.name}: {type(error).__name__}: {error}"
+            reason = f"{source.name}: {reason_of(error)}"
             return [_void(_with_usage(one.outcome, usage, size), reason) for one in episodes]
         episodes = [
             replace(one, outcome=result) for one, result in zip(episodes, results, strict=True)

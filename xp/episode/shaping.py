@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final
 
+from xp.envs.call_functions import FunctionRaised
 from xp.episode.outcome import EpisodeResult
 from xp.errors import XpError
 from xp.lib.load import load_object
@@ -68,9 +69,7 @@ def shaped_reward(
         try:
             value, entries = numbers_of(_called(shape, {"outcome": outcome, **about}))
         except Exception as error:
-            raise RewardFnFault(
-                f"reward_fn {shape.name}: {type(error).__name__}: {error}"
-            ) from error
+            raise RewardFnFault(f"reward_fn {shape.name}: {reason_of(error)}") from error
         reward += shape.weight * value
         metrics |= (
             entries if len(shapes) == 1 else _under(shape.name.partition(":")[2], value, entries)
@@ -111,6 +110,11 @@ def _called(shape: Shape, about: Mapping[str, Any]) -> Any:
     if shape.parameters is None:
         return finished_value(shape.call(about["outcome"]))
     return finished_value(shape.call(**{name: about[name] for name in shape.parameters}))
+
+
+def reason_of(error: Exception) -> str:
+    """The text of a fault; of a function's exception in another process, the exception's alone."""
+    return str(error) if isinstance(error, FunctionRaised) else f"{type(error).__name__}: {error}"
 
 
 def finished_value(result: Any) -> Any:
