@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -157,7 +158,12 @@ def test_a_reward_function_may_set_alarms(function: str) -> None:
     ) as mix:
         episode = episode_of(mix, 1)
         episode.step("1")
-        assert episode.settle().reward == 2.0
+
+        async def result() -> EpisodeResult:
+            return episode.settle()
+
+        # A trainer may settle within its own event loop.
+        assert asyncio.run(result()).reward == 2.0
 
 
 @pytest.mark.parametrize(

@@ -93,17 +93,22 @@ def test_a_conversation_that_runs_out_of_turns_is_truncated() -> None:
     )
 
 
-def test_a_grader_whose_process_ended_begins_again_only_before_its_first_answer() -> None:
+def test_a_conversation_whose_process_ended_is_lost_alone() -> None:
     config = graded("Higher")
     provider = GradedProvider(config, {})
-    session = provider.open(Task("x", "train", 5))
+    session, other = (provider.open(Task("x", "train", 5)) for _ in range(2))
     assert isinstance(session, SteppedSession)
-    os.kill(session._worker._number, signal.SIGKILL)
-    session._worker.is_used = True  # An earlier conversation may have left what ended it.
+    assert isinstance(other, SteppedSession)
     session.answer("3")
-    os.kill(session._worker._number, signal.SIGKILL)
+    os.kill(session._worker.number, signal.SIGKILL)
     with pytest.raises(ResponseLost, match="SIGKILL ended it"):
         session.answer("5")
+    session.close()
+    assert [other.answer(text).reward for text in ("3", "5")] == [0.0, 1.0]
+    other.close()
+    os.kill(other._worker.number, signal.SIGKILL)  # It is free now.
+    assert wait_for(lambda: not other._worker.is_ready())
+    assert provider.open(Task("x", "train", 5)).answer("5").reward == 1.0
     provider.close()
 
 

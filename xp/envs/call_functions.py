@@ -7,8 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from xp.envs.base import EnvFault, ToolCrashed
-from xp.envs.call_processes import CallProcesses, most_of
+from xp.envs.call_processes import CallProcesses
 from xp.envs.child_process import Child, ChildProcess
 from xp.envs.config import EnvConfig
 from xp.envs.forks import Loop, serve_forks
@@ -25,26 +24,14 @@ class FunctionHandler:
         self._config = config
         self._loop = Loop()
 
-    def load(self) -> None:
-        for name in function_names(self._config):
-            load_object(name)
-
-    def begin(self, _: int, __: None) -> None:
-        self.load()
+    def load(self) -> list[Any]:
+        names = [one.fn for one in self._config.reward_fn or ()]
+        names += filter(None, [self._config.group_reward_fn])
+        return [load_object(name) for name in names]
 
     def call(self, _: int, call: tuple[str, Sequence[Any], Mapping[str, Any]]) -> Any:
         name, arguments, options = call
         return self._loop.result(load_object(name)(*arguments, **options))
-
-
-class FunctionRaised(EnvFault):
-    """A user's function raised an exception; the text is the exception's, with its line."""
-
-
-def function_names(config: EnvConfig) -> list[str]:
-    """The reward functions of an environment."""
-    names = [one.fn for one in config.reward_fn or ()]
-    return [*names, *filter(None, [config.group_reward_fn])]
 
 
 class CalledFunctions:
@@ -56,26 +43,16 @@ class CalledFunctions:
 
     def __init__(self, config: EnvConfig) -> None:
         self._limits = config.limits
-        functions = [load_object(name) for name in function_names(config)]
         self._processes = CallProcesses(
             _OwnVariables(PROGRAM, config, {}),
-            most_of(functions),
             config.limits.create_timeout_s,
             "the reward function",
         )
 
     def call(self, name: str, *arguments: Any, **options: Any) -> Any:
-        """The function's result.
-
-        Raises:
-            FunctionRaised: it raised an exception.
-            EnvFault: it has not ended in time, its process has ended, or its result cannot be sent.
-        """
+        """The function's result; raises EnvFault as `xp.envs.call_processes.Worker.ask` does."""
         limit_s = self._limits.call_timeout_s
-        try:
-            return self._processes.call("call", (name, arguments, options), limit_s, "it")
-        except ToolCrashed as fault:
-            raise FunctionRaised(str(fault).removeprefix("it raised ")) from None
+        return self._processes.call("call", (name, arguments, options), limit_s, "it")
 
     def close(self) -> None:
         self._processes.close()

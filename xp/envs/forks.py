@@ -19,6 +19,8 @@ from xp.envs.rpc_server import RpcServer, serve
 
 END_S: Final = 2.0
 """Seconds that a process may take to end after it closed its connection."""
+MOST: Final = "processes"
+"""Attribute of a user's function or class whose calls share a state: the largest number of processes for them."""
 
 
 class InTurn(RpcServer):
@@ -43,19 +45,27 @@ class ForkServer(InTurn):
 
     Args:
         connection: connection to the parent.
-        handler: answers the calls, in a fork; its method `load` imports what they need.
+        handler: answers the calls, in a fork; its method `load` imports and returns the functions.
     """
 
     def __init__(self, connection: Connection, handler: Any) -> None:
         super().__init__(connection, self)
         self._calls = handler
 
-    def load(self, *_: Any) -> bool:
-        """Imports the user's modules; returns whether a process with them can be forked."""
-        self._calls.load()
+    def load(self, *_: Any) -> tuple[bool, int | None]:
+        """Imports the user's modules.
+
+        Returns:
+            Whether a process with them can be forked, and the most processes that a function allows (its attribute
+            `processes`); None means any number.
+        """
+        most = [getattr(function, MOST, None) for function in self._calls.load()]
         torch = sys.modules.get("torch")
         has_device = torch is not None and torch.cuda.is_initialized()
-        return threading.active_count() == 1 and not has_device
+        return (
+            threading.active_count() == 1 and not has_device,
+            min(filter(None, most), default=None),
+        )
 
     def fork(self, *_: Any) -> int:
         """Starts a process that answers on the connection that comes with the request; returns its id."""
@@ -78,30 +88,28 @@ class ForkServer(InTurn):
         _draw_anew()
         Worker(connection, self._calls).serve()
 
-    def kill(self, process: int, _: None) -> None:
-        """Ends a forked process and what it started."""
-        import psutil
-
-        with suppress(psutil.Error):
-            forked = psutil.Process(process)
-            for one in [*forked.children(recursive=True), forked]:
-                with suppress(psutil.Error):
-                    one.kill()
-        self.end_of(process, None)
-
-    def end_of(self, process: int, _: None) -> str:
-        """Says how a forked process ended, which has closed its connection."""
-        ends = time.monotonic() + END_S
+    def end(self, process: int, now: bool) -> str:
+        """Says how a forked process ended, which has closed its connection, or is ended with what it started."""
+        ends = time.monotonic() + (0.0 if now else END_S)
         pid, status = os.waitpid(process, os.WNOHANG)
         while pid == 0:
-            if time.monotonic() > ends:
-                os.kill(process, signal.SIGKILL)
+            if time.monotonic() >= ends:
+                _kill(process)
             time.sleep(0.01)
             pid, status = os.waitpid(process, os.WNOHANG)
         code = os.waitstatus_to_exitcode(status)
         return (
             f"it ended with code {code}" if code >= 0 else f"{signal.Signals(-code).name} ended it"
         )
+
+
+def _kill(process: int) -> None:
+    import psutil
+
+    with suppress(psutil.Error):
+        for one in psutil.Process(process).children(recursive=True):
+            one.kill()
+    os.kill(process, signal.SIGKILL)
 
 
 def _draw_anew() -> None:

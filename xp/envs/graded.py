@@ -19,11 +19,10 @@ from xp.envs.base import (
     EnvFault,
     EnvUnavailable,
     Message,
-    ResponseLost,
     Task,
     ToolResult,
 )
-from xp.envs.call_processes import CallProcesses, Worker, most_of
+from xp.envs.call_processes import CallProcesses
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import EnvConfig
 from xp.envs.graders import check_answers, grader_of, is_conversation, reads_thinking, rows_of
@@ -54,13 +53,10 @@ class GradedProvider(IndexedProvider):
         self._config = config
         self._grader = grader_of(config)
         self._limit_s: float | None = getattr(self._grader, "limit_s", None)
-        has_steps = is_conversation(self._grader)
         self._processes = CallProcesses(
-            ChildProcess(GRADER, config, environ),
-            None if has_steps else most_of([self._grader]),
-            config.limits.create_timeout_s,
-            "the grader",
+            ChildProcess(GRADER, config, environ), config.limits.create_timeout_s, "the grader"
         )
+        has_steps = is_conversation(self._grader)
         self._session_of = SteppedSession if has_steps else GradedSession
         self._lock = threading.Lock()
         self._loaded: Rows | None = None
@@ -94,7 +90,8 @@ class GradedProvider(IndexedProvider):
         def grade(text: str, row: Row) -> float | None:
             return self._session(row).answer(text).reward
 
-        return check_answers(self._config, self._rows(), self._name, grade)
+        within_limit = None if self._limit_s is None else grade
+        return check_answers(self._config, self._rows(), self._name, within_limit)
 
     def _session(self, row: Row) -> GradedSession:
         return self._session_of(
@@ -194,34 +191,19 @@ class SteppedSession(GradedSession):
     """A conversation with a grader, which has a process until it is closed."""
 
     def _begin(self) -> list[Message]:
-        self._has_answered = False
-        try:
-            return self._opened(self._processes.take())
-        except ResponseLost:
-            return self._opened(self._processes.take(is_new=True))
-
-    def _opened(self, worker: Worker) -> list[Message]:
-        self._worker = worker
+        self._worker = self._processes.take()
         limit_s, what = self._limits.create_timeout_s, "the grader's beginning"
         try:
-            opening: list[Message] = worker.ask("open", self._row, limit_s, what)
+            opening: list[Message] = self._worker.ask("open", self._row, limit_s, what)
         except BaseException:
-            self._processes.give(worker)
+            self._processes.give(self._worker)
             raise
         return opening
 
     def answer(self, text: str) -> ToolResult:
         self._check_open()
-        try:
-            result = self._taken(text)
-        except ResponseLost:
-            if self._has_answered or not self._worker.is_used:
-                raise
-            # What an earlier conversation left in the process may have ended it.
-            self._processes.give(self._worker)
-            self._opened(self._processes.take(is_new=True))
-            result = self._taken(text)
-        self._has_answered = True
+        limit_s = self._limits.call_timeout_s
+        result: ToolResult = self._worker.ask("take", text, limit_s, "the grader")
         return result
 
     def close(self) -> None:
@@ -232,8 +214,3 @@ class SteppedSession(GradedSession):
             with suppress(EnvFault, XpError):
                 self._worker.ask("close", None, self._limits.call_timeout_s, "the close")
         self._processes.give(self._worker)
-
-    def _taken(self, text: str) -> ToolResult:
-        limit_s = self._limits.call_timeout_s
-        result: ToolResult = self._worker.ask("take", text, limit_s, "the grader")
-        return result

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -332,12 +333,14 @@ class GraderHandler:
         self._begin: Begin | None = None
         self._conversations: dict[int, GraderConversation] = {}
 
-    def load(self) -> None:
-        grader_of(self._config)
-
-    def begin(self, *_: Any) -> None:
-        """Makes the grader, if it is a class with `grade`."""
-        self._begin = conversations_of(self._config)
+    def load(self) -> list[Any]:
+        grader = grader_of(self._config)
+        if hasattr(
+            grader, "limit_s"
+        ):  # The tables of math-verify take seconds, once for all processes.
+            with suppress(ValueError):
+                grader("\\boxed{1}", {ANSWER: "1"}, **self._config.grader_args)
+        return [] if is_conversation(grader) else [grader]
 
     def grade(self, number: int, given: tuple[Row, str]) -> ToolResult:
         """The result of a row's only answer."""
@@ -350,8 +353,7 @@ class GraderHandler:
 
     def open(self, conversation: int, row: Any) -> list[Any]:
         if self._begin is None:
-            self.begin()
-        assert self._begin is not None
+            self._begin = conversations_of(self._config)
         begun = self._begin(row)
         self._conversations[conversation] = begun
         return list(begun.opening)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 from xp.envs.base import EnvFault, Message, Provider, Task
@@ -18,10 +17,9 @@ from xp.episode.group import (
     GroupSource,
     environment_source,
     function_source,
-    load_group_fn,
 )
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Tokens
-from xp.episode.shaping import RewardFnFault, Shape, load_shape, reason_of, shaped_reward
+from xp.episode.shaping import RewardFnFault, Shape, load_shape, shaped_reward
 from xp.lib.text import valid_text
 from xp.spec import RunSpec
 from xp.spec.algorithm import OverlongSpec
@@ -175,22 +173,18 @@ def reward_steps(
     Raises:
         XpError: a function cannot be loaded, or the provider scores no groups.
     """
-    functions = [load_shape(one.fn, one.weight) for one in config.reward_fn or ()]
-    group_fn = config.group_reward_fn
-    if group_fn is not None:
-        load_group_fn(group_fn)
-    called = CalledFunctions(config) if functions or group_fn is not None else None
-    if called is not None:
-        functions = [replace(one, call=partial(called.call, one.name)) for one in functions]
+    called = CalledFunctions(config)
+    functions = [load_shape(one.fn, one.weight, called.call) for one in config.reward_fn or ()]
     is_alone = config.judge is not None and config.judge.scoring is JudgeScoring.POINTWISE
     group: dict[RewardStep, GroupSource] = {}
     if config.group_score_weight is not None:
         group[RewardStep.SCORE_GROUP] = environment_source(config, provider)
     if judge is not None and not is_alone:
         group[RewardStep.GROUP_JUDGE] = judge
-    if group_fn is not None and called is not None:
-        call = partial(called.call, group_fn)
-        group[RewardStep.GROUP_REWARD_FN] = function_source(group_fn, describe, call)
+    if config.group_reward_fn is not None:
+        group[RewardStep.GROUP_REWARD_FN] = function_source(
+            config.group_reward_fn, describe, called.call
+        )
     return RewardSteps(config.reward, functions, judge if is_alone else None, group, called)
 
 
@@ -284,7 +278,7 @@ def _scored(
             ]
         except Exception as error:
             usage = error.usage if isinstance(error, JudgeFault) else {}
-            reason = f"{source.name}: {reason_of(error)}"
+            reason = f"{source.name}: {type(error).__name__}: {error}"
             return [_void(_with_usage(one.outcome, usage, size), reason) for one in episodes]
         episodes = [
             replace(one, outcome=result) for one, result in zip(episodes, results, strict=True)
