@@ -10,14 +10,14 @@ import multiprocessing
 import os
 import threading
 import time
-from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, Final
 
 from xp.envs.base import DeadlineExceeded, EnvFault, EnvUnavailable, ProtocolError, ResponseLost
 from xp.envs.child_process import Child, ChildProcess, result_of
 
-LOOK_S: Final = 0.02
+LOOK_S: Final = 0.1
 """Seconds between two looks at the processes while a call waits for one."""
 PATIENCE_S: Final = 10.0
 """Seconds after which a call that waits gets a process of its own, even if all cores are busy."""
@@ -64,11 +64,11 @@ class Worker:
 
     def is_running(self) -> bool:
         """Returns whether it uses a core now, and does not wait."""
-        import psutil
-
-        with suppress(psutil.Error):
-            return bool(psutil.Process(self.number).status() == psutil.STATUS_RUNNING)
-        return False
+        try:
+            stat = Path(f"/proc/{self.number}/stat").read_bytes()
+        except OSError:
+            return False
+        return stat.rpartition(b") ")[2].startswith(b"R")
 
     def is_ready(self) -> bool:
         """Returns whether it can have a call: the connection of a process that ended is at its end."""
