@@ -19,6 +19,9 @@ from xp.envs.child_process import Child, ChildProcess, result_of
 
 LOOK_S: Final = 0.1
 """Seconds between two looks at the processes while a call waits for one."""
+YOUNG_S: Final = 0.005
+"""Seconds of a call before it counts as one that waits."""
+NEVER: Final = float("inf")
 PATIENCE_S: Final = 10.0
 """Seconds after which a call that waits gets a process of its own, even if all cores are busy."""
 END_S: Final = 30.0
@@ -32,6 +35,7 @@ class Worker:
     def __init__(self, child: Child, connection: Connection, number: int) -> None:
         self._child, self._connection, self.number = child, connection, number
         self.is_gone = False
+        self.asked_at = NEVER
         self.is_used = False
         """True if it had an earlier call, which may have left something that ends it."""
 
@@ -45,6 +49,7 @@ class Worker:
         """
         try:
             self._connection.send((0, verb, self.number, argument))
+            self.asked_at = time.monotonic()
             if not self._connection.poll(limit_s):
                 self._end(now=True)
                 raise DeadlineExceeded(f"{what} took longer than {limit_s:g} s")
@@ -63,8 +68,10 @@ class Worker:
         return result_of(kind, value, what)
 
     def is_running(self) -> bool:
-        """Returns whether it uses a core now, and does not wait."""
+        """Returns whether its call uses a core, or has ended: it does not wait for something else."""
         try:
+            if time.monotonic() - self.asked_at < YOUNG_S or self._connection.poll():
+                return True
             stat = Path(f"/proc/{self.number}/stat").read_bytes()
         except OSError:
             return False
@@ -148,6 +155,7 @@ class CallProcesses:
     def give(self, worker: Worker) -> None:
         """Takes a process back after its call."""
         worker.is_used = True
+        worker.asked_at = NEVER
         with self._changed:
             self._busy.discard(worker)
             if not worker.is_gone:
