@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -101,7 +101,7 @@ def starts(answer: str, row: Mapping[str, Any]) -> float:
 
 
 TOGETHER = 9
-_together = threading.Barrier(TOGETHER)
+_together = multiprocessing.Barrier(TOGETHER)
 
 
 def meets(answer: str, row: Mapping[str, Any]) -> float:
@@ -111,18 +111,18 @@ def meets(answer: str, row: Mapping[str, Any]) -> float:
     return 1.0
 
 
-_turn = threading.Condition()
-_num_answers = 0
+_turn = multiprocessing.Condition()
+_num_answers = multiprocessing.Value("i", 0)
 
 
 def waits_for_others(answer: str, row: Mapping[str, Any]) -> float:
     """The first answer is graded when four others have been."""
-    global _num_answers
     del answer, row
     with _turn:
-        _num_answers += 1
+        _num_answers.value += 1
         _turn.notify_all()
-        if _num_answers == 1 and not _turn.wait_for(lambda: _num_answers > 4, timeout=240):
+        is_first = _num_answers.value == 1
+        if is_first and not _turn.wait_for(lambda: _num_answers.value > 4, timeout=240):
             raise TimeoutError("no other episode was played meanwhile")
     return 1.0
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -19,7 +22,8 @@ from xp.tasks.config import Purpose
 from xp.tasks.row import TaskRow
 
 CATALOG = "tests.envs_under_test.catalog"
-SEEN: list[dict[str, Any]] = []
+SEEN = "XP_TEST_SEEN"
+"""Variable with the file of what the function saw, in a process of its own."""
 
 
 def made(function: str, *arguments: object) -> Any:
@@ -29,7 +33,7 @@ def made(function: str, *arguments: object) -> Any:
 
 
 def remember(outcome: EpisodeResult, task: dict[str, Any]) -> float:
-    SEEN.append(task)
+    Path(os.environ[SEEN]).write_text(json.dumps(task))
     return outcome.reward or 0.0
 
 
@@ -44,15 +48,16 @@ def row(split: str, index: int) -> TaskRow:
 def played(
     look_alike: str, split: str, index: int, message: str, function: str = "remember"
 ) -> list[dict[str, Any]]:
-    SEEN.clear()
     own = (WeightedFnSpec(fn=f"tests.integration.test_reward_metadata:{function}", weight=1.0),)
     member = rules(name="e", serve=f"{CATALOG}.{look_alike}", reward_fn=own)
-    with EnvironmentMixture(EpisodeConfig({"e": member}), os.environ) as mix:
-        episode = mix.episode(row(split, index))
-        episode.step(message)
-        outcome = episode.settle()
-    assert outcome.reward == 1.0, outcome
-    return list(SEEN)
+    with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SEEN, seen := f"{place}/seen.json")
+        with EnvironmentMixture(EpisodeConfig({"e": member}), os.environ) as mix:
+            episode = mix.episode(row(split, index))
+            episode.step(message)
+            outcome = episode.settle()
+        assert outcome.reward == 1.0, outcome
+        return [json.loads(file.read_text()) for file in [Path(seen)] if file.exists()]
 
 
 def test_where_the_server_lists_its_tasks() -> None:

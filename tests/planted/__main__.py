@@ -39,7 +39,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         directory = (given.directory or Path(temporary)).absolute()
         directory.mkdir(parents=True, exist_ok=True)
-        shutil.copy(Path(__file__).parent / "faults.py", directory)
+        for file in ("faults.py", "stale_faults.py"):
+            shutil.copy(Path(__file__).parent / file, directory)
         for name in given.names or RUNS:
             began = time.monotonic()
             run = make(directory, name)

@@ -1,12 +1,11 @@
 """Faults of a user's own code: reward functions, environments, and a graft on the trainer.
 
-Everything runs inside the real trainer of the real run; nothing of xp is replaced except where the fault is in the
-trainer itself (`stale_weights`).
+Everything runs in the real trainer's run; nothing of xp is replaced except where the fault is in the trainer itself
+(`stale_faults.py`).
 """
 
 from __future__ import annotations
 
-import copy
 import time
 from typing import Any
 
@@ -40,28 +39,6 @@ def by_calls(outcome: Any) -> float:
 def with_outliers(outcome: Any, index: int) -> float:
     """A score whose unit changes for one task of 16."""
     return float(outcome.reward) * (OUTLIER if index % 16 == 0 else 1.0)
-
-
-def stale_weights(outcome: Any) -> float:
-    """The environment's own reward; this module's import makes the engine keep its first weights."""
-    _keep_the_first_weights()
-    return float(outcome.reward)
-
-
-def _keep_the_first_weights() -> None:
-    from xp.backends.trl.worker.policy import WholePolicy
-
-    if hasattr(WholePolicy, "first"):
-        return
-    current = WholePolicy.current
-
-    def stale(self: Any, trainer: Any) -> Any:
-        if WholePolicy.first is None:  # type: ignore[attr-defined]
-            WholePolicy.first = copy.deepcopy(current(self, trainer))  # type: ignore[attr-defined]
-        return WholePolicy.first  # type: ignore[attr-defined]
-
-    WholePolicy.first = None  # type: ignore[attr-defined]
-    WholePolicy.current = stale  # type: ignore[method-assign]
 
 
 def unreliable(outcome: Any, index: int) -> float:

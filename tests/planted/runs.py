@@ -81,7 +81,7 @@ RUNS = {
         "the engine keeps the weights of the first step",
         "worse broken",
         *(
-            "env.reward_fn=faults:stale_weights",
+            "env.reward_fn=stale_faults:same",
             "training.max_logprob_gap=null",
             "training.learning_rate=3e-3",
         ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ from tests.support.ors_server import rules
 from tests.support.sections import member_of, replace, selection
 from xp.envs.base import Message, ProtocolError, ResponseLost, Task
 from xp.envs.config import EnvConfig, EpisodeConfig
-from xp.envs.graded import GradedProvider
+from xp.envs.graded import GradedProvider, SteppedSession
 from xp.envs.graders import GraderHandler
 from xp.episode.episode import Episode
 from xp.episode.mixture import EnvironmentMixture
@@ -91,15 +93,22 @@ def test_a_conversation_that_runs_out_of_turns_is_truncated() -> None:
     )
 
 
-def test_a_grader_whose_process_ended_begins_again_only_before_its_first_answer() -> None:
+def test_a_conversation_whose_process_ended_is_lost_alone() -> None:
     config = graded("Higher")
     provider = GradedProvider(config, {})
-    session = provider.open(Task("x", "train", 5))
-    provider._process.child().end("killed by the test")
+    session, other = (provider.open(Task("x", "train", 5)) for _ in range(2))
+    assert isinstance(session, SteppedSession)
+    assert isinstance(other, SteppedSession)
     session.answer("3")
-    provider._process.child().end("killed by the test")
-    with pytest.raises(ResponseLost):
+    os.kill(session._worker.number, signal.SIGKILL)
+    with pytest.raises(ResponseLost, match="SIGKILL ended it"):
         session.answer("5")
+    session.close()
+    assert [other.answer(text).reward for text in ("3", "5")] == [0.0, 1.0]
+    other.close()
+    os.kill(other._worker.number, signal.SIGKILL)  # It is free now.
+    assert wait_for(lambda: not other._worker.is_ready())
+    assert provider.open(Task("x", "train", 5)).answer("5").reward == 1.0
     provider.close()
 
 
@@ -264,8 +273,8 @@ def test_a_grader_sees_the_secrets_that_are_declared_and_no_other(
 
 def test_a_closed_provider_leaves_no_grader_behind() -> None:
     provider = GradedProvider(graded("equals"), {})
-    provider.open(Task("x", "train", 1)).close()
-    process = provider._process.child()._process
+    provider.open(Task("x", "train", 1)).answer("1")
+    process = provider._processes._process.child()._process
     provider.close()
     assert process.wait(250) is not None
 

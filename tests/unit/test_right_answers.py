@@ -16,7 +16,6 @@ from tests.support.ors_server import rules
 from tests.support.tables import rows
 from xp.builtin import graders
 from xp.composition import compose
-from xp.envs import graded
 from xp.envs.base import Task
 from xp.envs.graded import TIMED_OUT, GradedProvider
 from xp.episode.episode import Episode
@@ -167,12 +166,11 @@ def provider_of(tmp_path: Path, grader: str, rights: list[Any], **arguments: Any
     ],
 )
 def test_a_right_answer_that_its_grader_does_not_give_1_is_refused_with_its_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grader: str, rights: list[Any]
+    tmp_path: Path, grader: str, rights: list[Any]
 ) -> None:
     if grader == "math":
         pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
     good = {"exact": 1, "contains": 1, "number": 3, "math": 4, "regex": 1}.get(grader, 2)
-    monkeypatch.setattr(graded, "NUM_LIMITED", 1)
     provider = provider_of(tmp_path, grader, rights)
     with pytest.raises(
         XpError,
@@ -217,8 +215,7 @@ def test_void_episodes_are_bounded_by_what_their_grader_can_give(
     assert limits_of({"env.grader": grader, **more}) == limits
 
 
-def test_a_grader_that_hangs_costs_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graded, "NUM_LIMITED", 2)
+def test_a_grader_that_hangs_costs_its_own_answer() -> None:
     module = "tests.graders_under_test.graders"
     config = with_limits(rules(provider="local", grader=f"{module}:sleeps", rows=f"{module}:rows"))
     provider = GradedProvider(config, {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,7 @@ def told(outcome: EpisodeResult, env: str, messages: Any, tool_calls: Any) -> di
     }
 
 
-async def later(**about: Any) -> float:
-    await asyncio.sleep(0)
+def placed(**about: Any) -> float:
     return float(about["index"])
 
 
@@ -95,16 +93,6 @@ def test_a_function_gets_what_its_parameters_name_and_returns_metrics() -> None:
     assert (outcome.reward, dict(outcome.metrics)) == (1.0, {"calls": 1.0, "room": 4.0})
     metrics = episode_metrics([EpisodeFacts("e", "t", outcome, 1)], 1, 1.0)
     assert (metrics["reward_fn/calls"], metrics["reward_fn/room"]) == (1.0, 4.0)
-
-
-def test_a_function_may_be_asynchronous_also_where_an_event_loop_runs() -> None:
-    one = episode("later", ToolResult("won", 1.0, finished=True))
-    one.step(call("win"))
-
-    async def settled() -> EpisodeResult:
-        return one.settle()
-
-    assert asyncio.run(settled()).reward == float(TASK.index)
 
 
 def test_a_tasks_metadata_is_asked_for_when_a_function_wants_it() -> None:
@@ -188,14 +176,14 @@ def of_several(*weighted: tuple[str, float]) -> EpisodeResult:
 
 
 def test_several_functions_give_a_weighted_sum_and_metrics() -> None:
-    outcome = of_several(("minus_turns", 1.0), ("told", 0.5), ("later", -2.0))
+    outcome = of_several(("minus_turns", 1.0), ("told", 0.5), ("placed", -2.0))
     assert outcome.reward == pytest.approx(0.9 + 0.5 * 1.0 - 2.0 * TASK.index)
     expected = {
         "minus_turns": 0.9,
         "told": 1.0,
         "told/calls": 1.0,
         "told/room": 4.0,
-        "later": float(TASK.index),
+        "placed": float(TASK.index),
     }
     assert outcome.metrics == pytest.approx(expected)
     metrics = episode_metrics([EpisodeFacts("e", "t", outcome, 1)], 1, 1.0)

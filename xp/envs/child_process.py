@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,19 @@ class Child:
     def is_alive(self) -> bool:
         return self._gone is None and self._owner == os.getpid()
 
-    def ask(self, verb: str, conversation: int, argument: Any, limit_s: float, what: str) -> Any:
+    def ask(
+        self,
+        verb: str,
+        conversation: int,
+        argument: Any,
+        limit_s: float,
+        what: str,
+        handle: int | None = None,
+    ) -> Any:
         """Sends a request to the child's `xp.envs.rpc_server.RpcServer` and returns the answer.
+
+        Args:
+            handle: a descriptor that the child gets with the request.
 
         Raises:
             DeadlineExceeded: the answer took longer than `limit_s`; the process is ended.
@@ -124,6 +136,8 @@ class Child:
             self._waiting[number] = done
             try:
                 self._connection.send((number, verb, conversation, argument))
+                if handle is not None:
+                    send_handle(self._connection, handle, self._process.pid)
             except OSError:
                 self._waiting.pop(number)
                 raise ResponseLost("its process is gone") from None
@@ -133,7 +147,7 @@ class Child:
             self._waiting.pop(number, None)
             self.end(f"a call took longer than {limit_s:g} s")
             raise DeadlineExceeded(f"{what} took longer than {limit_s:g} s") from None
-        return _result(kind, value, what)
+        return result_of(kind, value, what)
 
     def end(self, why: str, *, now: bool = True) -> None:
         """Ends the process and what it started, now or within processes.GRACE_S; waiting callers get the reason."""
@@ -174,7 +188,8 @@ class Child:
             done.set_result(("gone", self._gone))
 
 
-def _result(kind: str, value: Any, what: str) -> Any:
+def result_of(kind: str, value: Any, what: str) -> Any:
+    """The result of a child's answer; raises as `Child.ask` does."""
     match kind:
         case "ok":
             return value

@@ -1,7 +1,7 @@
 """`provider: local`: a task is a row and a Python function scores the answer; no server, no tools.
 
 A grader is the user's own code: its exceptions count as infrastructure faults, the episode is void, never 0. It runs
-in a separate process (xp.envs.child_process) of limited memory, which is ended if a call takes too long.
+on the main thread of a process of limited memory (xp.envs.call_processes), which is ended if a call takes too long.
 """
 
 from __future__ import annotations
@@ -10,20 +10,28 @@ import json
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from queue import LifoQueue
 from typing import Any, Final
 
-from xp.envs.base import DeadlineExceeded, EnvUnavailable, ResponseLost, Task, ToolResult
+from xp.envs.base import (
+    DeadlineExceeded,
+    EnvFault,
+    EnvUnavailable,
+    Message,
+    Task,
+    ToolResult,
+)
+from xp.envs.call_processes import CallProcesses
 from xp.envs.child_process import ChildProcess
 from xp.envs.config import EnvConfig
-from xp.envs.graders import NUM_LIMITED, check_answers, grader_of, reads_thinking, rows_of
+from xp.envs.graders import check_answers, grader_of, is_conversation, reads_thinking, rows_of
 from xp.envs.hosted import HostedSession
 from xp.envs.indexed import IndexedProvider
 from xp.envs.local_server import source_version
 from xp.envs.rows import Rows, checked, line_of, load_rows, messages_of, name_of
 from xp.errors import XpError
-from xp.lib.data_files import is_set
+from xp.lib.data_files import Row, is_set
 from xp.lib.digest import text_digest
 from xp.spec.env import EnvLimits
 
@@ -45,14 +53,11 @@ class GradedProvider(IndexedProvider):
         self._config = config
         self._grader = grader_of(config)
         self._limit_s: float | None = getattr(self._grader, "limit_s", None)
-        self._processes = [
-            ChildProcess(GRADER, config, environ)
-            for _ in range(NUM_LIMITED if self._limit_s else 1)
-        ]
-        self._process = self._processes[0]
-        self._free: LifoQueue[ChildProcess] = LifoQueue()
-        for process in self._processes:
-            self._free.put(process)
+        self._processes = CallProcesses(
+            ChildProcess(GRADER, config, environ), config.limits.create_timeout_s, "the grader"
+        )
+        has_steps = is_conversation(self._grader)
+        self._session_of = SteppedSession if has_steps else GradedSession
         self._lock = threading.Lock()
         self._loaded: Rows | None = None
         self._is_closed = False
@@ -73,29 +78,29 @@ class GradedProvider(IndexedProvider):
             raise EnvUnavailable(f"{self!r} is closed")
         self._check(task)
         row = self._rows()[task.split][task.index]
-        if self._limit_s is not None:
-            return self._limited(row)
-        limits = self._config.limits
-        return GradedSession(
-            self._process, row, limits, reads_thinking=reads_thinking(self._grader, self._config)
-        )
+        return self._session(row)
 
     def close(self) -> None:
         self._is_closed = True
-        for process in self._processes:
-            process.close()
+        self._processes.close()
 
     def check_answers(self) -> str | None:
         """See xp.envs.base.AnswerChecker."""
-        within_limit = (
-            None
-            if self._limit_s is None
-            else lambda text, row: self._limited(row).answer(text).reward
-        )
+
+        def grade(text: str, row: Row) -> float | None:
+            return self._session(row).answer(text).reward
+
+        within_limit = None if self._limit_s is None else grade
         return check_answers(self._config, self._rows(), self._name, within_limit)
 
-    def _limited(self, row: Mapping[str, Any]) -> LimitedSession:
-        return LimitedSession(self._free, row, self._config.limits, self._limit_s or 0.0)
+    def _session(self, row: Row) -> GradedSession:
+        return self._session_of(
+            self._processes,
+            row,
+            self._config.limits,
+            reads_thinking=reads_thinking(self._grader, self._config),
+            limit_s=self._limit_s,
+        )
 
     def _rows(self) -> Rows:
         with self._lock:
@@ -128,94 +133,84 @@ class GradedProvider(IndexedProvider):
 
 
 class GradedSession(HostedSession):
-    """See xp.envs.base.Session: plain messages go to the grader, there are no tools.
+    """See xp.envs.base.Session: a plain message goes to the grader, there are no tools.
 
     Args:
-        process: process of the grader.
+        processes: processes of the grader.
         row: the task.
         limits: limits of the environment.
         reads_thinking: whether the grader reads all that the model wrote.
+        limit_s: seconds of a grader that may not end on some answers, which then count 0. None means that an answer
+            without an end is a fault.
     """
 
-    grace_s = 0.0
     takes_answer = True
     _tools = ()
 
     def __init__(
         self,
-        process: ChildProcess,
-        row: Mapping[str, Any],
+        processes: CallProcesses,
+        row: Row,
         limits: EnvLimits,
         *,
         reads_thinking: bool,
+        limit_s: float | None,
     ) -> None:
-        self._process, self._row, self._limits = process, row, limits
-        self.reads_thinking = reads_thinking
-        self._is_closed, self._has_answered = False, False
-        try:
-            self._begin()
-        except ResponseLost:
-            self._begin()
+        self._processes, self._row, self._limits = processes, dict(row), limits
+        self.reads_thinking, self._limit_s = reads_thinking, limit_s
+        self._is_closed = False
+        self._opening = self._begin()
 
-    def _begin(self) -> None:
-        """Opens a conversation. The process may end because of another one, which must not make this one void."""
-        self._child, self._number = self._process.child(), self._process.number()
-        limit_s, what = self._limits.create_timeout_s, "the grader's beginning"
-        self._opening = self._child.ask("open", self._number, dict(self._row), limit_s, what)
+    def _begin(self) -> list[Message]:
+        return messages_of(self._row)
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         self._check_open()
         return ToolResult(NO_TOOLS, is_call_error=True)
 
     def answer(self, text: str) -> ToolResult:
-        try:
-            result = self._do("take", text, "the grader")
-        except ResponseLost:
-            if self._has_answered:
-                raise
-            self._begin()
-            result = self._do("take", text, "the grader")
-        self._has_answered = True
-        return result
-
-
-class LimitedSession(GradedSession):
-    """A session whose grader may not end on some answers: it has seconds for each, in a process without others.
-
-    Args:
-        free: processes without an answer.
-        row: the task.
-        limits: limits of the environment.
-        limit_s: seconds for an answer, without the start of the process.
-    """
-
-    def __init__(
-        self,
-        free: LifoQueue[ChildProcess],
-        row: Mapping[str, Any],
-        limits: EnvLimits,
-        limit_s: float,
-    ) -> None:
-        self._free, self._row = free, row
-        self._limits = limits.model_copy(
-            update={"call_timeout_s": min(limit_s, limits.call_timeout_s)}
-        )
-        self._opening, self.reads_thinking = messages_of(row), False
-        self._is_closed, self._has_answered = False, False
-
-    def answer(self, text: str) -> ToolResult:
         self._check_open()
-        self._process = self._free.get()
+        limit_s, call = self._limits.call_timeout_s, (self._row, text)
+        if self._limit_s is None:
+            return self._graded(call, limit_s)
         try:
-            self._begin()
-            try:
-                result = super().answer(text)
-            except DeadlineExceeded:
-                return ToolResult("", 0.0, finished=True, metrics={TIMED_OUT: 1.0})
-            super().close()
-            return replace(result, metrics={**result.metrics, TIMED_OUT: 0.0})
-        finally:
-            self._free.put(self._process)
+            result = self._graded(call, min(limit_s, self._limit_s))
+        except DeadlineExceeded:
+            return ToolResult("", 0.0, finished=True, metrics={TIMED_OUT: 1.0})
+        return replace(result, metrics={**result.metrics, TIMED_OUT: 0.0})
 
     def close(self) -> None:
         self._is_closed = True
+
+    def _graded(self, call: tuple[Row, str], limit_s: float) -> ToolResult:
+        result: ToolResult = self._processes.call("grade", call, limit_s, "the grader")
+        return result
+
+
+class SteppedSession(GradedSession):
+    """A conversation with a grader, which has a process until it is closed."""
+
+    def _begin(self) -> list[Message]:
+        self._worker = self._processes.take()
+        limit_s, what = self._limits.create_timeout_s, "the grader's beginning"
+        try:
+            opening: list[Message] = self._worker.ask("open", self._row, limit_s, what)
+        except BaseException:
+            self._processes.give(self._worker)
+            raise
+        return opening
+
+    def answer(self, text: str) -> ToolResult:
+        self._check_open()
+        limit_s = self._limits.call_timeout_s
+        result: ToolResult = self._worker.ask("take", text, limit_s, "the grader")
+        return result
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not self._worker.is_gone:
+            with suppress(EnvFault, XpError):
+                self._worker.ask("close", None, self._limits.call_timeout_s, "the close")
+        self._processes.give(self._worker)

@@ -4,19 +4,19 @@ with `step`."""
 from __future__ import annotations
 
 import inspect
-import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from xp.envs.base import EnvFault, Message, ProtocolError, ToolResult, metrics_of
 from xp.envs.config import EnvConfig
-from xp.envs.loop import run
+from xp.envs.forks import Loop, serve_forks
 from xp.envs.messages import chat_messages
 from xp.envs.rows import ANSWER, PROMPT, VERL_ANSWER, Rows, attribute, messages_of
-from xp.envs.rpc_server import serve
+from xp.envs.rpc_server import to_stderr
 from xp.errors import ExitCode, XpError
 from xp.lib.data_files import Row, named_columns, value_at
 from xp.spec.env import GraderForm
@@ -38,7 +38,7 @@ class GraderConversation:
 CHECKED: Final = "xp.builtin.graders:"
 """Beginning of the names of ready graders that a plan may run."""
 NUM_LIMITED: Final = 4
-"""Processes of a grader with a limit for each answer; each has one answer at a time."""
+"""Right answers that are checked at the same time."""
 MOST_NAMED: Final = 5
 """Largest number of right answers that a message names."""
 
@@ -157,13 +157,14 @@ def check_answers(config: EnvConfig, splits: Rows, name: str, grade: Grade | Non
     )
 
 
+def is_conversation(grader: Any) -> bool:
+    """Returns whether a grader answers several messages, and keeps a state between them."""
+    return grader is None or (inspect.isclass(grader) and _has_steps(grader))
+
+
 def reads_thinking(grader: Any, config: EnvConfig) -> bool:
     """Returns whether a grader gets all that the model wrote, as the framework gives it whose form it has."""
-    return (
-        config.grader_form is not GraderForm.XP
-        or grader is None
-        or (inspect.isclass(grader) and _has_steps(grader))
-    )
+    return config.grader_form is not GraderForm.XP or is_conversation(grader)
 
 
 def conversations_of(config: EnvConfig) -> Begin:
@@ -187,20 +188,15 @@ def _has_steps(kind: type) -> bool:
 
 def _graded(grade: Callable[[str, Row], Any], config: EnvConfig) -> Begin:
     """Conversations with one answer and one reward."""
+    loop = Loop()
 
     def take(row: Row, answer: str) -> ToolResult:
-        result = grade(answer, row)
-        if inspect.isawaitable(result):
-            result = run(_awaited(result), config.limits.call_timeout_s)
+        result = loop.result(grade(answer, row))
         if config.grader_form is GraderForm.TRL:
             (result,) = result
         return _verdict(result)
 
     return lambda row: GraderConversation(messages_of(row), partial(take, row))
-
-
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
 
 
 def _called(grade: Callable[..., Any], config: EnvConfig, answer: str, row: Row) -> Any:
@@ -330,23 +326,39 @@ def _extras(config: EnvConfig, row: Row) -> dict[str, Any]:
 
 
 class GraderHandler:
-    """The conversations of one grader; see xp.envs.rpc_server."""
+    """The conversations of one grader, in turn; see xp.envs.forks."""
 
     def __init__(self, config: EnvConfig) -> None:
         self._config = config
-        self._begin_lock = threading.Lock()
         self._begin: Begin | None = None
         self._conversations: dict[int, GraderConversation] = {}
 
+    def load(self) -> list[Any]:
+        grader = grader_of(self._config)
+        if hasattr(
+            grader, "limit_s"
+        ):  # The tables of math-verify take seconds, once for all processes.
+            with suppress(ValueError):
+                grader("\\boxed{1}", {ANSWER: "1"}, **self._config.grader_args)
+        return [] if is_conversation(grader) else [grader]
+
+    def grade(self, number: int, given: tuple[Row, str]) -> ToolResult:
+        """The result of a row's only answer."""
+        row, text = given
+        self.open(number, row)
+        try:
+            return self.take(number, text)
+        finally:
+            self.close(number, None)
+
     def open(self, conversation: int, row: Any) -> list[Any]:
-        with self._begin_lock:
-            if self._begin is None:
-                self._begin = conversations_of(self._config)
+        if self._begin is None:
+            self._begin = conversations_of(self._config)
         begun = self._begin(row)
         self._conversations[conversation] = begun
         return list(begun.opening)
 
-    def take(self, conversation: int, text: str) -> Any:
+    def take(self, conversation: int, text: str) -> ToolResult:
         return self._conversations[conversation].take(text)
 
     def close(self, conversation: int, _: None) -> None:
@@ -355,4 +367,5 @@ class GraderHandler:
 
 
 if __name__ == "__main__":
-    serve(GraderHandler)
+    to_stderr()
+    serve_forks(GraderHandler)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from xp.envs.base import Provider, Session, SessionLost, Task, ToolResult
 from xp.envs.config import EnvConfig
-from xp.envs.rpc_server import place_kind, serve
+from xp.envs.rpc_server import place_kind, serve, to_stderr
 from xp.lib import private_directory
 from xp.lib.load import load_object
 
@@ -99,4 +99,5 @@ class HostHandler:
 
 
 if __name__ == "__main__":
+    to_stderr()
     serve(HostHandler)

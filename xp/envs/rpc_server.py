@@ -35,7 +35,10 @@ class RpcServer:
                 request = self._connection.recv()
             except (EOFError, OSError):
                 return
-            threading.Thread(target=self._answer, args=request, name="rpc", daemon=True).start()
+            self._take(request)
+
+    def _take(self, request: tuple[Any, ...]) -> None:
+        threading.Thread(target=self._answer, args=request, name="rpc", daemon=True).start()
 
     def _answer(self, number: int, verb: str, conversation: int, argument: Any) -> None:
         try:
@@ -63,22 +66,28 @@ def place_kind(pid: int) -> str:
     return f"host-{pid}"
 
 
-def serve(handler_of: Callable[[Any], Any]) -> None:
+def to_stderr() -> None:
+    """Prints what the user's code prints to stderr: it must not be part of a stage's output."""
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+
+def serve(
+    handler_of: Callable[[Any], Any],
+    server_of: Callable[[Connection, Any], RpcServer] = RpcServer,
+) -> None:
     """Main function of a child; its argument is the connection's descriptor.
 
     Args:
         handler_of: makes the handler of what the parent sends first: the environment's configuration, or None. Its
             method `end`, if there is one, is called at every end of the process.
+        server_of: makes the server of the connection and the handler.
     """
-    os.dup2(
-        sys.stderr.fileno(), sys.stdout.fileno()
-    )  # The user's printed text must not be part of a stage's output.
     connection = Connection(int(sys.argv[1]))
     bound_memory(connection.recv())
     handler = handler_of(connection.recv())
     try:
         signal.signal(signal.SIGTERM, _leave)
-        RpcServer(connection, handler).serve()
+        server_of(connection, handler).serve()
     except SystemExit:
         pass
     finally:

@@ -13,7 +13,7 @@ from xp.envs.config import EnvConfig
 from xp.envs.messages import chat_call
 from xp.episode.dialects import syntax_of
 from xp.episode.outcome import GroupEpisode
-from xp.episode.shaping import finished_value, numbers_of
+from xp.episode.shaping import numbers_of
 from xp.errors import XpError
 from xp.lib.load import load_object
 from xp.spec.dialect import Dialect
@@ -60,16 +60,20 @@ def environment_source(config: EnvConfig, provider: Provider | None) -> GroupSou
     return GroupSource("score_group", config.group_score_weight, score)
 
 
-def function_source(name: str, describe: Describe) -> GroupSource:
-    """The user's `group_reward_fn`: called with a list of GroupEpisode, and with `task` if it has this parameter."""
-    function, wants_task = load_group_fn(name)
+def function_source(name: str, describe: Describe, call: Callable[..., Any]) -> GroupSource:
+    """The user's `group_reward_fn`: called with a list of GroupEpisode, and with `task` if it has this parameter.
+
+    Args:
+        call: calls a function by its name.
+    """
+    _, wants_task = load_group_fn(name)
 
     def score(task: Task, episodes: Sequence[GroupEpisode]) -> GroupScores:
         arguments: dict[str, Any] = {}
         if wants_task:
             named = {"id": task.id, "env": task.env, "split": task.split, "index": task.index}
             arguments["task"] = {**named, "metadata": dict(describe(task))}
-        given = finished_value(function(list(episodes), **arguments))
+        given = call(name, list(episodes), **arguments)
         if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(episodes):
             raise ValueError(
                 f"it gave {given!r:.80}; it must give a list with one entry for each of {len(episodes)}"

@@ -139,6 +139,8 @@ class EnvironmentMixture(Closing):
 
     def close(self) -> None:
         self._scoring.shutdown(wait=False, cancel_futures=True)
+        for rewards in self._rewards.values():
+            rewards.close()
         for judge in self._judges.values():
             judge.close()
         for provider in self._providers.values():

@@ -9,9 +9,15 @@ from enum import StrEnum
 from typing import Any
 
 from xp.envs.base import EnvFault, Message, Provider, Task
+from xp.envs.call_functions import CalledFunctions
 from xp.envs.config import EnvConfig
 from xp.envs.judges import JudgeFault, total_usage
-from xp.episode.group import Describe, GroupSource, environment_source, function_source
+from xp.episode.group import (
+    Describe,
+    GroupSource,
+    environment_source,
+    function_source,
+)
 from xp.episode.outcome import EpisodeResult, EpisodeStatus, GroupEpisode, Tokens
 from xp.episode.shaping import RewardFnFault, Shape, load_shape, shaped_reward
 from xp.lib.text import valid_text
@@ -89,6 +95,7 @@ class RewardSteps:
         functions: step REWARD_FN.
         judge: step JUDGE.
         group: the steps of a group, in order.
+        called: processes of the functions. None means that they are called in this process.
     """
 
     def __init__(
@@ -97,7 +104,9 @@ class RewardSteps:
         functions: Sequence[Shape] = (),
         judge: GroupSource | None = None,
         group: Mapping[RewardStep, GroupSource] | None = None,
+        called: CalledFunctions | None = None,
     ) -> None:
+        self._called = called
         self._rule, self._functions, self._group = rule, functions, group or {}
         self.has_group_steps = bool(group)
         self._alone = {} if judge is None else {RewardStep.JUDGE: judge}
@@ -106,6 +115,11 @@ class RewardSteps:
     def wants_task(self) -> bool:
         """Returns whether a reward function has a parameter `task`."""
         return any(function.wants("task") for function in self._functions)
+
+    def close(self) -> None:
+        """Ends the processes of the functions."""
+        if self._called is not None:
+            self._called.close()
 
     def settle(self, episode: EndedEpisode) -> EpisodeResult:
         """Applies REDUCE, REWARD_FN and JUDGE; the episode is void, with the reason, if one of them fails."""
@@ -159,7 +173,8 @@ def reward_steps(
     Raises:
         XpError: a function cannot be loaded, or the provider scores no groups.
     """
-    functions = [load_shape(one.fn, one.weight) for one in config.reward_fn or ()]
+    called = CalledFunctions(config)
+    functions = [load_shape(one.fn, one.weight, called.call) for one in config.reward_fn or ()]
     is_alone = config.judge is not None and config.judge.scoring is JudgeScoring.POINTWISE
     group: dict[RewardStep, GroupSource] = {}
     if config.group_score_weight is not None:
@@ -167,8 +182,10 @@ def reward_steps(
     if judge is not None and not is_alone:
         group[RewardStep.GROUP_JUDGE] = judge
     if config.group_reward_fn is not None:
-        group[RewardStep.GROUP_REWARD_FN] = function_source(config.group_reward_fn, describe)
-    return RewardSteps(config.reward, functions, judge if is_alone else None, group)
+        group[RewardStep.GROUP_REWARD_FN] = function_source(
+            config.group_reward_fn, describe, called.call
+        )
+    return RewardSteps(config.reward, functions, judge if is_alone else None, group, called)
 
 
 def reduce_rewards(step_rewards: Sequence[float], finished: bool, rule: Reward) -> float:

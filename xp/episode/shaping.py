@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any, Final
 
@@ -36,13 +35,18 @@ class Shape:
         return self.parameters is not None and name in self.parameters
 
 
-def load_shape(name: str, weight: float = 1.0) -> Shape:
-    """Loads the function `package.module:function`; raises XpError if it does not exist."""
+def load_shape(name: str, weight: float = 1.0, call: Callable[..., Any] | None = None) -> Shape:
+    """Loads the function `package.module:function`; raises XpError if it does not exist.
+
+    Args:
+        call: calls a function, by its name, in another process. None means that it is called here.
+    """
     try:
         function = load_object(name)
     except (ImportError, AttributeError) as error:
         raise XpError(f"reward_fn {name} cannot be loaded: {error}") from error
-    return Shape(name, function, _parameters(name, function), weight)
+    called = function if call is None else partial(call, name)
+    return Shape(name, called, _parameters(name, function), weight)
 
 
 class RewardFnFault(Exception):
@@ -109,21 +113,8 @@ def _parameters(name: str, function: Any) -> tuple[str, ...] | None:
 
 def _called(shape: Shape, about: Mapping[str, Any]) -> Any:
     if shape.parameters is None:
-        return finished_value(shape.call(about["outcome"]))
-    return finished_value(shape.call(**{name: about[name] for name in shape.parameters}))
-
-
-def finished_value(result: Any) -> Any:
-    """The result of a function that may be asynchronous."""
-    if not inspect.isawaitable(result):
-        return result
-
-    async def awaited() -> Any:
-        return await result
-
-    # A trainer may settle within its own event loop, in which no second loop can run.
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, awaited()).result()
+        return shape.call(about["outcome"])
+    return shape.call(**{name: about[name] for name in shape.parameters})
 
 
 def numbers_of(result: Any) -> tuple[float, dict[str, float]]:

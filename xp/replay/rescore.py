@@ -245,6 +245,7 @@ class _Member:
             stack.callback(judge.close)
             source = GroupSource("judge", config.judge.weight, judge.score)
         self.rewards = reward_steps(config, provider, self._description, source)
+        stack.callback(self.rewards.close)
 
     def settled(self, row: EpisodeRow, record: Mapping[str, Any]) -> RescoredEpisode:
         metadata = self._description(_task(row)) if self.rewards.wants_task else {}

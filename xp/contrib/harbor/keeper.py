@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.contrib.harbor.sandbox import Ran
-from xp.envs.rpc_server import place_kind, serve
+from xp.envs.rpc_server import place_kind, serve, to_stderr
 from xp.lib import private_directory
 
 DRAIN_S = 0.5
@@ -106,4 +106,5 @@ def remove(root: Path) -> None:
 
 
 if __name__ == "__main__":
+    to_stderr()
     serve(Keeper)

@@ -1,0 +1,257 @@
+"""A user's graders and reward functions on the main thread of a process: signals work, and a crash costs one episode."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.reliability.test_sessions import wait_for
+from tests.support.fake_session import with_limits
+from tests.support.launching import is_alive
+from tests.support.ors_server import rules
+from xp.envs.base import Message, Task
+from xp.envs.config import EnvConfig, EpisodeConfig
+from xp.envs.graded import GradedProvider
+from xp.episode.episode import Episode
+from xp.episode.mixture import EnvironmentMixture
+from xp.episode.outcome import EpisodeResult, EpisodeStatus
+from xp.spec.env import GraderForm
+from xp.spec.reward_fn import WeightedFnSpec
+from xp.testing.jobs import DEADLINE_S
+
+MODULE = "tests.graders_under_test.signals"
+MATH = "tests.graders_under_test.math_signals"
+
+
+def graded(grader: str = "alarmed", **changes: object) -> EnvConfig:
+    name = grader if ":" in grader else f"{MODULE}:{grader}"
+    config = rules(name="x", provider="local", grader=name, rows=f"{MODULE}:rows", **changes)
+    return with_limits(config, retries_per_episode=0)
+
+
+@contextmanager
+def opened(config: EnvConfig) -> Iterator[GradedProvider]:
+    provider = GradedProvider(config, {})
+    try:
+        yield provider
+    finally:
+        provider.close()
+
+
+def settled(provider: GradedProvider, config: EnvConfig, text: str, index: int) -> EpisodeResult:
+    task = Task("x", "train", index)
+    episode = Episode(task, lambda: provider.open(task), config)
+    episode.step(text)
+    return episode.settle()
+
+
+def played(config: EnvConfig, answers: Sequence[tuple[int, str]]) -> list[EpisodeResult]:
+    """The results of answers to rows, which are graded at the same time."""
+    with opened(config) as provider, ThreadPoolExecutor(len(answers)) as pool:
+        playing = [pool.submit(settled, provider, config, text, at) for at, text in answers]
+        return [one.result() for one in playing]
+
+
+@pytest.mark.parametrize(
+    ("grader", "form"),
+    [
+        (f"{MATH}:plain", GraderForm.XP),
+        (f"{MATH}:compute_score", GraderForm.VERL),
+        ("alarmed_later", GraderForm.XP),
+        ("Alarmed", GraderForm.XP),
+        ("AlarmedSteps", GraderForm.XP),
+        ("in_a_process", GraderForm.XP),
+        ("runs_a_loop", GraderForm.XP),
+        ("trl_reward", GraderForm.TRL),
+        ("trl_reward_later", GraderForm.TRL),
+        ("trl.rewards:accuracy_reward", GraderForm.TRL),
+        ("xp.builtin.math_verified:math", GraderForm.XP),
+    ],
+)
+def test_a_grader_with_signals_scores_a_right_answer_in_each_form(
+    grader: str, form: GraderForm
+) -> None:
+    if "trl.rewards" in grader:
+        pytest.importorskip("trl.rewards", reason="TRL is not installed (extra trl)")
+    if "math" in grader:
+        pytest.importorskip("math_verify", reason="math-verify is not installed (extra math)")
+    config = graded(grader, grader_form=form)
+    with opened(config) as provider:
+        texts = [(1, "It is \\boxed{1}."), (2, "It is \\boxed{9}.")]
+        results = [settled(provider, config, text, at) for at, text in texts]
+    assert [(one.reward, one.void_reason) for one in results] == [(1.0, None), (0.0, None)]
+
+
+FAULTS = (
+    "SIGSEGV ended it",
+    "it ended with code 3",
+    "MemoryError",
+    "took longer than 3 s",
+    "SIGALRM ended it",
+    "KeyboardInterrupt: no answer",
+)
+
+
+def check_own_faults(results: Sequence[EpisodeResult], named: str) -> None:
+    """Each of the first is void, with its own fault; the others have their rewards."""
+    bad, good = results[: len(FAULTS)], results[len(FAULTS) :]
+    for result, fault in zip(bad, FAULTS, strict=True):
+        assert (result.status, result.reward) == (EpisodeStatus.VOID, None)
+        assert named in str(result.void_reason)
+        assert fault in str(result.void_reason)
+    assert [(one.reward, one.void_reason) for one in good] == [(1.0, None)] * len(good)
+    assert len(good) > 1
+
+
+def test_a_grader_that_hangs_or_crashes_costs_its_own_episode_alone() -> None:
+    config = with_limits(graded("misbehaves"), call_timeout_s=3.0, memory_gb=1.0)
+    check_own_faults(played(config, [(at, str(at)) for at in range(8)]), "the grader")
+
+
+def test_a_reward_function_that_hangs_or_crashes_costs_its_own_episode_alone() -> None:
+    shaped = (WeightedFnSpec(fn=f"{MODULE}:shaped", weight=1.0),)
+    config = with_limits(graded("alarmed", reward_fn=shaped), call_timeout_s=3.0, memory_gb=1.0)
+    with EnvironmentMixture(EpisodeConfig({"x": config}), os.environ) as mix:
+
+        def play(index: int) -> EpisodeResult:
+            episode = episode_of(mix, index)
+            episode.step(str(index))
+            return episode.settle()
+
+        with ThreadPoolExecutor(8) as pool:
+            results = list(pool.map(play, range(8)))
+    check_own_faults(results, "reward_fn tests.graders_under_test.signals:shaped")
+    assert [one.metrics for one in results[len(FAULTS) :]] == [{"before": 1.0}] * 2
+
+
+@dataclass(frozen=True)
+class Name:
+    """See xp.episode.mixture.TaskName."""
+
+    index: int
+    env: str = "x"
+    split: str = "train"
+    messages: tuple[Message, ...] = ()
+
+
+def episode_of(mix: EnvironmentMixture, index: int) -> Episode:
+    return mix.episode(Name(index))
+
+
+@pytest.mark.parametrize("function", ["with_alarm", "with_alarm_later"])
+def test_a_reward_function_may_set_alarms(function: str) -> None:
+    functions = (WeightedFnSpec(fn=f"{MODULE}:{function}", weight=1.0),)
+    with EnvironmentMixture(
+        EpisodeConfig({"x": graded("alarmed", reward_fn=functions)}), os.environ
+    ) as mix:
+        episode = episode_of(mix, 1)
+        episode.step("1")
+
+        async def result() -> EpisodeResult:
+            return episode.settle()
+
+        # A trainer may settle within its own event loop.
+        assert asyncio.run(result()).reward == 2.0
+
+
+@pytest.mark.parametrize(
+    ("function", "reward", "fault"),
+    [("of_a_group", 2.0, "None"), ("ends_of_a_group", None, "it ended with code 2")],
+)
+def test_a_reward_function_of_a_group_may_set_alarms_and_its_crash_is_named(
+    function: str, reward: float | None, fault: str
+) -> None:
+    config = graded("alarmed", group_reward_fn=f"{MODULE}:{function}")
+    with EnvironmentMixture(EpisodeConfig({"x": config}), os.environ) as mix:
+        episodes = [episode_of(mix, 1) for _ in range(2)]
+        for episode in episodes:
+            episode.step("1")
+        mix.score_group(episodes).result()
+        results = [one.settle() for one in episodes]
+    assert [one.reward for one in results] == [reward] * 2
+    assert all(fault in str(one.void_reason) for one in results)
+
+
+def test_calls_that_wait_have_more_processes_than_there_are_cores() -> None:
+    config = graded("slow")
+    with opened(config) as provider, ThreadPoolExecutor(32) as pool:
+        assert settled(provider, config, "1", 1).reward == 1.0
+        began = time.monotonic()
+        playing = [pool.submit(settled, provider, config, "1", 1) for _ in range(96)]
+        assert {one.result().reward for one in playing} == {1.0}
+        took_s = time.monotonic() - began
+    assert took_s < 96 * 0.2 / 8, "with two cores' processes it would be 9.6 s"
+
+
+def test_a_grader_that_says_so_has_one_process() -> None:
+    assert sorted(one.reward or 0.0 for one in played(graded("counts"), [(1, "1")] * 6)) == [
+        1.0,
+        2.0,
+        3.0,
+        4.0,
+        5.0,
+        6.0,
+    ]
+    assert [one.reward for one in played(graded("keeps_its_loop"), [(1, "1")] * 3)] == [1.0] * 3
+
+
+def test_each_process_draws_numbers_of_its_own() -> None:
+    results = played(graded("draws"), [(1, "1")] * 4)
+    assert len({one.reward for one in results}) == 4
+    assert len({one.grader["numpy"] for one in results}) == 4
+
+
+def test_what_a_call_left_behind_does_not_reach_the_next_episode() -> None:
+    config = graded("leaves_an_alarm")
+    with opened(config) as provider:
+        assert [settled(provider, config, text, 1).reward for text in ("1", "1")] == [1.0, 1.0]
+        time.sleep(0.5)
+        assert settled(provider, config, "1", 1).reward == 1.0
+        assert "SIGALRM ended it" in str(settled(provider, config, "late", 1).void_reason)
+    config = graded("leaves_its_end")
+    with opened(config) as provider:
+        assert [settled(provider, config, text, 1).reward for text in ("bomb", "1")] == [1.0, 1.0]
+
+
+def test_a_module_with_a_thread_is_loaded_in_each_process() -> None:
+    name = "tests.graders_under_test.threaded:grade"
+    assert [one.reward for one in played(graded(name), [(1, "1"), (1, "2")])] == [1.0, 0.0]
+
+
+PARENT = """
+import sys, time
+from xp.envs.base import Task
+from tests.unit.test_call_processes import graded, GradedProvider
+provider = GradedProvider(graded("process_of"), {})
+print(int(provider.open(Task("x", "train", 1)).answer("1").reward), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_outlives_its_parent(number: int) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    processes = [one.pid for one in psutil.Process(parent.pid).children(recursive=True)]
+    assert worker in processes
+    parent.send_signal(number)
+    parent.wait(DEADLINE_S)
+    assert wait_for(lambda: not any(map(is_alive, processes)))

@@ -1,0 +1,71 @@
+"""Calls a user's reward functions in processes of `xp.envs.call_processes`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from xp.envs.call_processes import CallProcesses
+from xp.envs.child_process import Child, ChildProcess
+from xp.envs.config import EnvConfig
+from xp.envs.forks import Loop, serve_forks
+from xp.envs.pythons import path_for
+from xp.lib.load import load_object
+
+PROGRAM: Final = "xp.envs.call_functions"
+
+
+class FunctionHandler:
+    """The child's side; see xp.envs.rpc_server."""
+
+    def __init__(self, config: EnvConfig) -> None:
+        self._config = config
+        self._loop = Loop()
+
+    def load(self) -> list[Any]:
+        names = [one.fn for one in self._config.reward_fn or ()]
+        names += filter(None, [self._config.group_reward_fn])
+        return [load_object(name) for name in names]
+
+    def call(self, _: int, call: tuple[str, Sequence[Any], Mapping[str, Any]]) -> Any:
+        name, arguments, options = call
+        return self._loop.result(load_object(name)(*arguments, **options))
+
+
+class CalledFunctions:
+    """The reward functions of one environment, called as in the user's own script.
+
+    Args:
+        config: the environment.
+    """
+
+    def __init__(self, config: EnvConfig) -> None:
+        self._limits = config.limits
+        self._processes = CallProcesses(
+            _OwnVariables(PROGRAM, config, {}),
+            config.limits.create_timeout_s,
+            "the reward function",
+        )
+
+    def call(self, name: str, *arguments: Any, **options: Any) -> Any:
+        """The function's result; raises EnvFault as `xp.envs.call_processes.Worker.ask` does."""
+        limit_s = self._limits.call_timeout_s
+        return self._processes.call("call", (name, arguments, options), limit_s, "it")
+
+    def close(self) -> None:
+        self._processes.close()
+
+
+class _OwnVariables(ChildProcess):
+    """A child with all variables of this process, as its other code has them."""
+
+    def _start(self) -> Child:
+        variables = {**os.environ, "PYTHONPATH": path_for(sys.executable)}
+        limit_gb = self._config.limits.memory_gb
+        return Child(self._program, self._config, limit_gb, variables, sys.executable)
+
+
+if __name__ == "__main__":
+    serve_forks(FunctionHandler)
