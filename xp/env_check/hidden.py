@@ -49,7 +49,7 @@ class TracedHandler(GraderHandler):
         module = find_module((config.grader or "").partition(":")[0])
         self._file = module.origin if module is not None else None
 
-    def take(self, conversation: int, text: str) -> str | None:
+    def take(self, conversation: int, text: str) -> str | None:  # type: ignore[override]
         seen: list[str] = []
 
         def trace(frame: FrameType, event: str, argument: Any) -> Any:
