@@ -36,8 +36,7 @@ NOTED = (
     f"backend=skyrl {ADAPTERS} model=qwen3-30b-a3b",
     f"backend=skyrl {ADAPTERS} sft.data=solve",
     "backend=skyrl algorithm.importance_mask=token algorithm.importance_correction=token_truncate"
-    " algorithm.ratio_from=engine",
-    "backend=skyrl algorithm.importance_mask=token algorithm.ratio_from=engine",
+    " algorithm.importance_lower=0.5",
     "backend=skyrl algorithm.importance_correction=token_truncate algorithm.importance_lower=0.5",
     "backend=skyrl algorithm.ratio_from=engine",
     "backend=skyrl training.max_staleness=1 training.unfinished=continue",
