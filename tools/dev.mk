@@ -81,7 +81,7 @@ SLIME_PYTHON := SLIME_ACCELERATOR=none-here CUDA_DEVICE_MAX_CONNECTIONS=1 OMP_NU
 	PYTHONPATH=$(CURDIR)/tests/trainers/slime_stubs:$(MEGATRON_PATH):$(SLIME_PATH) $(SLIME_VENV)/bin/python
 
 test-slime: $(SLIME_VENV)/.done  ## xp inside Slime's own code, in .venv-slime (SLIME_PATH, MEGATRON_PATH: checkouts)
-	$(SLIME_PYTHON) -m pytest -m "not slow" tests/trainers/test_slime*.py tests/unit/test_slime*.py tests/limits/test_slime.py
+	$(SLIME_PYTHON) -m pytest -m "not slow" tests/trainers/test_slime*.py tests/unit/test_slime*.py tests/limits/test_slime.py tests/limits/test_engines.py
 
 rehearse-slime: $(SLIME_VENV)/.done  ## Slime's real train.py, Ray and router on this machine's CPU, without training
 	$(SLIME_PYTHON) -m pytest -m slow tests/trainers/test_slime*.py
@@ -101,7 +101,7 @@ $(VLLM_VENV)/.done: requirements/vllm.lock requirements/skyrl-wheels.lock tools/
 	touch $@
 
 test-vllm: setup $(VLLM_VENV)/.done  ## TRL, SkyRL and `xp eval` with the real vLLM on this machine's CPU, in .venv-vllm
-	$(VLLM_VENV)/bin/python -m pytest -s tests/engines
+	$(VLLM_VENV)/bin/python -m pytest -s tests/engines tests/limits/test_engines.py
 	VLLM_PYTHON=$(VLLM_VENV)/bin/python $(BIN)/python -m pytest -s -m slow tests/integration/test_eval_served.py
 
 ## Other packages, in environments of their own: their pins differ from the trainers'.

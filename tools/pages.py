@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from xp.composition import compose, origin_of
 from xp.episode.metric_table import METRICS, Metric
 from xp.lib.text import as_yaml
 from xp.planning.backend import backend_of
-from xp.planning.limits import OWN, proof_of
+from xp.planning.limits import with_proof
 from xp.planning.rows import FieldSupport, Support, meant_fields
 from xp.spec import BackendName
 
@@ -251,13 +250,6 @@ def _is_of_the_algorithm(field: str) -> bool:
     ) or field == "training.critic_learning_rate"
 
 
-def _with_proof(backend: str, field: str, note: str) -> str:
-    """A note with the test that proves it, if it is a limit of the trainer."""
-    limits = import_module(f"xp.backends.{backend}.control.limits").LIMITS
-    proof = proof_of(limits, field, note) if note else None
-    return note if proof in (None, OWN) else f"{note} (proof: `{proof}`)"
-
-
 def _parity_row(row: ParityRow, notes: dict[str, int]) -> str:
     cells = []
     for name in BackendName:
@@ -265,7 +257,7 @@ def _parity_row(row: ParityRow, notes: dict[str, int]) -> str:
         if meaning is None:
             cells.append("")
             continue
-        note = _with_proof(name, row.field, meaning.note)
+        note = with_proof(name, row.field, meaning.note)
         mark = f" ({notes.setdefault(note, len(notes) + 1)})" if note else ""
         receives = "" if meaning.support is Support.UNSUPPORTED else f"`{meaning.receives}`"
         cells.append(f"{SIGNS[meaning.support]}{receives}{mark}".replace("|", "\\|").strip())

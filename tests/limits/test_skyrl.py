@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import typing
 from dataclasses import fields
+from typing import Any, ClassVar
 
 import pytest
+import typing_extensions
 
 pytest.importorskip("skyrl", reason="SkyRL is not in this environment: make test-skyrl")
 
@@ -24,6 +27,12 @@ MEGATRON = PARTS / "workers/megatron"
 SCHEDULE = PARTS / "distributed/megatron/optimizer.py"
 
 
+@pytest.fixture(autouse=True)
+def older_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SkyRL 0.4.0 asks for Python 3.12, for a typed dictionary."""
+    monkeypatch.setattr(typing, "TypedDict", typing_extensions.TypedDict)
+
+
 def test_megatron_has_no_critic() -> None:
     assert has(
         CHECKS,
@@ -32,9 +41,46 @@ def test_megatron_has_no_critic() -> None:
     )
 
 
-def test_there_is_one_reference_model() -> None:
-    assert has(TRAINER, "ref_model.async_init_model(cfg.trainer.ref.model.path)")
-    assert lacks(TRAINER, r"teacher_model|second_ref")
+def test_there_is_one_reference_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SkyRL's own trainer makes one group of a reference, of the only path that its configuration has."""
+    from types import SimpleNamespace
+
+    from skyrl.train import trainer
+    from skyrl.train.config import SkyRLTrainConfig
+
+    class Group:
+        """Records the models of a group instead of starting workers."""
+
+        made: ClassVar[list[tuple[str, str]]] = []
+
+        def __init__(self, *arguments: Any, **_: Any) -> None:
+            self.kind = arguments[3]
+
+        def async_init_model(self, path: str, **_: Any) -> list[Any]:
+            self.made.append((self.kind, path))
+            return []
+
+        def async_run_ray_method(self, *_: Any) -> list[Any]:
+            return []
+
+    config: Any = SkyRLTrainConfig()
+    config.trainer.algorithm.use_kl_loss = True
+    config.trainer.placement.colocate_all = False
+    config.trainer.placement.colocate_policy_ref = False
+    config.trainer.policy.model.path = "policy"
+    config.trainer.ref.model.path = "reference"
+    monkeypatch.setattr(trainer, "PPORayActorGroup", Group)
+    monkeypatch.setattr(trainer, "ray", SimpleNamespace(get=lambda found: found))
+    monkeypatch.setattr(trainer, "WorkerDispatch", lambda **_: None)
+    ours: Any = SimpleNamespace(
+        cfg=config,
+        colocate_all=False,
+        total_training_steps=None,
+        tokenizer=SimpleNamespace(pad_token_id=0),
+        inference_engine_client=None,
+    )
+    trainer.RayPPOTrainer.build_models(ours, "policy worker", "critic worker", "reference worker")
+    assert Group.made == [("reference worker", "reference"), ("policy worker", "policy")]
 
 
 def test_gspo_has_no_dual_clip() -> None:
@@ -195,3 +241,141 @@ def test_megatron_makes_a_nonfinite_update() -> None:
     """Only FSDP2's step looks at the norm."""
     assert has(FSDP, "if grad_norm is not None and not torch.isfinite(grad_norm):")
     assert lacks(PARTS / "distributed/megatron/megatron_strategy.py", r"isfinite|isnan")
+
+
+def test_weights_are_stored_in_float32() -> None:
+    """A policy that only samples is in bfloat16, a trained one is not."""
+    assert has(PARTS / "workers/fsdp/fsdp_worker.py", "bf16=self.cfg.policy.inference_only_init,")
+    assert has(MODEL, "torch_dtype=torch.bfloat16 if bf16 else torch.float32,")
+
+
+def test_megatrons_adapters_are_of_the_type_of_the_computation() -> None:
+    assert has(
+        MEGATRON / "megatron_worker.py",
+        "lora_dtype=torch.bfloat16 if self.cfg.bf16 else torch.float32,",
+    )
+    assert has(CONFIG, "Merge LoRA weights into the base weights during weight sync.")
+
+
+def test_its_adapters_are_of_modules_alone() -> None:
+    assert has(MODEL, "lora_config = LoraConfig(", "target_modules=target_modules,")
+    assert lacks(MODEL, "target_parameters")
+
+
+def test_k3_is_cut() -> None:
+    import torch
+    from skyrl.backends.skyrl_train.utils.ppo_utils import compute_approx_kl
+
+    policy, reference = torch.tensor([-1.0, -1.0]), torch.tensor([-1.5, 29.0])
+    near, far = compute_approx_kl(policy, reference, kl_estimator_type="k3").tolist()
+    assert near == pytest.approx(0.1065, abs=1e-4)
+    assert far == 10.0
+
+
+def test_weights_are_cut_from_above() -> None:
+    """They are of the old log-probabilities to the engine's."""
+    place = PARTS / "utils/off_policy_correction_utils.py"
+    assert has(
+        place,
+        "token_tis_log_ratio = old_log_probs - rollout_logprobs",
+        "torch.clamp(token_tis_ratio, max=token_tis_ratio_cap)",
+        "torch.clamp(seq_tis_ratio, max=seq_tis_ratio_cap)",
+    )
+    assert lacks(place, r"clamp\((token|seq)_tis_ratio, min")
+
+
+@pytest.mark.parametrize(
+    ("is_colocated", "has_reference", "moved"),
+    [(True, True, ["ref"]), (False, True, ["ref"]), (False, False, [])],
+)
+def test_unused_models_go_to_the_host(
+    is_colocated: bool, has_reference: bool, moved: list[str]
+) -> None:
+    """Before the policy computes, with the placement of policy and reference that xp pins."""
+    from types import SimpleNamespace
+
+    from skyrl.backends.skyrl_train.workers.worker_dispatch import WorkerDispatch
+
+    from xp.backends.skyrl.control.rows.model import PINS
+
+    went: list[str] = []
+
+    def group(name: str) -> Any:
+        return SimpleNamespace(offload_to_cpu=lambda **_: went.append(name))
+
+    place = SimpleNamespace(
+        colocate_all=is_colocated,
+        colocate_policy_ref=PINS["trainer.placement.colocate_policy_ref"].value,
+    )
+    config: Any = SimpleNamespace(trainer=SimpleNamespace(placement=place))
+    reference = group("ref") if has_reference else None
+    WorkerDispatch(config, group("policy"), None, reference)._ensure_on_gpu("policy")
+    assert went == moved
+
+
+def test_the_loss_of_its_heads_stays_in_them() -> None:
+    assert has(
+        PARTS / "mtp/hidden_capture.py",
+        'kwargs["hidden_states"] = hidden.detach()',
+        "return orig_embedding(*emb_args, **emb_kwargs).detach()",
+    )
+
+
+def test_a_checkpoint_has_no_sampled_groups() -> None:
+    assert has(
+        AHEAD,
+        'fully_async_state = { "consumed_uids": consumed_uids_list, "filtered_uids":'
+        ' filtered_uids_list, "epoch": self.epoch, }',
+    )
+
+
+def test_a_groups_age_is_of_its_start_and_the_cache_is_kept() -> None:
+    assert has(AHEAD, "global_step_when_scheduled=global_step_at_start,")
+    assert has(
+        PARTS / "inference_servers/remote_inference_client.py",
+        "async def pause_generation(self, clear_cache: bool = False)",
+        "return await self.pause(mode=PauseMode.KEEP, clear_cache=clear_cache)",
+    )
+    for place in (AHEAD, PARTS / "workers/worker_dispatch.py"):
+        assert lacks(place, "clear_cache=True")
+
+
+def test_micro_batches_of_tokens_ignore_the_size() -> None:
+    from inspect import signature
+
+    from skyrl.backends.skyrl_train.workers.worker_utils import TokenBasedBatchIterator
+
+    assert [*signature(TokenBasedBatchIterator).parameters] == ["data", "max_tokens_per_microbatch"]
+
+
+def test_a_long_episode_is_alone_in_its_micro_batch() -> None:
+    from skyrl.train.dataset.bin_packing import make_seq_packer
+
+    batches = make_seq_packer("balanced", bin_capacity=10).pack([25, 4, 5])
+    assert sorted(sorted(batch) for batch in batches) == [[0], [1, 2]]
+
+
+def test_megatrons_warm_up_begins_at_0() -> None:
+    """Megatron's `init_lr` is the warm-up's first rate, and SkyRL's configuration has no key for it."""
+    assert has(SCHEDULE, 'init_lr=getattr(config, "lr_warmup_init", 0.0)')
+    assert lacks(CONFIG, "lr_warmup_init")
+
+
+def test_all_weights_decay_under_fsdp2() -> None:
+    assert has(FSDP, "optim.AdamW( fsdp_module.parameters(),")
+
+
+def test_an_engines_log_probabilities_are_after_the_cut() -> None:
+    assert has(
+        PARTS / "inference_servers/utils.py", 'overrides["logprobs_mode"] = "processed_logprobs"'
+    )
+
+
+def test_it_evaluates_after_the_last_step() -> None:
+    assert has(TRAINER, "or self.global_step == self.total_training_steps")
+
+
+def test_batches_are_evaluated_one_by_one() -> None:
+    place = SKYRL / "train/evaluate.py"
+    assert has(place, "for _, prompts in enumerate(eval_dataloader):", "await generator.generate(")
+    assert lacks(place, "asyncio.gather")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.limits.words import has, lacks
+from tests.limits.words import has, lacks, package
+from tests.trainers.slime_setup import needs_slime
 from xp.backends.slime.control.flags import catalog, fault
 
 needs_checkouts = pytest.mark.skipif(
@@ -198,8 +199,6 @@ def test_a_nucleus_is_needed_for_the_update() -> None:
 def test_sglang_penalises_the_turn_alone() -> None:
     from importlib.util import find_spec
 
-    from tests.limits.words import package
-
     if find_spec("sglang") is None:
         pytest.skip("SGLang is not in this environment: make test-slime")
     place = package("sglang") / "srt/sampling/penaltylib/repetition_penalty.py"
@@ -207,15 +206,18 @@ def test_sglang_penalises_the_turn_alone() -> None:
     assert lacks(place, r"origin_input_ids|prompt_ids")
 
 
-def test_a_stop_text_is_a_word_of_the_command_line() -> None:
-    """argparse takes a word with a dash for a flag, and the flag stays without a value."""
+@needs_slime
+def test_a_stop_text_is_a_word_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Slime's parser takes a word with a dash for a flag, and its own flag stays without a value."""
     import argparse
 
-    assert catalog().flags["--rollout-stop"].nargs == "+"
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("--rollout-stop", nargs="+")
-    with pytest.raises(argparse.ArgumentError, match="expected at least one argument"):
+    from slime.utils.arguments import get_slime_extra_args_provider
+
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    get_slime_extra_args_provider()(parser)
+    with pytest.raises(SystemExit):
         parser.parse_known_args(["--rollout-stop", "--end"])
+    assert "--rollout-stop: expected at least one argument" in capsys.readouterr().err
 
 
 @needs_checkouts
@@ -224,3 +226,115 @@ def test_a_model_is_exported_with_a_checkpoint() -> None:
     content = has(slime("slime/backends/megatron_utils/actor.py"), "def save_model(", "save_hf")
     assert content
     assert lacks(slime("train.py"), r"save_hf")
+
+
+@needs_checkouts
+def test_each_engine_has_a_seed_of_its_own() -> None:
+    assert has(
+        slime("slime/backends/sglang_utils/sglang_engine.py"),
+        '"random_seed": args.seed + rank * args.num_gpus_per_node,',
+    )
+
+
+@needs_checkouts
+def test_distillation_has_the_log_probabilities_of_the_ratio() -> None:
+    loss = slime("slime/backends/megatron_utils/loss.py")
+    assert has(
+        loss,
+        'rollout_log_probs if args.use_rollout_logprobs else rollout_data.get("log_probs")',
+        "student_log_probs=log_probs,",
+    )
+
+
+@needs_checkouts
+def test_the_reference_is_in_the_hosts_memory() -> None:
+    assert has(
+        slime("slime/utils/tensor_backper.py"),
+        'torch.empty_like(param, device=torch.device("cpu"), pin_memory=True)',
+    )
+    assert has(
+        slime("slime/backends/megatron_utils/actor.py"),
+        "self.weights_backuper = TensorBackuper.create(",
+        'if "ref" in self.weights_backuper.backup_tags:',
+    )
+
+
+@needs_checkouts
+def test_a_step_starts_all_its_episodes() -> None:
+    """Their number is bounded by the engines' requests, not by the batch that an engine computes."""
+    assert has(
+        slime("slime/rollout/sglang_rollout.py"),
+        "asyncio.Semaphore(args.sglang_server_concurrency * get_rollout_num_engines(args))",
+        "state.submit_generate_tasks(samples)",
+    )
+
+
+@needs_checkouts
+def test_evaluations_share_the_rollouts_limit() -> None:
+    rollout = slime("slime/rollout/sglang_rollout.py").read_text()
+    _, _, evaluation = rollout.partition("async def eval_rollout_single_dataset(")
+    assert "generate_and_rm(" in evaluation
+    assert "Semaphore" not in evaluation
+    assert rollout.count("async with state.semaphore:") == 1
+
+
+@needs_checkouts
+def test_the_step_in_advance_is_played_again() -> None:
+    """A training begins with the rollout of its first step, and a checkpoint has no episodes."""
+    assert has(
+        slime("train_async.py"),
+        "rollout_data_next_future = rollout_manager.generate.remote(args.start_rollout_id)",
+    )
+
+
+@needs_checkouts
+def test_biases_and_norms_do_not_decay() -> None:
+    assert has(
+        megatron("megatron/core/optimizer/__init__.py"),
+        'name="param_len_1", fn=lambda param: len(param.shape) == 1',
+        'ParamKey(name="*.bias", predicate=param_length_1_match)',
+        "ParamGroupOverride(wd_mult=0.0)",
+    )
+
+
+@needs_checkouts
+def test_the_entropy_is_a_mean_over_episodes() -> None:
+    assert has(
+        slime("slime/backends/megatron_utils/loss.py"),
+        "entropy_loss = sum_of_sample_mean(entropy)",
+        "loss = pg_loss - args.entropy_coef * entropy_loss",
+    )
+
+
+@needs_checkouts
+def test_no_checkpoint_is_deleted() -> None:
+    for file in ("train.py", "train_async.py", "slime/backends/megatron_utils/checkpoint.py"):
+        assert lacks(slime(file), r"rmtree|os\.remove|unlink")
+    assert not [name for name in catalog().flags if "keep" in name and "checkpoint" in name]
+
+
+@needs_checkouts
+def test_the_gap_is_a_part_of_the_updates_report() -> None:
+    assert has(
+        slime("slime/backends/megatron_utils/loss.py"),
+        'reported_loss["train_rollout_logprob_abs_diff"] = ',
+    )
+
+
+@needs_checkouts
+def test_sampling_ahead_has_no_evaluation_before_it() -> None:
+    assert has(slime("train.py"), "not args.skip_eval_before_train")
+    assert lacks(slime("train_async.py"), "skip_eval_before_train")
+
+
+def test_sglangs_log_probabilities_are_of_all_tokens() -> None:
+    """Those of the softmax, which top_k and min_p cut only to draw."""
+    from importlib.util import find_spec
+
+    if find_spec("sglang") is None:
+        pytest.skip("SGLang is not in this environment: make test-slime")
+    assert has(
+        package("sglang") / "srt/layers/sampler.py",
+        "logits[:] = torch.softmax(logits, dim=-1) probs = logits",
+        "else torch.log(probs)",
+    )

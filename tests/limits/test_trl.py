@@ -128,9 +128,53 @@ def test_micro_batches_count_episodes() -> None:
         )
 
 
-def test_the_reference_of_adapters_is_the_model_without_them() -> None:
-    """Without a network of its own, and without adapters in the checkpoint, which xp merges or loads itself."""
-    assert has(TRAINER, "elif is_peft_model(model):", "self.ref_model = None", "use_adapter(")
+def reference_of_adapters(directory: Path, *, has_trained: bool) -> float:
+    """Trains one step of learning rate 0 on adapters that TRL makes, or that the model already has and that change it;
+    returns the KL to TRL's reference."""
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig, get_peft_model
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tests.support.tiny import tokenizer_and_model
+
+    tokenizer, model = tokenizer_and_model()
+    adapters = LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=not has_trained)
+    if has_trained:
+        torch.manual_seed(0)
+        model = get_peft_model(model, adapters)
+    trainer = GRPOTrainer(
+        model,
+        lambda completions, **_: [float(len(text)) for text in completions],
+        args=GRPOConfig(
+            output_dir=str(directory),
+            num_generations=2,
+            per_device_train_batch_size=2,
+            max_completion_length=4,
+            max_steps=1,
+            logging_steps=1,
+            learning_rate=0.0,
+            beta=0.1,
+            use_cpu=True,
+            bf16=False,
+            report_to="none",
+            save_strategy="no",
+        ),
+        train_dataset=Dataset.from_dict({"prompt": ["a", "b"]}),
+        processing_class=tokenizer,
+        peft_config=None if has_trained else adapters,
+    )
+    assert trainer.ref_model is None
+    assert ("ref" in trainer.model.peft_config) is has_trained
+    trainer.train()
+    return float(next(line["kl"] for line in trainer.state.log_history if "kl" in line))
+
+
+def test_the_reference_of_adapters_is_the_start(tmp_path: Path) -> None:
+    """New adapters change nothing yet, so their reference is the model that they are on; adapters of a start are copied,
+    so that theirs is no model without them."""
+    assert abs(reference_of_adapters(tmp_path / "new", has_trained=False)) < 1e-6
+    assert abs(reference_of_adapters(tmp_path / "start", has_trained=True)) < 1e-6
 
 
 def test_the_reference_of_adapters_is_not_synchronized() -> None:
@@ -150,3 +194,46 @@ def test_a_group_has_two_episodes(tmp_path: Path) -> None:
             use_cpu=True,
             bf16=False,
         )
+
+
+def test_an_engines_log_probabilities_are_after_the_cut() -> None:
+    assert has(ENGINE, 'logprobs_mode="processed_logprobs"')
+
+
+def test_fsdp2_moves_the_reference_as_the_policy() -> None:
+    """Both are wrapped by one plug-in, whose policy of offloading is one for all."""
+    assert has(
+        TRL / "models/utils.py", "fsdp_plugin = accelerator.state.fsdp_plugin", "fsdp2_kwargs"
+    )
+    assert has(TRAINER, "self.ref_model = prepare_fsdp(self.ref_model, self.accelerator)")
+
+
+def test_embeddings_keep_moments_of_32_bits() -> None:
+    assert has(
+        package("transformers") / "trainer.py",
+        "if isinstance(module, nn.Embedding):",
+        'manager.register_module_override(module, "weight", {"optim_bits": 32})',
+    )
+
+
+def test_biases_and_norms_do_not_decay() -> None:
+    from types import SimpleNamespace
+    from typing import Any
+
+    from transformers import Qwen2Config, Qwen2ForCausalLM, Trainer
+
+    config = Qwen2Config(
+        vocab_size=8,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+    )
+    model: Any = Qwen2ForCausalLM(config)
+    trainer: Any = SimpleNamespace()
+    decaying = Trainer.get_decay_parameter_names(trainer, model)
+    others = {name for name, _ in model.named_parameters()} - {*decaying}
+    assert {name for name in others if "norm" not in name and "bias" not in name} == set()
+    assert "model.layers.0.self_attn.q_proj.bias" in others
+    assert "model.norm.weight" in others

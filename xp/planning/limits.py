@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Final
 
 from xp.lib.nested import upwards
+from xp.spec import BackendName
 
 OWN: Final = "xp"
 """Proof of a refusal that is no limit of a trainer: arithmetic, a meaning of the spec, or a part that xp lacks."""
@@ -32,7 +35,33 @@ def proof_of(limits: Iterable[Limit], field: str, message: str) -> str | None:
     return next(proofs, None)
 
 
+def claims(note: str) -> list[str]:
+    """The sentences of a note that say what a trainer does; what nobody has tried claims nothing."""
+    sure = note.partition("Not tried:")[0].strip()
+    return [sentence for sentence in re.split(r"(?<=\.) (?=[A-Z])", sure) if sentence]
+
+
+def limits_of(backend: str) -> tuple[Limit, ...]:
+    """The proofs of a backend; empty for one that is not xp's."""
+    if backend not in [*BackendName]:
+        return ()
+    limits: tuple[Limit, ...] = import_module(f"xp.backends.{backend}.control.limits").LIMITS
+    return limits
+
+
+def with_proof(backend: str, field: str, message: str) -> str:
+    """A refusal or a note with the tests that prove it, if it is a limit of the trainer."""
+    limits = limits_of(backend)
+    proofs = (proof_of(limits, field, sentence) for sentence in claims(message))
+    tests = dict.fromkeys(proof for proof in proofs if proof not in (None, OWN))
+    named = ", ".join(f"`{test}`" for test in tests)
+    return f"{message} (proof: {named})" if named else message
+
+
 SHARED: Final = (
+    Limit("seed", "Each turn is drawn", OWN),
+    Limit("seed", "The order of tasks", OWN),
+    Limit("training.max_logprob_gap", "Episodes of an older policy", OWN),
     Limit("backend.engine.expert_parallel", "must be 1, or fit", OWN),
     Limit("backend.engine.quantized_model", "vLLM quantises the model itself", OWN),
     Limit("env.options", "max_rows above 1", OWN),
@@ -40,3 +69,51 @@ SHARED: Final = (
     Limit("training.max_staleness", "colocated engines and the trainer", OWN),
 )
 """Of the messages that several trainers' rows share."""
+
+ENGINES: Final = f"{TESTS}/test_engines.py::test_"
+VALUES: Final = (
+    Limit("algorithm.overlong", "buffer_tokens", OWN),
+    Limit("backend.attention", "no FlashAttention 2", OWN),
+    Limit("backend.engine.expert_parallel", "is dense", OWN),
+    Limit("backend.engine.expert_parallel", "must divide", OWN),
+    *(
+        Limit(f"backend.engine.{name}", "xp's own decoding", OWN)
+        for name in ("quantization", "kv_cache_dtype", "expert_parallel", "speculative")
+    ),
+    Limit(
+        "backend.engine.quantization",
+        "weights of bfloat16",
+        f"{ENGINES}fp8_weights_are_made_of_half_precision",
+    ),
+    *(
+        Limit(f"backend.engine.{name}", "the update needs a correction", OWN)
+        for name in ("quantization", "kv_cache_dtype")
+    ),
+    Limit(
+        "backend.engine.kv_cache_dtype",
+        "no attention over FP8",
+        f"{ENGINES}attention_over_fp8_needs_ampere",
+    ),
+    # WITH_HEADS is xp's own list of families.
+    Limit("backend.engine.speculative", "no heads of multi-token prediction", OWN),
+    Limit("backend.runtime.image", "only batch jobs", OWN),
+    Limit("evaluation.keep_best", "without evaluation.every", OWN),
+    Limit("evaluation.patience", "without evaluation.every", OWN),
+    Limit("evaluation.max_response_tokens", "of the context of", OWN),
+    Limit("hardware.accelerators_per_node", "nothing to train on", OWN),
+    Limit("launcher.container", "needs an image", OWN),
+    Limit("model.dtype", "no bfloat16", OWN),
+    Limit("model.lora", "are one matrix", OWN),
+    Limit("sft.data", "so no `solve`", OWN),
+    Limit("sft.max_tokens", "of the context of", OWN),
+    Limit("training.budget_usd", "price", OWN),
+    Limit("training.generation_prompts", "without algorithm.dynamic_sampling", OWN),
+    Limit("training.group_size", "set 2 or more", OWN),
+    Limit("training.max_logprob_gap", "vLLM's", f"{ENGINES}vllms_log_probabilities_are_cut"),
+    Limit("training.max_response_tokens", "of the context of", OWN),
+    Limit("training.max_staleness", "needs a correction", OWN),
+    Limit("training.min_p", "that guess tokens", f"{ENGINES}guessed_tokens_have_no_min_p"),
+    Limit("training.reference_every", "no reference to copy into", OWN),
+    Limit("training.unfinished", "have ended", OWN),
+)
+"""Of the refusals of xp/planning/values.py and of the cards, which are the same on every backend."""

@@ -11,8 +11,124 @@ MEGATRON: Final = f"{TESTS}/test_slime.py::test_a_warm_up_ends_before_the_traini
 REHEARSAL: Final = "not on hardware=cpu"
 """Words of what xp's rehearsal on a CPU leaves out."""
 
+NOTES: Final = (
+    Limit("model.dtype", "are stored in float32", f"{PROOFS}weights_are_stored_in_float32"),
+    Limit(
+        "model.lora",
+        "Megatron merges",
+        f"{PROOFS}megatrons_adapters_are_of_the_type_of_the_computation",
+    ),
+    Limit("model.lora", "The start's adapters", OWN),
+    Limit(
+        "model.lora.target_modules",
+        "linear layers alone",
+        f"{PROOFS}its_adapters_are_of_modules_alone",
+    ),
+    Limit(
+        "algorithm.critic.discount",
+        "Only the policy's tokens",
+        "tests/trainers/test_skyrl_advantages.py::test_gae_is_the_recursion_over_what_the_policy_wrote",
+    ),
+    Limit("algorithm.kl_estimator", "cut at 10", f"{PROOFS}k3_is_cut"),
+    Limit(
+        "algorithm.importance_correction",
+        "cuts only from above",
+        f"{PROOFS}weights_are_cut_from_above",
+    ),
+    Limit(
+        "algorithm.importance_mask", "cuts only from above", f"{PROOFS}weights_are_cut_from_above"
+    ),
+    Limit("algorithm.ratio_from", "xp replaces", OWN),
+    Limit(
+        "algorithm.dynamic_sampling",
+        "first groups in order",
+        "tests/trainers/test_skyrl_dynamic_sampling.py::test_a_round_of_other_size_fills_a_step_with_its_first_groups",
+    ),
+    Limit(
+        "backend.parallel.offload_optimizer",
+        "only where engines are colocated",
+        f"{PROOFS}unused_models_go_to_the_host",
+    ),
+    Limit(
+        "backend.parallel.offload_optimizer",
+        "share accelerators",
+        f"{PROOFS}unused_models_go_to_the_host",
+    ),
+    Limit(
+        "backend.parallel.offload_reference",
+        "share accelerators",
+        f"{PROOFS}unused_models_go_to_the_host",
+    ),
+    Limit(
+        "backend.parallel.offload_reference", "in any case", f"{PROOFS}unused_models_go_to_the_host"
+    ),
+    Limit("backend.engine", "xp's replacement for vLLM", OWN),
+    Limit(
+        "backend.engine.speculative",
+        "reaches no other weights",
+        f"{PROOFS}the_loss_of_its_heads_stays_in_them",
+    ),
+    Limit(
+        "training.max_staleness",
+        "sampled in advance",
+        f"{PROOFS}a_checkpoint_has_no_sampled_groups",
+    ),
+    Limit(
+        "training.unfinished",
+        "counts from its group",
+        f"{PROOFS}a_groups_age_is_of_its_start_and_the_cache_is_kept",
+    ),
+    Limit(
+        "training.micro_batch_size",
+        "packed by tokens",
+        f"{PROOFS}micro_batches_of_tokens_ignore_the_size",
+    ),
+    Limit(
+        "training.max_tokens_per_micro_batch",
+        "of its own",
+        f"{PROOFS}a_long_episode_is_alone_in_its_micro_batch",
+    ),
+    Limit("training.warmup_updates", "elsewhere k/N", f"{PROOFS}megatrons_warm_up_begins_at_0"),
+    Limit("sft.warmup_updates", "elsewhere k/N", f"{PROOFS}megatrons_warm_up_begins_at_0"),
+    Limit("training.weight_decay", "decay too", f"{PROOFS}all_weights_decay_under_fsdp2"),
+    Limit(
+        "training.kl_coef",
+        "mean over all episodes",
+        f"{PROOFS}megatrons_terms_are_means_of_micro_batches",
+    ),
+    Limit(
+        "training.entropy_coef",
+        "per micro-batch",
+        f"{PROOFS}megatrons_terms_are_means_of_micro_batches",
+    ),
+    Limit(
+        "training.top_p",
+        "those after it",
+        f"{PROOFS}an_engines_log_probabilities_are_after_the_cut",
+    ),
+    Limit(
+        "training.top_k",
+        "those after it",
+        f"{PROOFS}an_engines_log_probabilities_are_after_the_cut",
+    ),
+    Limit(
+        "training.min_p",
+        "those after it",
+        f"{PROOFS}an_engines_log_probabilities_are_after_the_cut",
+    ),
+    Limit(
+        "training.repetition_penalty",
+        "those after it",
+        f"{PROOFS}an_engines_log_probabilities_are_after_the_cut",
+    ),
+    Limit("evaluation.every", "after the last step", f"{PROOFS}it_evaluates_after_the_last_step"),
+    Limit("evaluation.batch_size", "after the other", f"{PROOFS}batches_are_evaluated_one_by_one"),
+)
+"""Of what the rows tell of a difference, in their order."""
+
 LIMITS: Final = (
     *SHARED,
+    *NOTES,
     *(
         Limit(field, REHEARSAL, OWN)
         for field in (
@@ -123,4 +239,4 @@ LIMITS: Final = (
         f"{PROOFS}megatron_makes_a_nonfinite_update",
     ),
 )
-"""In the order of the rows."""
+"""Of refusals, in the order of the rows."""

@@ -8,8 +8,80 @@ from xp.planning.limits import OWN, SHARED, TESTS, Limit
 
 PROOFS: Final = f"{TESTS}/test_slime.py::test_"
 
+NOTES: Final = (
+    Limit("seed", "seeded per engine", f"{PROOFS}each_engine_has_a_seed_of_its_own"),
+    Limit("algorithm.critic.gae_lambda", "xp.backends.slime.worker.gae", OWN),
+    Limit(
+        "algorithm.distill",
+        "the engine's, as in the ratio",
+        f"{PROOFS}distillation_has_the_log_probabilities_of_the_ratio",
+    ),
+    Limit(
+        "algorithm.dynamic_sampling",
+        "draws one new task",
+        "tests/trainers/test_slime_dynamic_sampling.py::test_a_training_has_the_tasks_and_groups_of_a_plain_simulation",
+    ),
+    Limit(
+        "algorithm.dynamic_sampling",
+        "that end first",
+        "tests/trainers/test_slime_dynamic_sampling.py::test_a_larger_round_fills_a_step_with_the_groups_that_end_first",
+    ),
+    Limit(
+        "backend.parallel.offload_optimizer",
+        "With the rest",
+        f"{PROOFS}all_of_the_training_goes_to_the_host_between_phases",
+    ),
+    Limit(
+        "backend.parallel.offload_reference",
+        "in the host's memory",
+        f"{PROOFS}the_reference_is_in_the_hosts_memory",
+    ),
+    Limit(
+        "backend.engine.max_sequences",
+        "all episodes of a step at once",
+        f"{PROOFS}a_step_starts_all_its_episodes",
+    ),
+    Limit(
+        "training.max_staleness",
+        "sampled in advance",
+        f"{PROOFS}the_step_in_advance_is_played_again",
+    ),
+    Limit("training.weight_decay", "are excluded", f"{PROOFS}biases_and_norms_do_not_decay"),
+    Limit(
+        "training.entropy_coef",
+        "mean over episodes",
+        f"{PROOFS}the_entropy_is_a_mean_over_episodes",
+    ),
+    Limit(
+        "training.top_k",
+        "those of all tokens",
+        f"{PROOFS}sglangs_log_probabilities_are_of_all_tokens",
+    ),
+    Limit(
+        "training.min_p",
+        "those of all tokens",
+        f"{PROOFS}sglangs_log_probabilities_are_of_all_tokens",
+    ),
+    Limit("training.keep_checkpoints", "deletes none", f"{PROOFS}no_checkpoint_is_deleted"),
+    Limit(
+        "training.max_logprob_gap", "after it", f"{PROOFS}the_gap_is_a_part_of_the_updates_report"
+    ),
+    Limit(
+        "evaluation.before_training",
+        "does not evaluate first",
+        f"{PROOFS}sampling_ahead_has_no_evaluation_before_it",
+    ),
+    Limit(
+        "evaluation.batch_size",
+        "as many as in a rollout",
+        f"{PROOFS}evaluations_share_the_rollouts_limit",
+    ),
+)
+"""Of what the rows tell of a difference, in their order."""
+
 LIMITS: Final = (
     *SHARED,
+    *NOTES,
     Limit("hardware", "on GPUs only", f"{PROOFS}its_actors_need_a_gpu"),
     Limit("model.architecture", "is not on this machine", OWN),
     Limit("model.architecture.model_type", "xp writes Megatron's flags", OWN),
@@ -104,4 +176,4 @@ LIMITS: Final = (
         "evaluation.patience", "with a checkpoint", f"{PROOFS}a_model_is_exported_with_a_checkpoint"
     ),
 )
-"""In the order of the rows."""
+"""Of refusals, in the order of the rows."""

@@ -8,8 +8,67 @@ from xp.planning.limits import OWN, SHARED, TESTS, Limit
 
 PROOFS: Final = f"{TESTS}/test_trl.py::test_"
 
+NOTES: Final = (
+    Limit("model.dtype", "Trained weights are stored", OWN),
+    Limit(
+        "model.lora",
+        "merged weights in bfloat16",
+        "tests/trainers/test_trl_lora.py::test_an_engine_gets_trls_weights_and_the_base_stays_bit_for_bit",
+    ),
+    Limit("model.lora", "Adapters of the start", OWN),
+    Limit(
+        "model.lora.dropout",
+        "the one with dropout",
+        "tests/trainers/test_trl_lora.py::test_adapters_have_their_dropout_in_an_update_and_none_before_it",
+    ),
+    Limit("algorithm.importance_mask", "xp's weights", OWN),
+    Limit("algorithm.ratio_from", "xp replaces", OWN),
+    Limit(
+        "backend.parallel.offload_optimizer",
+        "FSDP2 offloads",
+        f"{PROOFS}fsdp2_moves_all_state_or_none",
+    ),
+    Limit(
+        "backend.parallel.offload_reference",
+        "together with the policy",
+        f"{PROOFS}fsdp2_moves_the_reference_as_the_policy",
+    ),
+    Limit(
+        "training.optimizer", "Moments of embeddings", f"{PROOFS}embeddings_keep_moments_of_32_bits"
+    ),
+    Limit(
+        "training.optimizer",
+        "It has no moments",
+        "tests/trainers/test_trl_learning_rate.py::test_sgd_has_no_moments",
+    ),
+    Limit("training.weight_decay", "are excluded", f"{PROOFS}biases_and_norms_do_not_decay"),
+    Limit(
+        "training.top_p",
+        "those after it; with transformers",
+        f"{PROOFS}an_engines_log_probabilities_are_after_the_cut",
+    ),
+    Limit(
+        "training.top_k",
+        "those after it; with transformers",
+        f"{PROOFS}an_engines_log_probabilities_are_after_the_cut",
+    ),
+    Limit(
+        "training.min_p",
+        "those after it; with transformers",
+        f"{PROOFS}an_engines_log_probabilities_are_after_the_cut",
+    ),
+    Limit(
+        "training.repetition_penalty",
+        "those after it; with transformers",
+        f"{PROOFS}an_engines_log_probabilities_are_after_the_cut",
+    ),
+    Limit("evaluation.keep_best", "of the last step", OWN),
+)
+"""Of what the rows tell of a difference, in their order."""
+
 LIMITS: Final = (
     *SHARED,
+    *NOTES,
     Limit(
         "algorithm.estimator",
         "includes every episode",
@@ -111,6 +170,11 @@ LIMITS: Final = (
         f"{PROOFS}an_adapter_on_the_head_is_refused",
     ),
     Limit(
+        "model.lora.dropout",
+        "no dropout on experts",
+        "tests/trainers/test_trl_expert_adapters.py::test_adapters_that_peft_cannot_make_are_refused_before_a_trainer_starts",
+    ),
+    Limit(
         "sft.max_tokens_per_micro_batch", "count episodes", f"{PROOFS}micro_batches_count_episodes"
     ),
     Limit(
@@ -121,7 +185,7 @@ LIMITS: Final = (
     Limit(
         "training.initial_checkpoint",
         "reference is the start",
-        f"{PROOFS}the_reference_of_adapters_is_the_model_without_them",
+        f"{PROOFS}the_reference_of_adapters_is_the_start",
     ),
     Limit(
         "training.reference_every",
@@ -132,4 +196,4 @@ LIMITS: Final = (
     Limit("training.group_size", "not whole groups", OWN),
     Limit("training.unfinished", "", OWN),
 )
-"""In the order of the rows."""
+"""Of refusals, in the order of the rows."""

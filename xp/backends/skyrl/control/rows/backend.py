@@ -141,6 +141,7 @@ def _split(name: str) -> Row:
 
 
 NEVER_UNUSED = "SkyRL moves it only where engines are colocated; it stays on the accelerator."
+BY_TURNS = "Policy and reference share accelerators: SkyRL moves each to the host while the other computes."
 
 
 def _moved(spec: RunSpec) -> str:
@@ -153,9 +154,21 @@ def _moved(spec: RunSpec) -> str:
     )
 
 
+def _has_reference(spec: RunSpec) -> bool:
+    return spec.training.kl_coef > 0 or spec.algorithm.distill is not None
+
+
+def _optimizer_note(spec: RunSpec) -> str:
+    if is_colocated(spec):
+        return ""
+    if _has_reference(spec):
+        return BY_TURNS
+    return NEVER_UNUSED if spec.backend.parallel.offload_optimizer else ""
+
+
 def _reference_note(spec: RunSpec) -> str:
     is_moved = spec.backend.parallel.offload_reference
-    if spec.training.kl_coef == 0 and spec.algorithm.distill is None:
+    if not _has_reference(spec):
         return ""
     if is_colocated(spec):
         return (
@@ -163,7 +176,7 @@ def _reference_note(spec: RunSpec) -> str:
             if is_moved
             else "While colocated engines generate, SkyRL moves it there in any case."
         )
-    return NEVER_UNUSED if is_moved and is_megatron(spec) else ""
+    return "" if is_moved and not is_megatron(spec) else BY_TURNS
 
 
 PARALLEL = (
@@ -204,9 +217,7 @@ PARALLEL = (
         lambda s: optimizers(
             s, "offload_after_step", s.backend.parallel.offload_optimizer and is_colocated(s)
         ),
-        note=lambda s: (
-            "" if is_colocated(s) or not s.backend.parallel.offload_optimizer else NEVER_UNUSED
-        ),
+        note=_optimizer_note,
         refuse_if=lambda s: (
             is_megatron(s) and is_colocated(s) and not s.backend.parallel.offload_optimizer
         ),
