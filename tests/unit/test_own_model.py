@@ -17,8 +17,6 @@ from xp.composition import compose, options
 from xp.composition.model import name_of
 from xp.episode.dialects import SYNTAX
 from xp.errors import ExitCode, XpError
-from xp.evaluation.local import check_engine
-from xp.evaluation.settings import settings
 from xp.models.clock import TEMPLATES
 from xp.models.files import hub_text
 from xp.models.network import COUNTED, RECURRENT, network_of, stated
@@ -419,8 +417,7 @@ def test_skyrl_packs_no_episodes_that_would_read_each_others_state(
 @pytest.mark.parametrize(
     ("config", "words", "field"),
     [
-        ({"model_type": "mamba"}, (), "backend.engine.name"),
-        ({**SMOLLM2, "model_type": "llama4_text"}, (), "backend.engine.name"),
+        ({**SMOLLM2, "model_type": "llama4_text"}, (), "model.path"),
         ({**SMOLLM2, "model_type": "modernbert-decoder"}, (), "model.path"),
         ({**SMOLLM2, "model_type": "deepseek_v4"}, PACKED, "model.path"),
     ],
@@ -432,9 +429,6 @@ def test_a_family_that_the_engine_or_the_trainer_computes_otherwise_is_refused(
     (place / "config.json").write_text(json.dumps(config))
     mine = ("model=hf", f"model.path={place}", *words)
     assert f"{field}: " in fault(*mine)
-    if field == "backend.engine.name":
-        with pytest.raises(XpError, match=r"eval\.engine=transformers"):
-            check_engine(compose(mine), settings({}).eval, is_local=True)
 
 
 @pytest.mark.parametrize("part", ["tokenizer.json", "model.safetensors"])
