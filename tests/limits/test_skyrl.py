@@ -379,3 +379,36 @@ def test_batches_are_evaluated_one_by_one() -> None:
     place = SKYRL / "train/evaluate.py"
     assert has(place, "for _, prompts in enumerate(eval_dataloader):", "await generator.generate(")
     assert lacks(place, "asyncio.gather")
+
+
+def test_its_peft_leaves_experts_without_adapters() -> None:
+    """What the note on model.lora.target_modules says: experts are one tensor each, which `all-linear` leaves out."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+
+    config = Qwen3MoeConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        moe_intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        num_experts=2,
+        num_experts_per_tok=1,
+    )
+    model = get_peft_model(
+        AutoModelForCausalLM.from_config(config), LoraConfig(target_modules="all-linear")
+    )
+    trained = [name for name, weight in model.named_parameters() if weight.requires_grad]
+    assert any("q_proj" in name for name in trained)
+    assert not any("experts" in name for name in trained)
+    assert has(MODEL, "target_modules=target_modules")
+    assert lacks(MODEL, r"target_parameters")
+
+
+def test_quantized_weights_are_not_trained() -> None:
+    """Weights are loaded for bitsandbytes alone, and sent to the engine as they are."""
+    assert has(MODEL, "quantization_config=nf4_config")
+    assert lacks(PARTS / "workers/fsdp", r"dequant|weight_scale_inv")

@@ -237,3 +237,21 @@ def test_biases_and_norms_do_not_decay() -> None:
     assert {name for name in others if "norm" not in name and "bias" not in name} == set()
     assert "model.layers.0.self_attn.q_proj.bias" in others
     assert "model.norm.weight" in others
+
+
+def test_an_adapter_on_experts_has_no_dropout() -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    layer = torch.nn.Module()
+    layer.experts = torch.nn.Parameter(torch.zeros(2, 3, 4))
+    config = LoraConfig(target_parameters=["0.experts"], lora_dropout=0.1)
+    with pytest.raises(ValueError, match="does not work with lora_dropout"):
+        get_peft_model(torch.nn.Sequential(layer), config)
+
+
+def test_quantized_weights_are_not_trained() -> None:
+    assert has(
+        package("transformers") / "trainer_utils.py",
+        "You cannot perform fine-tuning on purely quantized models",
+    )

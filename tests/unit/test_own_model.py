@@ -416,6 +416,7 @@ def test_skyrl_packs_no_episodes_that_would_read_each_others_state(
 @pytest.mark.parametrize(
     ("config", "words", "field"),
     [
+        ({**SMOLLM2, "model_type": "llama4_text"}, (), "model.path"),
         ({**SMOLLM2, "model_type": "modernbert-decoder"}, (), "model.path"),
         ({**SMOLLM2, "model_type": "deepseek_v4"}, PACKED, "model.path"),
     ],

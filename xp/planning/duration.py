@@ -18,9 +18,10 @@ from xp.lib.text import counted
 from xp.planning.backend import backend_of
 from xp.planning.batch import batch_shape
 from xp.planning.extent import evaluation_episodes, num_steps
+from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.estimate import MOVED, estimate, fine_tuning, teacher_shape
 from xp.planning.memory.lengths import EpisodeLengths, at_limit, earlier_runs, expected
-from xp.planning.memory.weights import cache_width, peft_adapters, weights_of
+from xp.planning.memory.weights import cache_width, weights_of
 from xp.spec import Architecture, BackendName, EngineName, RunSpec, Strategy
 
 UTILIZATION: Final = 0.35
@@ -216,7 +217,7 @@ def checkpoint_bytes(spec: RunSpec) -> tuple[float, float]:
     if lora is None:
         return 12 * parameters, 2 * parameters
     use = backend_of(spec).memory(spec)
-    adapters = peft_adapters(shape, lora.rank, adapts_experts=use.adapts_experts)
+    adapters = adapter_parameters(spec, shape, adapts_experts=use.adapts_experts)
     return 12.0 * adapters, 4 * parameters
 
 

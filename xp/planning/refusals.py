@@ -15,6 +15,7 @@ from xp.models.network import mismatches
 from xp.models.vocabulary import FILE, read_vocabulary, vocabulary_fault
 from xp.models.weights import weight_faults
 from xp.planning.extent import member_key
+from xp.planning.memory.adapters import adapter_fault
 from xp.planning.memory.estimate import GIB, capacity_of, judge_bytes
 from xp.planning.rows import Refusal
 from xp.planning.stages import starts_private_ray
@@ -60,6 +61,8 @@ def check_model_files(spec: RunSpec) -> None:
         faults := list(weight_faults(place, config, allows_quantized=converts))
     ):
         raise XpError("\n".join(f"model.path={place}: {fault}" for fault in faults), ExitCode.PLAN)
+    if (fault := adapter_fault(spec) if is_here else None) is not None:
+        raise XpError(fault, ExitCode.PLAN)
 
 
 def card_refusals(spec: RunSpec) -> Iterator[Refusal]:

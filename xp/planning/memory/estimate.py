@@ -20,6 +20,7 @@ from xp.models.files import config_of
 from xp.models.network import network_of
 from xp.planning.backend import MemoryUse, backend_of
 from xp.planning.batch import BatchShape, batch_shape
+from xp.planning.memory.adapters import adapter_parameters
 from xp.planning.memory.lengths import EpisodeLengths, at_limit
 from xp.planning.memory.weights import (
     Layer,
@@ -27,7 +28,6 @@ from xp.planning.memory.weights import (
     attention_widths,
     cache_width,
     inner_width,
-    peft_adapters,
     weights_of,
 )
 from xp.spec import Architecture, Distill, DType, EngineName, Placement, RunSpec, Strategy
@@ -346,7 +346,7 @@ def _states(
             dense, experts = trained, 0.0
         states["optimizer"] = 12 * (dense / dense_copies + experts / expert_copies)
     elif lora is not None:
-        adapters = peft_adapters(shape, lora.rank, adapts_experts=use.adapts_experts)
+        adapters = adapter_parameters(spec, shape, adapts_experts=use.adapts_experts)
         trained = adapters * on_rank / weights.total
         states = {"weights": use.frozen_bytes * on_rank + 4 * trained}
         states |= {"gradients": 4 * trained, "optimizer": moments * trained}

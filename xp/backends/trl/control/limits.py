@@ -165,6 +165,11 @@ LIMITS: Final = (
     ),
     Limit("model.router_replay", "cannot replay", f"{PROOFS}it_knows_no_routed_experts"),
     Limit(
+        "model.lora.dropout",
+        "no dropout on experts",
+        f"{PROOFS}an_adapter_on_experts_has_no_dropout",
+    ),
+    Limit(
         "model.lora.target_modules",
         "never trains an adapter on the head",
         f"{PROOFS}an_adapter_on_the_head_is_refused",

@@ -12,7 +12,7 @@ from xp.models.network import KEYS
 from xp.spec import LoraSpec
 from xp.worker.adapters import adapters_of, base_of, check_untied
 from xp.worker.learning_rate import disable_dropout
-from xp.worker.media import load_network, text_layers
+from xp.worker.media import load_network, network_from, text_layers
 
 BASE = ".base_layer"
 """What peft puts into the name of a weight with an adapter, once for each wrapper."""
@@ -51,10 +51,10 @@ def start_policy(start: str, lora: LoraSpec | None, dtype: Any) -> tuple[Any, An
     if adapters is None or dtype is torch.float32:
         model = loaded(start)
         check_untied(model, lora.target_modules or ())
-        check_targets(model, lora)
+        check_targets(model.config, lora)
         return model, with_experts(peft_config(lora, model), model, lora)
     base = loaded(base_of(adapters))
-    check_targets(base, lora)
+    check_targets(base.config, lora)
     model = get_peft_model(base, with_experts(peft_config(lora, base), base, lora))
     weights = load_peft_weights(str(adapters), device="cpu")
     shapes = {name: value.shape for name, value in get_peft_model_state_dict(model).items()}
@@ -125,8 +125,12 @@ def _converts(model: Any) -> bool:
     return bool(probe.target_parameters)
 
 
-def check_targets(model: Any, lora: LoraSpec) -> None:
-    """Makes the adapters without weights, by peft itself.
+def check_targets(model_config: Any, lora: LoraSpec) -> int:
+    """Makes the adapters without weights, by peft itself, and returns their number of parameters.
+
+    Args:
+        model_config: of transformers.
+        lora: the adapters.
 
     Raises:
         XpError: (PLAN) a name of model.lora.target_modules matches no layer, or peft refuses the adapters: half of a
@@ -134,10 +138,9 @@ def check_targets(model: Any, lora: LoraSpec) -> None:
     """
     import torch
     from peft import get_peft_model
-    from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        twin = AutoModelForCausalLM.from_config(model.config)
+        twin = network_from(model_config)
     config = with_experts(peft_config(lora, twin), twin, lora)
     layers = {part for name, _ in twin.named_modules() for part in _ends(name)}
     converted = (
@@ -153,7 +156,7 @@ def check_targets(model: Any, lora: LoraSpec) -> None:
                 ExitCode.PLAN,
             )
     try:
-        get_peft_model(twin, config)
+        adapted = get_peft_model(twin, config)
     except ValueError as error:
         reason = str(error)
         fix = "set target_modules=null, or name both of a fused pair"
@@ -162,6 +165,11 @@ def check_targets(model: Any, lora: LoraSpec) -> None:
         raise XpError(
             f"model.lora: peft refuses these adapters: {reason}; {fix}", ExitCode.PLAN
         ) from None
+    return sum(
+        parameter.numel()
+        for name, parameter in adapted.named_parameters()
+        if adapted.prefix in name
+    )
 
 
 def _ends(name: str) -> Iterator[str]:
