@@ -79,10 +79,10 @@ def media_parameters(directory: Path | None, config: Mapping[str, Any]) -> int:
 def _layers_of(section: Mapping[str, Any]) -> int:
     """Parameters of a transformer's layers: four matrices of attention and two of its feed-forward layer each."""
     depth = section.get("num_hidden_layers", section.get("depth"))
-    width = section.get("hidden_size")
-    inner = section.get("intermediate_size")
-    if not all(isinstance(size, int) for size in (depth, width, inner)):
-        return 0
+    # A family that leaves out a size or names it otherwise is not counted.
+    depth = depth or 0
+    width = section.get("hidden_size") or 0
+    inner = section.get("intermediate_size") or 0
     return int(depth * (4 * width * width + 2 * width * inner))
 
 

@@ -62,7 +62,6 @@ LIMITS: Final = (
         for name in ("offload_optimizer", "offload_reference")
     ),
     Limit("backend.parallel.cpu_optimizer", "together", f"{PROOFS}fsdp2_moves_all_state_or_none"),
-    Limit("backend.engine.name", "multimodal network", OWN),
     Limit("backend.engine.name", "does not support sglang", f"{PROOFS}it_knows_no_sglang"),
     Limit("backend.engine.name", "xp's own decoding", OWN),
     Limit("backend.engine.placement", "the policy itself generates", OWN),
@@ -105,6 +104,11 @@ LIMITS: Final = (
         "tests/engines/test_architectures.py::test_trls_log_probabilities_are_the_models_own_or_the_plan_refuses_the_family",
     ),
     Limit("model.router_replay", "cannot replay", f"{PROOFS}it_knows_no_routed_experts"),
+    Limit(
+        "model.lora.dropout",
+        "no dropout on experts",
+        "tests/trainers/test_trl_expert_adapters.py::test_adapters_that_peft_cannot_make_are_refused_before_a_trainer_starts",
+    ),
     Limit(
         "model.lora.target_modules",
         "never trains an adapter on the head",
