@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,9 @@ def test_adapters_are_trained_evaluated_and_resumed(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_it_is_fine_tuned(tmp_path: Path) -> None:
     start = media_model("gemma3", tmp_path / "start")
-    xp("sft", *SMALL, f"model.path={start}", "sft.data=solve", f"outputs={tmp_path}/outputs")
+    data = tmp_path / "dialogues.jsonl"
+    turns = [{"role": "user", "content": "2 + 3"}, {"role": "assistant", "content": "5"}]
+    data.write_text((json.dumps({"messages": turns}) + "\n") * 4)
+    xp("sft", *SMALL, f"model.path={start}", f"sft.data={data}", f"outputs={tmp_path}/outputs")
     (run,) = (tmp_path / "outputs/runs").iterdir()
     check_model(run / "sft", start)
