@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.tiny_media import FAMILIES, media_model
 from xp.episode.metrics_file import read_metrics
-from xp.worker.media import auto_class, is_of_text, load_network, placeholder_ids, text_layers
+from xp.models.weights import is_of_text
+from xp.worker.media import auto_class, load_network, placeholder_ids, text_layers
 
 ROOT = Path(__file__).parents[2]
 SMALL = (

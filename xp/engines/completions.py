@@ -20,6 +20,8 @@ MODEL = "policy"
 MAX_REQUESTS = 256
 """Largest number of concurrent requests of one process; the server batches as many as it can."""
 TIMEOUT_S = 1800.0
+NEVER = -100.0
+"""Bias of the logit of a token that is never sampled: the least that vLLM takes."""
 
 
 class CompletionClient:
@@ -31,6 +33,7 @@ class CompletionClient:
         end_ids: tokens that end a turn.
         log: the server's log, for messages about faults.
         key: the server's key. None means that it has none.
+        never: tokens that are never sampled.
     """
 
     engine: ClassVar[str] = "vLLM"
@@ -44,7 +47,9 @@ class CompletionClient:
         log: str,
         *,
         key: str | None = None,
+        never: Sequence[int] = (),
     ) -> None:
+        self._never = never
         self._url, self.sampling, self._log = url, sampling, log
         self.end_ids = list(end_ids)
         self._headers = {"Content-Type": "application/json"}
@@ -69,7 +74,8 @@ class CompletionClient:
         return turn
 
     def _body(self, request: GenerationRequest) -> dict[str, Any]:
-        parameters = {**sampling_parameters(self.sampling, request), "stop_token_ids": self.end_ids}
+        parameters = sampling_parameters(self.sampling, request, self._never)
+        parameters |= {"stop_token_ids": self.end_ids}
         return {"model": MODEL, "prompt": list(request.ids), **parameters, "return_token_ids": True}
 
     def _turn(self, answer: Any) -> GeneratedTurn:
@@ -96,8 +102,21 @@ class CompletionClient:
         return XpError(f"the {self.engine} server failed: {fault}; its log is {self._log}", code)
 
 
-def sampling_parameters(sampling: Sampling, request: GenerationRequest) -> dict[str, Any]:
-    """vLLM's parameters of a request, the same for a server and in the process."""
+def biases(never: Sequence[int]) -> dict[str, dict[int, float]]:
+    """The parameter of vLLM and SGLang that keeps tokens from being sampled; empty if there are none."""
+    return {"logit_bias": dict.fromkeys(never, NEVER)} if never else {}
+
+
+def sampling_parameters(
+    sampling: Sampling, request: GenerationRequest, never: Sequence[int] = ()
+) -> dict[str, Any]:
+    """vLLM's parameters of a request, the same for a server and in the process.
+
+    Args:
+        sampling: temperature, cuts and penalties.
+        request: the turn.
+        never: tokens that are never sampled.
+    """
     return {
         "n": 1,
         "max_tokens": request.max_tokens,
@@ -113,6 +132,7 @@ def sampling_parameters(sampling: Sampling, request: GenerationRequest) -> dict[
             if sampling.stop
             else {}
         ),
+        **biases(never),
     }
 
 

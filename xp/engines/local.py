@@ -13,8 +13,10 @@ from xp.engines.config import VLLMServer
 from xp.engines.conversation import OpenEngine
 from xp.episode.tokens import ChatTokens
 from xp.errors import ExitCode, XpError
+from xp.models.files import config_of
 from xp.spec import EngineName, RunSpec
 from xp.worker.adapters import adapters_of, base_of, load_policy
+from xp.worker.media import placeholder_ids
 from xp.worker.token_budget import evaluation_sampling, evaluation_seed
 
 
@@ -78,8 +80,14 @@ def local_engine(
             )
             kind = sglang.AdapterClient
         running = sglang.running(arguments, model, devices, log, python)
+    adapters = adapters_of(model)
+    config = config_of(model if adapters is None else base_of(adapters), Path())
+    never = placeholder_ids(config or {})
+    # vLLM refuses biases together with guessed tokens.
+    if spec.backend.engine.speculative is not None:
+        never = []
     with running as served:
-        client = kind(served.url, sampling, chat.end_ids, str(log), key=served.key)
+        client = kind(served.url, sampling, chat.end_ids, str(log), key=served.key, never=never)
         yield lambda opening: ServerEngine(client, opening, seed, chat.holds_one_of(sampling.stop))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.engines import key_check
-from xp.engines.completions import MODEL, CompletionClient
+from xp.engines.completions import MODEL, CompletionClient, biases
 from xp.engines.conversation import GeneratedTurn, GenerationRequest
 from xp.engines.probe import START_TIMEOUT_S
 from xp.engines.server import Program, RunningServer, serving
@@ -39,6 +39,7 @@ class SGLangClient(CompletionClient):
                 "stop_token_ids": self.end_ids,
                 **({"stop": list(sampling.stop), "no_stop_trim": True} if sampling.stop else {}),
                 "skip_special_tokens": False,
+                **biases(self._never),
             },
             "return_logprob": True,
         }

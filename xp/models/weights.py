@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from xp.models.network import text_part
+from xp.models.network import MEDIA, text_part
 
 CHUNK: Final = 1 << 22
 """Bytes that are compared at a time."""
 MAX_HEADER: Final = 100_000_000
 """Largest header of a safetensors file, in bytes (safetensors, `MAX_HEADER_SIZE`)."""
 HEAD: Final = "lm_head.weight"
+TEXT_PARTS: Final = frozenset(("language_model", "lm_head"))
+"""Parts of the names of the text network's weights in a model with media, in transformers' models and in checkpoints."""
+OLD_TEXT: Final = ("model.layers.", "model.embed_tokens.", "model.norm.", "lm_head")
+"""Beginnings of those names in older checkpoints, which name the text network as models of text do."""
 EMBEDDING: Final = "embed_tokens.weight"
 
 
@@ -37,6 +42,48 @@ def tensors_of(directory: Path) -> dict[str, Tensor]:
         for name, entry in _header(file).items():
             tensors[name] = entry
     return tensors
+
+
+def is_of_text(name: str) -> bool:
+    """Returns whether a weight of a model with media belongs to its text network."""
+    return not TEXT_PARTS.isdisjoint(name.split("."))
+
+
+def media_tensors(names: Iterable[str]) -> set[str]:
+    """Those of a checkpoint's names that are of parts for pictures and sound; the model is known to have such parts."""
+    all_names = set(names)
+    if any("language_model" in name.split(".") for name in all_names):
+        return {name for name in all_names if not is_of_text(name)}
+    return {name for name in all_names if not name.startswith(OLD_TEXT)}
+
+
+def media_parameters(directory: Path | None, config: Mapping[str, Any]) -> int:
+    """Parameters of the parts for pictures and sound, by the checkpoint's own files; without them, of the layers that
+    config.json describes, which are nearly all; 0 for a model of text alone.
+
+    Args:
+        directory: the checkpoint. None means that it is not on this machine.
+        config: its config.json.
+    """
+    sections = [config[key] for key in MEDIA if isinstance(config.get(key), Mapping)]
+    if not sections:
+        return 0
+    tensors = {} if directory is None else tensors_of(directory)
+    if tensors:
+        # Heads of further tokens are left out when a model is loaded.
+        names = {name for name in media_tensors(tensors) if not name.startswith("mtp.")}
+        return sum(math.prod(tensors[name].shape) for name in names)
+    return sum(map(_layers_of, sections))
+
+
+def _layers_of(section: Mapping[str, Any]) -> int:
+    """Parameters of a transformer's layers: four matrices of attention and two of its feed-forward layer each."""
+    depth = section.get("num_hidden_layers", section.get("depth"))
+    # A family that leaves out a size or names it otherwise is not counted.
+    depth = depth or 0
+    width = section.get("hidden_size") or 0
+    inner = section.get("intermediate_size") or 0
+    return int(depth * (4 * width * width + 2 * width * inner))
 
 
 def _header(file: Path) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xp.models.files import config_of
-from xp.models.network import stated
+from xp.models.network import MEDIA, stated
 from xp.planning.rows import Row
 from xp.spec import (
     AdvantageScale,
@@ -250,6 +250,15 @@ def longest_in_engine(spec: RunSpec) -> int:
         longest_episode(spec),
         spec.training.max_prompt_tokens + (spec.evaluation.max_response_tokens or 0),
     )
+
+
+def has_media(spec: RunSpec) -> bool:
+    """Returns whether the model is known to have parts for pictures or sound."""
+    path = spec.model.path
+    if path is None:
+        return False
+    config = config_of(path, Path(spec.outputs), spec.model.revision)
+    return config is not None and any(config.get(key) for key in MEDIA)
 
 
 def network_fields(spec: RunSpec) -> Mapping[str, Any]:

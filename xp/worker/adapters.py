@@ -98,5 +98,7 @@ def check_untied(model: Any, targets: Sequence[str]) -> None:
     """Raises XpError(PLAN) for adapters on a model's embedding or head, if they are one matrix."""
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     names = [name.rpartition(".")[2] for name, module in model.named_modules() if module in ends]
-    if model.config.get_text_config().tie_word_embeddings and not {*names}.isdisjoint(targets):
+    # A model with media has the flag of config.json in one place or in two; the weights decide.
+    is_tied = None not in ends and ends[0].weight is ends[1].weight
+    if is_tied and not {*names}.isdisjoint(targets):
         raise XpError(f"model.lora: {NOT_TIED}", ExitCode.PLAN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -11,11 +12,9 @@ from typing import Any, Final
 
 from xp.errors import ExitCode
 from xp.lib.reading import json_of
-from xp.models.network import MEDIA
+from xp.models.network import MEDIA, text_part
+from xp.models.weights import is_of_text, media_tensors, tensors_of
 
-TEXT: Final = "language_model"
-"""Part of the names of the text network's weights, in transformers' models and in checkpoints."""
-HEAD: Final = "lm_head"
 PROCESSOR_FILES: Final = (
     "preprocessor_config.json",
     "processor_config.json",
@@ -77,11 +76,6 @@ def network_from(config: Any, **options: Any) -> Any:
     return model
 
 
-def is_of_text(name: str) -> bool:
-    """Returns whether a weight of a model with media belongs to its text network."""
-    return not {TEXT, HEAD}.isdisjoint(name.split("."))
-
-
 def text_names(model: Any) -> set[str]:
     """Names of the parameters of the decoder of a model with media, its embedding and its head."""
     parts = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
@@ -89,13 +83,25 @@ def text_names(model: Any) -> set[str]:
     return {name for name, weight in model.named_parameters() if id(weight) in weights}
 
 
+def media_names(model: Any) -> set[str]:
+    """Names of the frozen parameters outside the text network; empty for a model of text alone.
+
+    Args:
+        model: the network, with adapters or without.
+    """
+    base = model.get_base_model() if hasattr(model, "peft_config") else model
+    if not has_media(base.config):
+        return set()
+    return {name for name, _ in base.named_parameters()} - text_names(base)
+
+
 def freeze_media(model: Any) -> None:
     """Freezes the weights outside the text network in place; a model of text alone is not changed."""
     if not has_media(model.config):
         return
-    of_text = text_names(model)
+    frozen = media_names(model)
     for name, weight in model.named_parameters():
-        if name not in of_text:
+        if name in frozen:
             weight.requires_grad_(False)
 
 
@@ -103,13 +109,14 @@ def placeholder_ids(config: Any) -> list[int]:
     """Tokens that stand for pictures and sound, of which a text has none; empty for a model of text alone.
 
     Args:
-        config: of transformers.
+        config: of transformers, or config.json.
     """
     if not has_media(config):
         return []
-    values = config.to_dict()
+    values = config if isinstance(config, Mapping) else config.to_dict()
     ids = {values[key] for key in values if PLACEHOLDER.fullmatch(key)}
-    size = config.get_text_config().vocab_size
+    # Older files of Gemma 3 leave it out, whose tokens of pictures are all in it.
+    size = text_part(values).get("vocab_size", math.inf)
     return sorted(token for token in ids if isinstance(token, int) and 0 <= token < size)
 
 
@@ -214,30 +221,12 @@ def _media_of(start: Path) -> Iterator[tuple[str, Any]]:
     """Names and weights outside the text network, as the checkpoint's own files have them."""
     from safetensors import safe_open
 
-    frozen = _frozen_names(start)
+    frozen = media_tensors(tensors_of(start))
     for file in sorted(start.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118 - no mapping
                 if name in frozen:
                     yield name, weights.get_tensor(name)
-
-
-def _frozen_names(start: Path) -> set[str]:
-    """Names in a checkpoint's files of the weights outside its text network."""
-    from safetensors import safe_open
-
-    names: set[str] = set()
-    for file in start.glob("*.safetensors"):
-        with safe_open(file, framework="pt") as weights:
-            names |= set(weights.keys())
-    if any(TEXT in name.split(".") for name in names):
-        return {name for name in names if not is_of_text(name)}
-    # Older checkpoints name the text network as models of text do, `model.layers`.
-    return {
-        name
-        for name in names
-        if not name.startswith(("model.layers.", "model.embed_tokens.", "model.norm.", HEAD))
-    }
 
 
 def _write_index(directory: Path) -> None:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from xp.models.files import config_of
+from xp.models.files import config_of, local_directory, pinned_place
 from xp.models.network import network_of
+from xp.models.weights import media_parameters
 from xp.planning.backend import MemoryUse, backend_of
 from xp.planning.batch import BatchShape, batch_shape
 from xp.planning.memory.adapters import adapter_parameters
@@ -245,6 +246,7 @@ def _largest_stage(
             forward = _layer_bytes(spec, teacher, batch, tokens)
             activations["activations"] = max(activations["activations"], forward)
         states = _states(spec, shape, batch, stage)
+        states["weights"] += _media_bytes(spec, batch)
         parts = _in_training(spec, states) | activations
         asleep = (
             {"sleeping engine": SLEEPING_ENGINE}
@@ -256,6 +258,34 @@ def _largest_stage(
             (states, {**parts, "fragmentation": fragmentation, **asleep, "overhead": OVERHEAD})
         )
     return max(found, key=lambda one: sum(one[1].values()))
+
+
+@cache
+def _media_of(path: str, outputs: str, commit: str | None) -> int:
+    config = config_of(path, Path(outputs), commit)
+    name = path if commit is None else pinned_place(path, commit)
+    return 0 if config is None else media_parameters(local_directory(name, Path(outputs)), config)
+
+
+def _media_parameters(spec: RunSpec) -> int:
+    """Parameters of the model's parts for pictures and sound."""
+    path = spec.model.path
+    if path is None:
+        return 0
+    return _media_of(path, spec.outputs, spec.model.revision)
+
+
+def _media_bytes(spec: RunSpec, batch: BatchShape) -> float:
+    """Bytes of the frozen parts for pictures and sound on one accelerator, without gradients and moments."""
+    parameters = float(_media_parameters(spec))
+    match spec.backend.parallel.strategy:
+        case Strategy.MEGATRON:
+            return 2.0 * parameters / batch.tensor
+        case Strategy.FSDP2:
+            parameters /= batch.training
+    # They are loaded with the weights that are trained, in float32.
+    width = 4.0 if spec.model.lora is None else float(_use(spec).frozen_bytes)
+    return width * parameters
 
 
 def _is_colocated(spec: RunSpec) -> bool:
@@ -276,7 +306,7 @@ def _engine_weights(spec: RunSpec, weights: Weights, batch: BatchShape) -> float
     ways = max(batch.engine_tensor, spec.backend.engine.expert_parallel)
     layers = weights.dense - weights.ends
     return (
-        2 * weights.ends + width * layers
+        2 * (weights.ends + _media_parameters(spec)) + width * layers
     ) / batch.engine_tensor + width * weights.experts / ways
 
 

@@ -121,7 +121,6 @@ LIMITS: Final = (
         for name in ("offload_optimizer", "offload_reference")
     ),
     Limit("backend.parallel.cpu_optimizer", "together", f"{PROOFS}fsdp2_moves_all_state_or_none"),
-    Limit("backend.engine.name", "multimodal network", OWN),
     Limit("backend.engine.name", "does not support sglang", f"{PROOFS}it_knows_no_sglang"),
     Limit("backend.engine.name", "xp's own decoding", OWN),
     Limit("backend.engine.placement", "the policy itself generates", OWN),

@@ -27,6 +27,7 @@ class ColocatedEngine(RequestEngine):
         generation: trl.generation.vllm_generation.VLLMGeneration in mode `colocate` (TRL 1.16.0). Its engine is kept
             for the next rollout.
         opening, end_ids, sampling, seed, is_stop: see EpisodeEngine.
+        never: tokens that are never sampled.
     """
 
     def __init__(
@@ -37,8 +38,10 @@ class ColocatedEngine(RequestEngine):
         sampling: Sampling,
         seed: str,
         is_stop: Callable[[Sequence[int]], bool] = lambda _: False,
+        never: Sequence[int] = (),
     ) -> None:
         super().__init__(opening, end_ids, sampling, seed, is_stop)
+        self._never = never
         self._engine = generation.llm.llm_engine
         self._group = generation.tp_group if generation.tensor_parallel_size > 1 else None
         self._new: list[tuple[GenerationRequest, Done]] = []
@@ -85,7 +88,7 @@ class ColocatedEngine(RequestEngine):
         from vllm.sampling_params import RequestOutputKind
 
         return SamplingParams(
-            **sampling_parameters(self.sampling, request),
+            **sampling_parameters(self.sampling, request, self._never),
             stop_token_ids=sorted(self._end_ids),
             output_kind=RequestOutputKind.FINAL_ONLY,
             # The text is decoded from the ids at the end of the turn; vLLM's text is only for stop strings.

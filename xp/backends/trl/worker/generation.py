@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from xp.engines.key_check import KEY
 from xp.episode.tokens import ChatTokens
 from xp.lib.loopback import HOST
 from xp.spec import Sampling
+from xp.worker.media import placeholder_ids
 
 EngineOf = Callable[[Sampling, str], OpenEngine]
 """Function from the sampling and the seed of training or evaluation to the engine with the weights of a step.
@@ -72,18 +73,42 @@ class Generation:
         from xp.engines.completions import CompletionClient, ServerEngine
 
         vllm, end_ids, key = trainer.vllm_generation, self._chat.end_ids, os.environ.get(KEY)
+        never = placeholder_ids(trainer.accelerator.unwrap_model(trainer.model).config)
 
         def engine_of(sampling: Sampling, seed: str) -> OpenEngine:
             is_stop = self._chat.holds_one_of(sampling.stop)
             if vllm.mode != "server":
                 return lambda opening: ColocatedEngine(
-                    vllm, opening, end_ids, sampling, seed, is_stop
+                    vllm, opening, end_ids, sampling, seed, is_stop, never
                 )
-            client = CompletionClient(vllm.server_base_url, sampling, end_ids, self._log, key=key)
+            client = CompletionClient(
+                vllm.server_base_url, sampling, end_ids, self._log, key=key, never=never
+            )
             return lambda opening: ServerEngine(client, opening, seed, is_stop)
 
         with awake(vllm):
             yield engine_of
+
+
+def send_text_alone(generation: Any, frozen: Collection[str]) -> None:
+    """Makes TRL send vLLM all weights but those outside the text network, which never change.
+
+    An engine that sleeps loses all its weights, so it gets them all.
+
+    Args:
+        generation: trl.generation.vllm_generation.VLLMGeneration.
+        frozen: names of the weights outside the text network.
+    """
+    if not frozen or generation.enable_sleep_mode:
+        return
+    all_weights = generation._iter_named_params
+
+    def of_text() -> Iterator[tuple[str, Any]]:
+        for name, weight in all_weights():
+            if name not in frozen:
+                yield name, weight
+
+    generation._iter_named_params = of_text
 
 
 def let_trl_send_key(key: str) -> None:

@@ -12,7 +12,7 @@ from xp.models.network import KEYS
 from xp.spec import LoraSpec
 from xp.worker.adapters import adapters_of, base_of, check_untied
 from xp.worker.learning_rate import disable_dropout
-from xp.worker.media import load_network, network_from, text_layers
+from xp.worker.media import has_media, load_network, network_from, text_layers
 
 BASE = ".base_layer"
 """What peft puts into the name of a weight with an adapter, once for each wrapper."""
@@ -142,7 +142,9 @@ def check_targets(model_config: Any, lora: LoraSpec) -> int:
     with torch.device("meta"):
         twin = network_from(model_config)
     config = with_experts(peft_config(lora, twin), twin, lora)
-    layers = {part for name, _ in twin.named_modules() for part in _ends(name)}
+    # A part for pictures has no adapters.
+    of_text = twin.get_decoder() if has_media(twin.config) else twin
+    layers = {part for name, _ in of_text.named_modules() for part in _ends(name)}
     converted = (
         {"gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"}
         if _converts(twin)

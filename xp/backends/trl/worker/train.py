@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from xp.backends.trl.worker import colocated
 from xp.backends.trl.worker.config import TRLSftConfig, TRLTrainConfig
-from xp.backends.trl.worker.generation import let_trl_send_key, send_over_gloo
+from xp.backends.trl.worker.generation import (
+    let_trl_send_key,
+    send_over_gloo,
+    send_text_alone,
+)
 from xp.backends.trl.worker.lora import merged_weights, set_dropout, start_policy
 from xp.backends.trl.worker.policy import publish_policy
 from xp.backends.trl.worker.process import (
@@ -41,6 +45,7 @@ from xp.tasks.load import load_tasks, within_limit
 from xp.tasks.training_length import settle
 from xp.worker.best import BestKeeper, EarlyStop
 from xp.worker.facts import record_facts
+from xp.worker.media import media_names
 from xp.worker.program import run_stage
 from xp.worker.step_log import Start
 from xp.worker.tasks import held_out_tasks, order_of, policy_chat
@@ -195,6 +200,7 @@ def make_trainer(
     if config.spec.model.lora is None:
         # GRPOTrainer loads the reference itself, from the path in the configuration.
         model.config._name_or_path = config.reference
+    frozen = media_names(model)
     policy, distill = config.spec.model, config.spec.algorithm.distill
     of_dtype, end_ids = getattr(torch, policy.dtype.value), ChatTokens(tokenizer, policy).end_ids
     # They write their part of a checkpoint before it is sealed.
@@ -217,6 +223,8 @@ def make_trainer(
         set_dropout(trainer.model, config.spec.model.lora.dropout)
         if args.use_vllm:
             trainer.vllm_generation._iter_named_params = partial(merged_weights, trainer.model)
+    if args.use_vllm:
+        send_text_alone(trainer.vllm_generation, frozen)
     return trainer
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from xp.planning.rows import Pin, Row
-from xp.planning.shared_rows import SEED_OF_TURNS, network_fields
-from xp.spec import DType
+from xp.planning.shared_rows import SEED_OF_TURNS, has_media, network_fields
+from xp.spec import DType, EngineName
 
 HEAD = "lm_head"
 OTHER_HEADS = (
@@ -17,8 +17,10 @@ OTHER_HEADS = (
 )
 """Families whose head TRL 1.16 computes wrongly, or not at all (trl/trainer/utils.py `add_fused_lm_head`)."""
 NOISE = "Where a step is one update without an importance correction, the policy before the update is the one with dropout."
-
-
+NOT_TRIED_MEDIA = (
+    "Not tried: vLLM on accelerators with a model that has parts for pictures; the names that TRL sends are those that"
+    " vLLM maps."
+)
 ADAPTERS = (
     "TRL sends vLLM merged weights in bfloat16, which lack small updates. Adapters of the start are trained on if they"
     " have these settings, else merged."
@@ -30,6 +32,9 @@ MODEL = (
         "model.path",
         implemented_by="AutoModelForCausalLM.from_pretrained",
         refuse_if=lambda s: network_fields(s).get("model_type") in OTHER_HEADS,
+        note=lambda s: (
+            NOT_TRIED_MEDIA if s.backend.engine.name is EngineName.VLLM and has_media(s) else ""
+        ),
         refuse="TRL's log-probabilities lack this family's own scale, cap or layer at the head; use backend=skyrl",
     ),
     Row(
