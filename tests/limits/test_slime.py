@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.limits.words import has, lacks, package
-from tests.trainers.slime_setup import needs_slime
 from xp.backends.slime.control.flags import catalog, fault
 
 needs_checkouts = pytest.mark.skipif(
@@ -197,8 +197,6 @@ def test_a_nucleus_is_needed_for_the_update() -> None:
 
 
 def test_sglang_penalises_the_turn_alone() -> None:
-    from importlib.util import find_spec
-
     if find_spec("sglang") is None:
         pytest.skip("SGLang is not in this environment: make test-slime")
     place = package("sglang") / "srt/sampling/penaltylib/repetition_penalty.py"
@@ -206,7 +204,8 @@ def test_sglang_penalises_the_turn_alone() -> None:
     assert lacks(place, r"origin_input_ids|prompt_ids")
 
 
-@needs_slime
+@needs_checkouts
+@pytest.mark.skipif(find_spec("sglang") is None, reason="Slime's parser needs SGLang")
 def test_a_stop_text_is_a_word_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Slime's parser takes a word with a dash for a flag, and its own flag stays without a value."""
     import argparse
@@ -329,8 +328,6 @@ def test_sampling_ahead_has_no_evaluation_before_it() -> None:
 
 def test_sglangs_log_probabilities_are_of_all_tokens() -> None:
     """Those of the softmax, which top_k and min_p cut only to draw."""
-    from importlib.util import find_spec
-
     if find_spec("sglang") is None:
         pytest.skip("SGLang is not in this environment: make test-slime")
     assert has(
